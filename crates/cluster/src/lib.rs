@@ -1,1 +1,20 @@
-//! (skeleton)
+//! How we talk to one API server: connect, probe, watch, feed, call, gate.
+//! Decides nothing: what to call comes from a plan, what an answer means is settled by a model.
+
+pub mod call;
+pub mod connect;
+pub mod feed;
+mod frames;
+pub mod gate;
+pub mod kind;
+pub mod object;
+pub mod probe;
+pub mod refusal;
+pub mod watch;
+
+pub use call::{Answer, Call, Side, Sub, Target, Verb};
+pub use connect::Cluster;
+pub use gate::Gate;
+pub use kind::Kind;
+pub use object::{Name, Rv, Uid};
+pub use refusal::Refusal;

@@ -1,1 +1,15 @@
-//! (skeleton)
+//! How decisions meet clusters: the Model trait, the desk that orders its work, the loop that runs it, tables;
+//! and what every daemon needs: clock, health and metrics endpoints, telemetry. Knows no Kubernetes kind.
+
+pub mod clock;
+pub mod desk;
+pub mod model;
+pub mod run;
+pub mod serve;
+pub mod table;
+pub mod telemetry;
+
+pub use clock::Now;
+pub use desk::Desk;
+pub use model::{Dirty, Model, Plan};
+pub use table::Table;

@@ -1,0 +1,222 @@
+//! A request as data: what plan, audit and tests look at. Nothing here can be sent; the gate does that.
+
+use std::fmt;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::{Kind, Name, Rv, Uid};
+
+/// Which of the two clusters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Side {
+    /// The cluster that users see.
+    Virtual,
+    /// The cluster that lends.
+    Physical,
+}
+
+/// Which object a call is for, and which version of it the plan looked at.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Target {
+    /// The cluster.
+    pub side: Side,
+    /// The resource.
+    pub kind: &'static Kind,
+    /// `None` for cluster-scoped kinds.
+    pub namespace: Option<Name>,
+    /// The object's name.
+    pub name: Name,
+    /// Precondition: only this very object (law 2).
+    pub uid: Option<Uid>,
+    /// Precondition: only this version of it.
+    pub rv: Option<Rv>,
+}
+
+/// The part of the object that is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sub {
+    /// The object itself.
+    Main,
+    /// Its status subresource.
+    Status,
+}
+
+/// What to do with the target.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verb {
+    /// Read it, from etcd and not from a cache. The only verb whose `Gone` is proof.
+    Get,
+    /// Create it from this body.
+    Create(Value),
+    /// JSON merge patch.
+    Merge(Sub, Value),
+    /// Strategic merge patch.
+    Strategic(Sub, Value),
+    /// Server-side apply under our field manager, forced.
+    Apply(Sub, Value),
+    /// Delete it; `None` leaves the grace period to the object.
+    Delete {
+        /// Seconds.
+        grace: Option<u32>,
+    },
+}
+
+/// One request as data.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call {
+    /// For which object.
+    pub target: Target,
+    /// What to do.
+    pub verb: Verb,
+    /// Why, in `PascalCase`: audit line, metric label.
+    pub why: &'static str,
+}
+
+/// What the API server said: the object as it is after the call (for a delete, as it was or is).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// The JSON text of the object.
+    pub object: Bytes,
+}
+
+impl Side {
+    /// Both, for tables indexed by side.
+    pub const BOTH: [Self; 2] = [Self::Virtual, Self::Physical];
+
+    /// For logs and metric labels.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Virtual => "virtual",
+            Self::Physical => "physical",
+        }
+    }
+}
+
+impl Target {
+    /// A cluster-scoped object, without preconditions.
+    #[must_use]
+    pub fn cluster(side: Side, kind: &'static Kind, name: Name) -> Self {
+        Self { side, kind, namespace: None, name, uid: None, rv: None }
+    }
+
+    /// A namespaced object, without preconditions.
+    #[must_use]
+    pub fn namespaced(side: Side, kind: &'static Kind, namespace: Name, name: Name) -> Self {
+        Self { side, kind, namespace: Some(namespace), name, uid: None, rv: None }
+    }
+
+    /// Only this object, not a later one of the same name.
+    #[must_use]
+    pub fn uid(mut self, uid: &Uid) -> Self {
+        self.uid = Some(uid.clone());
+        self
+    }
+
+    /// Only this version.
+    #[must_use]
+    pub fn rv(mut self, rv: Rv) -> Self {
+        self.rv = Some(rv);
+        self
+    }
+}
+
+impl Verb {
+    /// As RBAC and audit logs spell it.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::Create(_) => "create",
+            Self::Merge(..) | Self::Strategic(..) | Self::Apply(..) => "patch",
+            Self::Delete { .. } => "delete",
+        }
+    }
+}
+
+impl Call {
+    /// Whether the call asks only.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        matches!(self.verb, Verb::Get)
+    }
+
+    /// The subresource of the path.
+    #[must_use]
+    pub fn sub(&self) -> Sub {
+        match self.verb {
+            Verb::Merge(sub, _) | Verb::Strategic(sub, _) | Verb::Apply(sub, _) => sub,
+            Verb::Get | Verb::Create(_) | Verb::Delete { .. } => Sub::Main,
+        }
+    }
+
+    /// The body to send. Preconditions of the target are part of it, so that no plan can forget them.
+    #[must_use]
+    pub fn body(&self) -> Option<Value> {
+        match &self.verb {
+            Verb::Get => None,
+            Verb::Create(body) => Some(body.clone()),
+            Verb::Merge(_, body) | Verb::Strategic(_, body) | Verb::Apply(_, body) => {
+                let mut body = body.clone();
+                if let Some(uid) = &self.target.uid {
+                    body["metadata"]["uid"] = json!(uid.as_str());
+                }
+                if let Some(rv) = self.target.rv {
+                    body["metadata"]["resourceVersion"] = json!(rv.to_string());
+                }
+                Some(body)
+            }
+            Verb::Delete { grace } => {
+                let mut body = json!({"kind": "DeleteOptions", "apiVersion": "v1"});
+                if let Some(grace) = grace {
+                    body["gracePeriodSeconds"] = json!(grace);
+                }
+                if let Some(uid) = &self.target.uid {
+                    body["preconditions"]["uid"] = json!(uid.as_str());
+                }
+                if let Some(rv) = self.target.rv {
+                    body["preconditions"]["resourceVersion"] = json!(rv.to_string());
+                }
+                Some(body)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Target { side, kind, namespace, name, .. } = &self.target;
+        write!(f, "{} {} {}/", self.verb.as_str(), side.as_str(), kind.plural)?;
+        if let Some(namespace) = namespace {
+            write!(f, "{namespace}/")?;
+        }
+        write!(f, "{name} ({})", self.why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kind;
+
+    #[test]
+    fn law_02_preconditions_are_part_of_every_patch_and_delete() {
+        let target =
+            Target::namespaced(Side::Virtual, &kind::POD, Name::parse("a").unwrap(), Name::parse("b").unwrap())
+                .uid(&Uid::new("u-1"))
+                .rv(Rv::new(7));
+        let patch = json!({"metadata": {"annotations": {"k": "v"}}});
+        for verb in [
+            Verb::Merge(Sub::Main, patch.clone()),
+            Verb::Strategic(Sub::Status, patch.clone()),
+            Verb::Apply(Sub::Status, patch),
+        ] {
+            let body = Call { target: target.clone(), verb, why: "Test" }.body().unwrap();
+            assert_eq!(body["metadata"], json!({"annotations": {"k": "v"}, "uid": "u-1", "resourceVersion": "7"}));
+        }
+        let delete = Call { target, verb: Verb::Delete { grace: Some(0) }, why: "Test" }.body().unwrap();
+        assert_eq!(delete["preconditions"], json!({"uid": "u-1", "resourceVersion": "7"}));
+        assert_eq!(delete["gracePeriodSeconds"], json!(0));
+    }
+}

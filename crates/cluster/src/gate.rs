@@ -1,0 +1,185 @@
+//! The only code that writes to a cluster: deadline, precondition, error class, metrics, one log line per call.
+//! Plans nothing and retries nothing.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use http::Request;
+use kube::client::Body;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
+use prometheus_client::registry::Registry;
+
+use crate::connect::{CALL_DEADLINE, Cluster};
+use crate::{Answer, Call, Refusal, Side, Sub, Verb};
+
+/// Who we are in `managedFields`.
+pub const FIELD_MANAGER: &str = "tapestry";
+
+/// Carries out calls. A trait, so that a whole syncer runs in memory (see the testbed's World).
+pub trait Gate: Send + Sync {
+    /// Carries out one call. Dropping the future leaves it unknown whether the call happened.
+    fn call(&self, call: Call) -> BoxFuture<'static, Result<Answer, Refusal>>;
+}
+
+/// The gate to two real clusters.
+pub struct LiveGate {
+    virtual_cluster: Cluster,
+    physical_cluster: Cluster,
+    metrics: Metrics,
+}
+
+/// Counts what passes the gate.
+#[derive(Clone)]
+pub struct Metrics {
+    calls: Family<Labels, Counter>,
+    seconds: Family<SideLabel, Histogram>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Labels {
+    side: &'static str,
+    verb: &'static str,
+    resource: &'static str,
+    why: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct SideLabel {
+    side: &'static str,
+}
+
+impl Metrics {
+    /// Adds the gate's metrics to a registry.
+    pub fn register(registry: &mut Registry) -> Self {
+        // 1 ms … 16 s, doubling: a call's deadline is 15 s.
+        let buckets = || Histogram::new((0..15).map(|power| 0.001 * f64::from(1 << power)));
+        let metrics = Self { calls: Family::default(), seconds: Family::new_with_constructor(buckets) };
+        registry.register("calls", "Calls to API servers", metrics.calls.clone());
+        registry.register("call_duration_seconds", "How long calls to API servers took", metrics.seconds.clone());
+        metrics
+    }
+
+    fn count(&self, call: &Call, done: &Result<Answer, Refusal>, took: Duration) {
+        let side = call.target.side.as_str();
+        let outcome = done.as_ref().map_or_else(Refusal::reason, |_| "Ok");
+        let labels =
+            Labels { side, verb: call.verb.as_str(), resource: call.target.kind.plural, why: call.why, outcome };
+        self.calls.get_or_create(&labels).inc();
+        self.seconds.get_or_create(&SideLabel { side }).observe(took.as_secs_f64());
+    }
+}
+
+impl LiveGate {
+    /// A gate to this pair.
+    #[must_use]
+    pub fn new(virtual_cluster: Cluster, physical_cluster: Cluster, metrics: Metrics) -> Self {
+        Self { virtual_cluster, physical_cluster, metrics }
+    }
+}
+
+impl Gate for LiveGate {
+    fn call(&self, call: Call) -> BoxFuture<'static, Result<Answer, Refusal>> {
+        let cluster = match call.target.side {
+            Side::Virtual => self.virtual_cluster.clone(),
+            Side::Physical => self.physical_cluster.clone(),
+        };
+        let metrics = self.metrics.clone();
+        async move {
+            let start = Instant::now();
+            let done = carry_out(&cluster, &call).await;
+            let took = start.elapsed();
+            metrics.count(&call, &done, took);
+            let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+            match &done {
+                Ok(_) => tracing::debug!(cluster = cluster.name(), %call, took, "done"),
+                Err(refusal) => {
+                    tracing::info!(cluster = cluster.name(), %call, took, refusal = refusal.reason(), why = refusal.message(), "refused");
+                }
+            }
+            done
+        }
+        .boxed()
+    }
+}
+
+/// Sends one call and classifies what comes back.
+pub async fn carry_out(cluster: &Cluster, call: &Call) -> Result<Answer, Refusal> {
+    let request = render_request(call).map_err(|error| Refusal::Unknown(error.to_string()))?;
+    let (code, retry_after, body) = cluster.exchange(request, CALL_DEADLINE).await.map_err(Refusal::Unknown)?;
+    if (200..300).contains(&code) {
+        return Ok(Answer { object: body });
+    }
+    let refusal = Refusal::classify(call, code, &body, retry_after);
+    if refusal == Refusal::Gone && call.is_read() {
+        confirm_identity(cluster).await?;
+    }
+    Err(refusal)
+}
+
+/// A 404 is evidence only from the right cluster (law 1): a kubeconfig or a load balancer may lead to another one by now.
+async fn confirm_identity(cluster: &Cluster) -> Result<(), Refusal> {
+    let answers = cluster.ask_identity().await.map_err(|error| Refusal::Unknown(error.to_string()))?;
+    if cluster.identity() == Some(&answers) {
+        return Ok(());
+    }
+    Err(Refusal::Unknown(format!("the API server says it is cluster {answers}, which is not the pinned one")))
+}
+
+fn render_request(call: &Call) -> Result<Request<Body>, http::Error> {
+    let namespace = call.target.namespace.as_ref().map(crate::Name::as_str);
+    let name = Some(call.target.name.as_str()).filter(|_| !matches!(call.verb, Verb::Create(_)));
+    let mut path = call.target.kind.path(namespace, name);
+    if call.sub() == Sub::Status {
+        path.push_str("/status");
+    }
+    let (method, query, content) = match &call.verb {
+        Verb::Get => ("GET", "", ""),
+        Verb::Create(_) => ("POST", "fieldManager=", "application/json"),
+        Verb::Merge(..) => ("PATCH", "fieldManager=", "application/merge-patch+json"),
+        Verb::Strategic(..) => ("PATCH", "fieldManager=", "application/strategic-merge-patch+json"),
+        Verb::Apply(..) => ("PATCH", "force=true&fieldManager=", "application/apply-patch+yaml"),
+        Verb::Delete { .. } => ("DELETE", "", "application/json"),
+    };
+    if !query.is_empty() {
+        path = format!("{path}?{query}{FIELD_MANAGER}");
+    }
+    let request = Request::builder().method(method).uri(path).header(http::header::ACCEPT, "application/json");
+    match call.body() {
+        None => request.body(Body::empty()),
+        Some(body) => {
+            let bytes = Bytes::from(body.to_string());
+            request.header(http::header::CONTENT_TYPE, content).body(Body::from(bytes.to_vec()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Name, Target, kind};
+    use serde_json::json;
+
+    #[test]
+    fn requests_say_what_the_call_says() {
+        let target =
+            Target::namespaced(Side::Virtual, &kind::POD, Name::parse("a").unwrap(), Name::parse("b").unwrap());
+        let seen = |verb| {
+            let request = render_request(&Call { target: target.clone(), verb, why: "Test" }).unwrap();
+            let content = request.headers().get("content-type").map_or("", |value| value.to_str().unwrap()).to_owned();
+            (format!("{} {}", request.method(), request.uri()), content)
+        };
+        let pod = "/api/v1/namespaces/a/pods/b";
+        assert_eq!(seen(Verb::Get).0, format!("GET {pod}"));
+        assert_eq!(seen(Verb::Create(json!({}))).0, "POST /api/v1/namespaces/a/pods?fieldManager=tapestry");
+        assert_eq!(seen(Verb::Delete { grace: None }).0, format!("DELETE {pod}"));
+        assert_eq!(
+            seen(Verb::Strategic(Sub::Status, json!({}))),
+            (format!("PATCH {pod}/status?fieldManager=tapestry"), "application/strategic-merge-patch+json".to_owned())
+        );
+        assert_eq!(seen(Verb::Apply(Sub::Main, json!({}))).0, format!("PATCH {pod}?force=true&fieldManager=tapestry"));
+    }
+}

@@ -1,0 +1,67 @@
+//! Asks one cluster every few seconds who it is, on connections of its own: the connection's state as a value.
+//! Changes nothing by itself; models decide what an outage means.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::connect::{Cluster, ConnectError};
+use crate::object::Uid;
+
+/// How often we ask.
+pub const PROBE_EVERY: Duration = Duration::from_secs(5);
+/// How long an answer may take: with the period, an outage is known after 5 + 5 s at most.
+pub const PROBE_DEADLINE: Duration = Duration::from_secs(5);
+
+/// What is known of the way to a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Connection {
+    /// Nobody has asked yet.
+    Unknown,
+    /// It answers, and this is who it is.
+    Up(Uid),
+    /// It does not answer as an API server.
+    Down(String),
+}
+
+/// Probes until the receiver is dropped. The value changes only when the state does.
+pub async fn probe(
+    cluster: Cluster,
+    every: Duration,
+    connection_tx: watch::Sender<Connection>,
+) -> Result<(), ConnectError> {
+    let apart = cluster.apart()?;
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = connection_tx.closed() => return Ok(()),
+        }
+        let answer = tokio::time::timeout(PROBE_DEADLINE, apart.ask_identity()).await;
+        let seen = match answer {
+            Ok(Ok(identity)) => Connection::Up(identity),
+            Ok(Err(error)) => Connection::Down(error.to_string()),
+            Err(_) => Connection::Down(format!("no answer within {PROBE_DEADLINE:?}")),
+        };
+        let returned = matches!(*connection_tx.borrow(), Connection::Down(_)) && matches!(seen, Connection::Up(_));
+        if returned {
+            cluster.renew();
+        }
+        if matches!(seen, Connection::Down(_)) {
+            apart.renew();
+        }
+        connection_tx.send_if_modified(|state| {
+            // Two wordings of the same outage are one state.
+            let changed = match (&*state, &seen) {
+                (Connection::Down(_), Connection::Down(_)) => false,
+                (before, now) => before != now,
+            };
+            if changed {
+                tracing::info!(cluster = cluster.name(), ?seen, "connection");
+                *state = seen;
+            }
+            changed
+        });
+    }
+}

@@ -1,0 +1,389 @@
+//! List and watch of one resource, for ever: starts consistent, resumes where it was, starts over when it must.
+//! Decodes each object by itself, so that a bad one is reported and the rest go on; infers no deletion.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use http::Request;
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio_util::sync::CancellationToken;
+
+use crate::connect::Cluster;
+use crate::feed::{Change, Epoch, Feed, Row};
+use crate::frames::{Event, Lines, split};
+use crate::refusal::Status;
+use crate::{Kind, Rv};
+
+/// What to watch.
+#[derive(Debug, Clone)]
+pub struct Query {
+    /// The resource.
+    pub kind: &'static Kind,
+    /// Label selector, or empty.
+    pub labels: String,
+    /// Field selector, or empty.
+    pub fields: String,
+}
+
+/// From the JSON text of an object to what we keep of it; `None` for objects that are not ours to know.
+pub type Decode<R> = Arc<dyn Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync>;
+
+/// Objects per page where the server does not stream lists.
+const PAGE: u32 = 500;
+/// The server ends a watch after this; resuming costs one request.
+const WATCH_SECONDS: u64 = 290;
+/// A watch that says nothing for this long past its end is dead.
+const SILENCE: Duration = Duration::from_secs(WATCH_SECONDS + 30);
+/// How long the head of an answer may take.
+const HEAD: Duration = Duration::from_mins(1);
+/// Shorter watches count as failures, so that a server that closes at once is not hammered.
+const SHORT: Duration = Duration::from_secs(1);
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
+/// After so many failures in a row to resume, the version itself is suspect (a restored etcd refuses versions of its future).
+const RESUMES: u32 = 4;
+
+/// Watches until cancelled.
+pub async fn watch<R: Row + Clone>(
+    cluster: Cluster,
+    query: Query,
+    decode: Decode<R>,
+    feed: Arc<Feed<R>>,
+    cancel: CancellationToken,
+) {
+    let mut watch = Watch { cluster, query, decode, feed, epoch: Epoch(0), at: None, streams: true, failures: 0 };
+    cancel.run_until_cancelled(watch.run()).await;
+}
+
+struct Watch<R> {
+    cluster: Cluster,
+    query: Query,
+    decode: Decode<R>,
+    feed: Arc<Feed<R>>,
+    epoch: Epoch,
+    /// Resume after this version; `None` means start over.
+    at: Option<Rv>,
+    /// Whether the server streams lists (1.34 and later by default).
+    streams: bool,
+    failures: u32,
+}
+
+/// Why a request ended before its time.
+enum End {
+    /// The server closed a healthy stream, or a reader asked to start over.
+    Closed,
+    /// 410: our version is too old to resume from.
+    Expired,
+    /// The server does not know streaming lists.
+    NoStreaming,
+    /// Anything else.
+    Failed(String),
+}
+
+#[derive(Deserialize)]
+struct Versioned {
+    metadata: Version,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    #[serde(rename = "resourceVersion")]
+    rv: Rv,
+    #[serde(default)]
+    annotations: Option<Annotations>,
+}
+
+#[derive(Deserialize)]
+struct Annotations {
+    #[serde(rename = "k8s.io/initial-events-end", default)]
+    initial_end: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Page<'a> {
+    #[serde(borrow)]
+    metadata: PageMeta<'a>,
+    #[serde(borrow)]
+    items: Vec<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct PageMeta<'a> {
+    #[serde(rename = "resourceVersion")]
+    rv: Rv,
+    #[serde(rename = "continue", default, borrow)]
+    more: Option<std::borrow::Cow<'a, str>>,
+}
+
+impl<R: Row + Clone> Watch<R> {
+    async fn run(&mut self) {
+        loop {
+            let began = Instant::now();
+            let end = match self.at {
+                None if self.streams => self.stream(None).await,
+                None => match self.list().await {
+                    Ok(rv) => {
+                        self.at = Some(rv);
+                        continue;
+                    }
+                    Err(end) => end,
+                },
+                Some(rv) => self.stream(Some(rv)).await,
+            };
+            let kind = self.query.kind.plural;
+            match end {
+                End::Closed if began.elapsed() >= SHORT => self.failures = 0,
+                End::Closed => self.failures += 1,
+                End::Expired => {
+                    tracing::debug!(cluster = self.cluster.name(), kind, "version expired: starting over");
+                    self.at = None;
+                    self.failures += 1;
+                }
+                End::NoStreaming => {
+                    tracing::info!(
+                        cluster = self.cluster.name(),
+                        kind,
+                        "the server does not stream lists: reading pages"
+                    );
+                    self.streams = false;
+                }
+                End::Failed(error) => {
+                    tracing::info!(cluster = self.cluster.name(), kind, error, "watch failed");
+                    self.failures += 1;
+                    if self.failures >= RESUMES {
+                        self.at = None;
+                    }
+                }
+            }
+            if self.failures > 0 {
+                tokio::time::sleep(backoff(self.failures)).await;
+            }
+        }
+    }
+
+    /// One watch request: a streaming list that goes on as a watch, or a watch resumed after `at`.
+    async fn stream(&mut self, at: Option<Rv>) -> End {
+        let from = if let Some(rv) = at {
+            format!("resourceVersion={rv}")
+        } else {
+            self.begin();
+            // No resourceVersion: the list is as new as etcd. kube's own watcher asks for 0, which may be stale.
+            "sendInitialEvents=true&resourceVersionMatch=NotOlderThan".to_owned()
+        };
+        let query = format!("watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&{from}");
+        let mut body = match self.open(&query).await {
+            Ok(body) => body,
+            Err(end) => return end,
+        };
+        let mut lines = Lines::default();
+        let feed = Arc::clone(&self.feed);
+        loop {
+            let chunk = tokio::select! {
+                frame = tokio::time::timeout(SILENCE, body.frame()) => match frame {
+                    Err(_) => return End::Failed("the watch fell silent".to_owned()),
+                    Ok(None) => return End::Closed,
+                    Ok(Some(Err(error))) => return End::Failed(error.to_string()),
+                    Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
+                },
+                () = feed.restart.notified(), if self.at.is_some() => {
+                    self.at = None;
+                    return End::Closed;
+                }
+            };
+            if !lines.push(&chunk) {
+                return End::Failed("a line longer than any object".to_owned());
+            }
+            while let Some(line) = lines.next() {
+                let Some((event, object)) = split(&line) else {
+                    return End::Failed("a line that is not a watch event".to_owned());
+                };
+                if let Err(end) = self.take(event, &object) {
+                    return end;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, event: Event, object: &Bytes) -> Result<(), End> {
+        match event {
+            Event::Put | Event::Deleted => {
+                let row = match (self.decode)(object) {
+                    Ok(row) => row,
+                    Err(error) => {
+                        self.report_bad(object, &error);
+                        None
+                    }
+                };
+                // While the initial list streams in there is no version to resume from.
+                if self.at.is_some() {
+                    self.at =
+                        row.as_ref().map(Row::rv).or_else(|| version(object).map(|version| version.rv)).or(self.at);
+                }
+                let Some(row) = row else { return Ok(()) };
+                self.feed.send(&match event {
+                    Event::Put => Change::Put(row, self.epoch),
+                    // On a selector watch, losing the label also sends DELETED, without deletionTimestamp.
+                    _ => Change::Gone { proven: row.deleting(), row },
+                });
+            }
+            Event::Bookmark => {
+                let Some(Version { rv, annotations }) = version(object) else {
+                    return Err(End::Failed("a bookmark without a version".to_owned()));
+                };
+                let complete = annotations.is_some_and(|a| a.initial_end.as_deref() == Some("true"));
+                if self.at.is_none() && complete {
+                    self.feed.send(&Change::Listed(self.epoch));
+                }
+                if self.at.is_some() || complete {
+                    self.at = Some(rv);
+                    self.failures = 0;
+                }
+            }
+            Event::Error => return Err(refused(object, None)),
+        }
+        Ok(())
+    }
+
+    /// A complete start begins; who subscribed before it is served by it.
+    fn begin(&mut self) {
+        self.epoch.0 += 1;
+        let _ = self.feed.restart.notified().now_or_never();
+    }
+
+    /// A consistent list in pages.
+    async fn list(&mut self) -> Result<Rv, End> {
+        self.begin();
+        let mut query = format!("limit={PAGE}");
+        loop {
+            let body = self.open(&query).await?;
+            let whole = tokio::time::timeout(SILENCE, body.collect())
+                .await
+                .map_err(|_| End::Failed("the list fell silent".to_owned()))?;
+            let bytes = whole.map_err(|error| End::Failed(error.to_string()))?.to_bytes();
+            let page: Page<'_> = serde_json::from_slice(&bytes).map_err(|error| End::Failed(error.to_string()))?;
+            for item in page.items {
+                let object = bytes.slice_ref(item.get().as_bytes());
+                match (self.decode)(&object) {
+                    Ok(Some(row)) => self.feed.send(&Change::Put(row, self.epoch)),
+                    Ok(None) => {}
+                    Err(error) => self.report_bad(&object, &error),
+                }
+            }
+            match page.metadata.more {
+                // The token is made of URL-safe characters by the server.
+                Some(token) if !token.is_empty() => query = format!("limit={PAGE}&continue={token}"),
+                _ => {
+                    self.feed.send(&Change::Listed(self.epoch));
+                    self.failures = 0;
+                    return Ok(page.metadata.rv);
+                }
+            }
+        }
+    }
+
+    async fn open(&self, query: &str) -> Result<Body, End> {
+        let Query { kind, labels, fields } = &self.query;
+        let (labels, fields) = (encode(labels), encode(fields));
+        let path = format!("{}?{query}&labelSelector={labels}&fieldSelector={fields}", kind.path(None, None));
+        let request = Request::get(path).body(Body::empty()).map_err(|error| End::Failed(error.to_string()))?;
+        let head = tokio::time::timeout(HEAD, self.cluster.send(request)).await;
+        let response = head.map_err(|_| End::Failed("no answer".to_owned()))?.map_err(End::Failed)?;
+        let code = response.status().as_u16();
+        let mut body = response.into_body();
+        if code == 200 {
+            return Ok(body);
+        }
+        let mut text = Vec::new();
+        while let Some(Ok(frame)) = body.frame().await {
+            text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+            if text.len() > 64 << 10 {
+                break;
+            }
+        }
+        let streaming = query.contains("sendInitialEvents");
+        Err(match refused(&text, Some(code)) {
+            End::Failed(_) if streaming && matches!(code, 400 | 422) => End::NoStreaming,
+            end => end,
+        })
+    }
+
+    fn report_bad(&self, object: &Bytes, error: &serde_json::Error) {
+        #[derive(Deserialize, Default)]
+        #[serde(default)]
+        struct Named {
+            metadata: Key,
+        }
+        #[derive(Deserialize, Default)]
+        #[serde(default)]
+        struct Key {
+            namespace: String,
+            name: String,
+        }
+        let Named { metadata: Key { namespace, name } } = serde_json::from_slice(object).unwrap_or_default();
+        tracing::warn!(cluster = self.cluster.name(), kind = self.query.kind.plural, namespace, name, %error, "unreadable object skipped");
+    }
+}
+
+fn version(object: &[u8]) -> Option<Version> {
+    serde_json::from_slice::<Versioned>(object).ok().map(|versioned| versioned.metadata)
+}
+
+/// 410 comes both as the answer's code and as an ERROR event's Status.
+fn refused(text: &[u8], code: Option<u16>) -> End {
+    let status: Status = serde_json::from_slice(text).unwrap_or_default();
+    let code = code.unwrap_or(status.code);
+    if code == 410 {
+        return End::Expired;
+    }
+    End::Failed(format!("HTTP {code} {}", status.message))
+}
+
+fn backoff(failures: u32) -> Duration {
+    let full = (BACKOFF.0 * 2u32.saturating_pow(failures.saturating_sub(1).min(16))).min(BACKOFF.1);
+    full.mul_f64(0.5 + fastrand::f64() / 2.0)
+}
+
+/// Percent-encodes what selectors contain besides letters and digits.
+fn encode(selector: &str) -> String {
+    use std::fmt::Write as _;
+    selector.bytes().fold(String::new(), |mut encoded, byte| {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte.into()),
+            // Writing to a String cannot fail.
+            _ => drop(write!(encoded, "%{byte:02X}")),
+        }
+        encoded
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selectors_are_encoded() {
+        assert_eq!(encode("spec.nodeName!="), "spec.nodeName%21%3D");
+        assert_eq!(encode("tapestry.io/x=a-b"), "tapestry.io%2Fx%3Da-b");
+    }
+
+    #[test]
+    fn back_off_doubles_from_a_tenth_of_a_second_to_half_a_minute_with_jitter() {
+        for failures in 1..40 {
+            let full = (BACKOFF.0 * 2u32.saturating_pow((failures - 1).min(16))).min(BACKOFF.1);
+            let wait = backoff(failures);
+            assert!(wait >= full / 2 && wait <= full, "{failures}: {wait:?}");
+        }
+    }
+
+    #[test]
+    fn an_expired_version_is_recognised_as_event_and_as_answer() {
+        let status = br#"{"kind":"Status","code":410,"reason":"Expired"}"#;
+        assert!(matches!(refused(status, None), End::Expired));
+        assert!(matches!(refused(b"gone", Some(410)), End::Expired));
+        assert!(matches!(refused(status, Some(500)), End::Failed(_)));
+    }
+}

@@ -1,0 +1,251 @@
+//! The order of work for one model: which keys are dirty, which calls are in flight, who waits and how long.
+//! Pure: the loop (or the World of the tests) carries out the calls it hands out and tells it how they ended.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use tapestry_cluster::{Answer, Call, Refusal, Side};
+
+use crate::{Dirty, Model, Now, Plan};
+
+/// How many calls may be in flight to one cluster.
+pub const CONCURRENCY: usize = 50;
+/// After an error: half a second, doubling to five minutes.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_mins(5));
+/// After "not what you looked at": the watch is already bringing what is new, so start small; a fact ends the wait.
+const STALE_BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(30));
+
+/// A model and the state of its work.
+pub struct Desk<M: Model> {
+    /// What is known.
+    pub model: M,
+    tasks: HashMap<M::Key, Task, RandomState>,
+    /// Urgent keys, then the others; each in order of arrival.
+    ready: [VecDeque<M::Key>; 2],
+    timers: BTreeSet<(Duration, M::Key)>,
+    lanes: [Lane<M::Key>; 2],
+    random: fastrand::Rng,
+}
+
+/// What the desk knows of a key that is not at rest.
+#[derive(Default)]
+struct Task {
+    place: Place,
+    failures: u32,
+}
+
+/// Where a key is.
+#[derive(Default)]
+enum Place {
+    #[default]
+    Rest,
+    /// In a ready queue, or parked before a busy cluster.
+    Queued,
+    /// Its call is in flight; `again` when a fact came meanwhile.
+    Flying { again: bool },
+    /// For a time; a penalty is not cut short by facts.
+    Waiting { until: Duration, penalty: bool },
+}
+
+/// The way to one cluster.
+struct Lane<K> {
+    flying: usize,
+    limit: usize,
+    paused: Duration,
+    /// Keys whose calls had no room.
+    parked: VecDeque<K>,
+}
+
+impl<M: Model> Desk<M> {
+    /// A desk for this model. The seed decides the jitter.
+    pub fn new(model: M, seed: u64) -> Self {
+        let lane = || Lane { flying: 0, limit: CONCURRENCY, paused: Duration::ZERO, parked: VecDeque::new() };
+        Self {
+            model,
+            tasks: HashMap::default(),
+            ready: Default::default(),
+            timers: BTreeSet::new(),
+            lanes: [lane(), lane()],
+            random: fastrand::Rng::with_seed(seed),
+        }
+    }
+
+    /// Folds a fact in.
+    pub fn see(&mut self, seen: M::Seen, now: Now) {
+        let mut dirty = Dirty::default();
+        self.model.observe(seen, now, &mut dirty);
+        self.mark(dirty);
+    }
+
+    /// Looks at every key again: on a timer, after a complete list.
+    pub fn replan(&mut self) {
+        for key in self.model.keys() {
+            self.touch(key);
+        }
+    }
+
+    /// The next call to carry out, if there is one and room for it.
+    pub fn next(&mut self, now: Now) -> Option<(M::Key, Call)> {
+        self.fire_timers(now.steady);
+        loop {
+            let key = self.ready.iter_mut().find_map(VecDeque::pop_front)?;
+            match self.model.plan(&key, now) {
+                Plan::Rest => {
+                    self.tasks.remove(&key);
+                }
+                Plan::Wait(until) => {
+                    // A time that has come already would spin.
+                    self.wait(key, until.max(now.steady + Duration::from_millis(1)), false);
+                }
+                Plan::Do(call) => {
+                    let lane = &mut self.lanes[lane_of(call.target.side)];
+                    if lane.flying >= lane.limit || lane.paused > now.steady {
+                        lane.parked.push_back(key);
+                        continue;
+                    }
+                    lane.flying += 1;
+                    self.tasks.entry(key.clone()).or_default().place = Place::Flying { again: false };
+                    return Some((key, *call));
+                }
+            }
+        }
+    }
+
+    /// Tells how a call ended.
+    pub fn done(&mut self, key: &M::Key, call: &Call, done: Result<Answer, Refusal>, now: Now) {
+        let refusal = done.as_ref().err().cloned();
+        self.lanes[lane_of(call.target.side)].landed(refusal.as_ref(), now.steady);
+        let mut dirty = Dirty::default();
+        self.model.settle(key, call, done, now, &mut dirty);
+        let task = self.tasks.entry(key.clone()).or_default();
+        let again = matches!(std::mem::take(&mut task.place), Place::Flying { again: true });
+        match refusal {
+            None => {
+                task.failures = 0;
+                self.touch(key.clone());
+            }
+            Some(refusal) => {
+                task.failures += 1;
+                let stale = matches!(refusal, Refusal::Gone | Refusal::Replaced | Refusal::Exists);
+                // The first surprise is looked at again at once: `settle` has just learnt from it.
+                let learnt = task.failures == 1 && dirty.keys.contains(key);
+                dirty.keys.retain(|dirtied| dirtied != key);
+                if stale && (again || learnt) {
+                    self.touch(key.clone());
+                } else {
+                    let wait = match refusal {
+                        Refusal::Later(wait) => wait,
+                        _ if stale => backoff(STALE_BACKOFF, task.failures, &mut self.random),
+                        _ => backoff(BACKOFF, task.failures, &mut self.random),
+                    };
+                    self.wait(key.clone(), now.steady + wait, !stale);
+                }
+            }
+        }
+        self.unpark(lane_of(call.target.side));
+        self.mark(dirty);
+    }
+
+    /// When [`Desk::next`] may have something although no fact came.
+    pub fn wake_at(&self, now: Now) -> Option<Duration> {
+        let paused = self.lanes.iter().filter(|lane| !lane.parked.is_empty() && lane.paused > now.steady);
+        let timer = self.timers.first().map(|(at, _)| *at);
+        paused.map(|lane| lane.paused).chain(timer).min()
+    }
+
+    /// Calls in flight, both sides.
+    pub fn flying(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.flying).sum()
+    }
+
+    /// Keys that wait to be looked at.
+    pub fn waiting(&self) -> usize {
+        self.ready.iter().chain(self.lanes.iter().map(|lane| &lane.parked)).map(VecDeque::len).sum()
+    }
+
+    fn mark(&mut self, dirty: Dirty<M::Key>) {
+        if dirty.all {
+            self.replan();
+        }
+        for key in dirty.keys {
+            self.touch(key);
+        }
+    }
+
+    /// A fact concerns this key.
+    fn touch(&mut self, key: M::Key) {
+        let task = self.tasks.entry(key.clone()).or_default();
+        match &mut task.place {
+            Place::Flying { again } => *again = true,
+            Place::Queued | Place::Waiting { penalty: true, .. } => {}
+            Place::Rest => self.enqueue(key),
+            Place::Waiting { until, penalty: false } => {
+                self.timers.remove(&(*until, key.clone()));
+                self.enqueue(key);
+            }
+        }
+    }
+
+    fn enqueue(&mut self, key: M::Key) {
+        self.tasks.entry(key.clone()).or_default().place = Place::Queued;
+        self.ready[usize::from(!M::urgent(&key))].push_back(key);
+    }
+
+    fn wait(&mut self, key: M::Key, until: Duration, penalty: bool) {
+        self.tasks.entry(key.clone()).or_default().place = Place::Waiting { until, penalty };
+        self.timers.insert((until, key));
+    }
+
+    fn fire_timers(&mut self, now: Duration) {
+        while self.timers.first().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, key)) = self.timers.pop_first() else { return };
+            self.enqueue(key);
+        }
+        for lane in 0..self.lanes.len() {
+            if self.lanes[lane].paused <= now {
+                self.unpark(lane);
+            }
+        }
+    }
+
+    /// Parked keys are planned anew when there is room: what they wanted may have changed.
+    fn unpark(&mut self, lane: usize) {
+        let Lane { flying, limit, .. } = self.lanes[lane];
+        for _ in flying..limit {
+            let Some(key) = self.lanes[lane].parked.pop_front() else { return };
+            self.ready[usize::from(!M::urgent(&key))].push_back(key);
+        }
+    }
+}
+
+impl<K> Lane<K> {
+    /// A busy cluster gets half the calls, and none for as long as it asks; each success gives a little back.
+    fn landed(&mut self, refusal: Option<&Refusal>, now: Duration) {
+        self.flying = self.flying.saturating_sub(1);
+        match refusal {
+            // One storm halves once: what was in flight with it says nothing new.
+            Some(Refusal::Later(wait)) if self.paused <= now => {
+                self.limit = (self.limit / 2).max(1);
+                self.paused = now + *wait;
+            }
+            Some(_) => {}
+            None => self.limit = (self.limit + 1).min(CONCURRENCY),
+        }
+    }
+}
+
+fn lane_of(side: Side) -> usize {
+    match side {
+        Side::Virtual => 0,
+        Side::Physical => 1,
+    }
+}
+
+fn backoff((first, last): (Duration, Duration), failures: u32, random: &mut fastrand::Rng) -> Duration {
+    let full = (first * 2u32.saturating_pow(failures.saturating_sub(1).min(20))).min(last);
+    full.mul_f64(0.5 + random.f64() / 2.0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! The desk with a model that wants one call per key until it is told that the call happened.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+use tapestry_cluster::{Name, Target, Verb, kind};
+
+use super::*;
+
+/// Wants each of its keys created once, on the side that the key says.
+#[derive(Default)]
+struct Wants {
+    keys: BTreeSet<(u32, Side)>,
+    wait: Option<Duration>,
+}
+
+impl Model for Wants {
+    type Key = (u32, Side);
+    type Seen = (u32, Side);
+    fn observe(&mut self, seen: Self::Seen, _: Now, dirty: &mut Dirty<Self::Key>) {
+        self.keys.insert(seen);
+        dirty.mark(seen);
+    }
+    fn plan(&self, key: &Self::Key, now: Now) -> Plan {
+        if !self.keys.contains(key) {
+            return Plan::Rest;
+        }
+        if let Some(until) = self.wait.filter(|until| *until > now.steady) {
+            return Plan::Wait(until);
+        }
+        let target = Target::cluster(key.1, &kind::NODE, Name::parse(&format!("n{}", key.0)).unwrap());
+        Call { target, verb: Verb::Create(json!({})), why: "Test" }.into()
+    }
+    fn settle(&mut self, key: &Self::Key, _: &Call, done: Result<Answer, Refusal>, _: Now, _: &mut Dirty<Self::Key>) {
+        if done.is_ok() {
+            self.keys.remove(key);
+        }
+    }
+    fn keys(&self) -> Vec<Self::Key> {
+        self.keys.iter().copied().collect()
+    }
+    fn urgent(key: &Self::Key) -> bool {
+        key.0 == 0
+    }
+}
+
+fn at(seconds: f64) -> Now {
+    Now { wall: jiff::Timestamp::UNIX_EPOCH, steady: Duration::from_secs_f64(seconds) }
+}
+fn answer() -> Answer {
+    Answer { object: "{}".into() }
+}
+fn desk() -> Desk<Wants> {
+    Desk::new(Wants::default(), 1)
+}
+const V: Side = Side::Virtual;
+const P: Side = Side::Physical;
+
+#[test]
+fn a_key_has_at_most_one_call_in_flight_and_rests_when_it_is_settled() {
+    let mut desk = desk();
+    desk.see((1, V), at(0.0));
+    let (key, call) = desk.next(at(0.0)).unwrap();
+    desk.see((1, V), at(0.0));
+    desk.replan();
+    assert!(desk.next(at(0.0)).is_none());
+    desk.done(&key, &call, Ok(answer()), at(0.1));
+    assert!(desk.next(at(0.1)).is_none());
+    assert_eq!((desk.flying(), desk.tasks.len(), desk.wake_at(at(0.1))), (0, 0, None));
+}
+
+#[test]
+fn urgent_keys_go_first_and_the_rest_in_order_of_arrival() {
+    let mut desk = desk();
+    for key in [3, 2, 0, 1] {
+        desk.see((key, V), at(0.0));
+    }
+    let order: Vec<u32> = std::iter::from_fn(|| desk.next(at(0.0))).map(|(key, _)| key.0).collect();
+    assert_eq!(order, [0, 3, 2, 1]);
+}
+
+#[test]
+fn an_error_is_tried_again_with_growing_pauses_that_facts_do_not_cut_short() {
+    let mut desk = desk();
+    desk.see((1, V), at(0.0));
+    let (mut now, mut last) = (0.0, 0.0);
+    for failure in 1..14 {
+        let (key, call) = desk.next(at(now)).unwrap();
+        desk.done(&key, &call, Err(Refusal::Unknown(String::new())), at(now));
+        desk.see((1, V), at(now));
+        assert!(desk.next(at(now)).is_none(), "failure {failure}");
+        let wake = desk.wake_at(at(now)).unwrap().as_secs_f64();
+        let pause = wake - now;
+        assert!(pause > last * 0.9 && pause <= 300.0, "failure {failure}: {pause} after {last}");
+        (now, last) = (wake, pause);
+    }
+    assert!(last >= 150.0, "{last}");
+}
+
+#[test]
+fn a_stale_view_is_looked_at_again_as_soon_as_a_fact_comes() {
+    let mut desk = desk();
+    desk.see((1, V), at(0.0));
+    let (key, call) = desk.next(at(0.0)).unwrap();
+    desk.done(&key, &call, Err(Refusal::Replaced), at(0.0));
+    assert!(desk.next(at(0.0)).is_none());
+    desk.see((1, V), at(0.001));
+    assert!(desk.next(at(0.001)).is_some());
+}
+
+#[test]
+fn a_cluster_that_hangs_does_not_hold_up_the_other() {
+    let mut desk = desk();
+    for key in 1..=1000 {
+        desk.see((key, P), at(0.0));
+    }
+    desk.see((2000, V), at(0.0));
+    let calls: Vec<_> = std::iter::from_fn(|| desk.next(at(0.0))).collect();
+    assert_eq!(calls.iter().filter(|(key, _)| key.1 == P).count(), CONCURRENCY);
+    assert_eq!(calls.iter().filter(|(key, _)| key.1 == V).count(), 1);
+    // One answer makes room for one more.
+    desk.done(&calls[0].0, &calls[0].1, Ok(answer()), at(0.1));
+    assert!(desk.next(at(0.1)).is_some());
+    assert!(desk.next(at(0.1)).is_none());
+}
+
+#[test]
+fn a_busy_cluster_is_left_alone_for_as_long_as_it_asks_and_then_gets_half() {
+    let mut desk = desk();
+    for key in 1..=200 {
+        desk.see((key, P), at(0.0));
+    }
+    let calls: Vec<_> = std::iter::from_fn(|| desk.next(at(0.0))).collect();
+    for (key, call) in &calls {
+        desk.done(key, call, Err(Refusal::Later(Duration::from_secs(3))), at(0.0));
+    }
+    assert!(desk.next(at(2.9)).is_none());
+    assert_eq!(desk.wake_at(at(0.0)), Some(Duration::from_secs(3)));
+    assert_eq!(std::iter::from_fn(|| desk.next(at(3.0))).count(), CONCURRENCY / 2);
+}
+
+#[test]
+fn a_plan_that_waits_is_made_again_at_its_time_or_at_the_next_fact() {
+    let mut desk = desk();
+    desk.model.wait = Some(Duration::from_secs(10));
+    desk.see((1, V), at(0.0));
+    assert!(desk.next(at(0.0)).is_none());
+    assert_eq!(desk.wake_at(at(0.0)), Some(Duration::from_secs(10)));
+    assert!(desk.next(at(9.9)).is_none());
+    desk.model.wait = None;
+    desk.see((1, V), at(9.9));
+    assert!(desk.next(at(9.9)).is_some());
+    assert_eq!(desk.wake_at(at(9.9)), None);
+}

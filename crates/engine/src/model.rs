@@ -1,0 +1,84 @@
+//! What a component is to the engine: facts in, at most one call per key out, all of it pure.
+//! No I/O, no clock, no lock, no randomness in anything that implements this.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::time::Duration;
+
+use tapestry_cluster::{Answer, Call, Refusal};
+
+use crate::Now;
+
+/// Everything that is known about one pair of clusters, and what follows from it.
+pub trait Model {
+    /// What work is about: one object, seen from both sides.
+    type Key: Clone + Eq + Hash + Ord + Debug;
+    /// A fact: a watch event, a connection's state, a tick.
+    type Seen;
+
+    /// Folds a fact in and names the keys it may concern.
+    fn observe(&mut self, seen: Self::Seen, now: Now, dirty: &mut Dirty<Self::Key>);
+
+    /// What to do about a key. Planning twice from the same facts gives the same plan.
+    fn plan(&self, key: &Self::Key, now: Now) -> Plan;
+
+    /// Folds in how a call ended. Only this believes that a call happened.
+    fn settle(
+        &mut self,
+        key: &Self::Key,
+        call: &Call,
+        done: Result<Answer, Refusal>,
+        now: Now,
+        dirty: &mut Dirty<Self::Key>,
+    );
+
+    /// All keys there is something to say about: the full re-plan.
+    fn keys(&self) -> Vec<Self::Key>;
+
+    /// Keys that go before the others, because somebody's timer runs (leases).
+    fn urgent(_key: &Self::Key) -> bool {
+        false
+    }
+}
+
+/// What to do about one key now.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Plan {
+    /// Nothing, until a fact says otherwise.
+    Rest,
+    /// Nothing before this steady time.
+    Wait(Duration),
+    /// This call.
+    Do(Box<Call>),
+}
+
+impl From<Call> for Plan {
+    fn from(call: Call) -> Self {
+        Self::Do(Box::new(call))
+    }
+}
+
+/// Keys that a fact may concern, collected while it is folded in.
+#[derive(Debug)]
+pub struct Dirty<K> {
+    pub(crate) keys: Vec<K>,
+    pub(crate) all: bool,
+}
+
+impl<K> Default for Dirty<K> {
+    fn default() -> Self {
+        Self { keys: Vec::new(), all: false }
+    }
+}
+
+impl<K> Dirty<K> {
+    /// This key may need a new plan.
+    pub fn mark(&mut self, key: K) {
+        self.keys.push(key);
+    }
+
+    /// Every key may.
+    pub fn mark_all(&mut self) {
+        self.all = true;
+    }
+}

@@ -1,0 +1,108 @@
+//! What a daemon shows: metrics on one address, health and the log level on another.
+//! Serves only what it is handed.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::{get, put};
+use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::telemetry::LogLevel;
+
+/// What has to be seen before the process calls itself ready, gate by gate.
+#[derive(Clone, Default)]
+pub struct Readiness {
+    gates: Arc<Mutex<Vec<ReadinessGate>>>,
+}
+
+/// One thing that readiness waits for.
+#[derive(Clone)]
+pub struct ReadinessGate {
+    name: &'static str,
+    open: Arc<AtomicBool>,
+}
+
+impl Readiness {
+    /// Adds a gate, closed.
+    #[must_use]
+    pub fn gate(&self, name: &'static str) -> ReadinessGate {
+        let gate = ReadinessGate { name, open: Arc::default() };
+        self.gates.lock().unwrap_or_else(PoisonError::into_inner).push(gate.clone());
+        gate
+    }
+
+    /// The gates that are still closed.
+    #[must_use]
+    pub fn waiting_for(&self) -> Vec<&'static str> {
+        let gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        gates.iter().filter(|gate| !gate.open.load(Ordering::Relaxed)).map(|gate| gate.name).collect()
+    }
+}
+
+impl ReadinessGate {
+    /// Opens or closes it.
+    pub fn set(&self, open: bool) {
+        self.open.store(open, Ordering::Relaxed);
+    }
+}
+
+/// Serves `/metrics` until cancelled. Listening is the caller's, so that a taken port fails at start.
+pub async fn serve_metrics(listener: TcpListener, registry: Arc<Registry>, cancel: CancellationToken) {
+    let router = Router::new().route("/metrics", get(metrics)).with_state(registry);
+    serve(listener, router, cancel).await;
+}
+
+/// Serves `/healthz`, `/livez`, `/readyz` and `PUT /debug/log-level` until cancelled.
+pub async fn serve_health(listener: TcpListener, readiness: Readiness, level: LogLevel, cancel: CancellationToken) {
+    let router = Router::new()
+        .route("/healthz", get(async || "ok"))
+        .route("/livez", get(async || "ok"))
+        .route("/readyz", get(readyz).with_state(readiness))
+        .route("/debug/log-level", put(log_level).with_state(level));
+    serve(listener, router, cancel).await;
+}
+
+/// Opens an address, or says which one is taken.
+pub async fn listen(address: SocketAddr) -> Result<TcpListener, String> {
+    TcpListener::bind(address).await.map_err(|error| format!("cannot listen on {address}: {error}"))
+}
+
+async fn serve(listener: TcpListener, router: Router, cancel: CancellationToken) {
+    let served = axum::serve(listener, router).with_graceful_shutdown(cancel.cancelled_owned()).await;
+    if let Err(error) = served {
+        tracing::error!(%error, "the endpoint stopped");
+    }
+}
+
+async fn metrics(State(registry): State<Arc<Registry>>) -> impl IntoResponse {
+    let mut text = String::new();
+    match prometheus_client::encoding::text::encode(&mut text, &registry) {
+        Ok(()) => {
+            let format = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            (StatusCode::OK, [(header::CONTENT_TYPE, format)], text)
+        }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, [(header::CONTENT_TYPE, "text/plain")], error.to_string()),
+    }
+}
+
+async fn readyz(State(readiness): State<Readiness>) -> (StatusCode, String) {
+    let waiting = readiness.waiting_for();
+    if waiting.is_empty() {
+        return (StatusCode::OK, "ok".to_owned());
+    }
+    (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for: {}", waiting.join(", ")))
+}
+
+async fn log_level(State(level): State<LogLevel>, filter: String) -> (StatusCode, String) {
+    match level.set(&filter) {
+        Ok(()) => (StatusCode::OK, format!("logging {}\n", filter.trim())),
+        Err(error) => (StatusCode::BAD_REQUEST, format!("{error}\n")),
+    }
+}
