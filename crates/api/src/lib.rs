@@ -1,1 +1,28 @@
-//! (skeleton)
+//! What users write: the custom resources, the keys on objects, and how both are read into domain types.
+//! Nothing here talks to an API server, reads a clock or decides anything.
+
+#![expect(
+    clippy::doc_markdown,
+    reason = "doc comments of fields are `kubectl explain`, where Kubernetes' words stand bare"
+)]
+#![expect(
+    clippy::duplicated_attributes,
+    reason = "the lint takes the print columns of the kube derive for repetitions"
+)]
+
+pub mod binding;
+pub mod crds;
+pub mod invalid;
+pub mod keys;
+pub mod policy;
+mod schema;
+mod selector;
+
+pub use binding::{Binding, ClusterBinding};
+pub use invalid::Invalid;
+pub use policy::{Policy, ResourceLeasingPolicy};
+
+/// The API group of both kinds.
+pub const GROUP: &str = "cloud.tencent.com";
+/// The API version of both kinds.
+pub const VERSION: &str = "v1beta1";

@@ -1,1 +1,13 @@
-//! (skeleton)
+//! What Tapestry decides, as pure functions and plain values.
+//! It must not know a client, a clock, the environment or randomness: all of these are inputs.
+
+pub mod capacity;
+pub mod names;
+pub mod podspec;
+pub mod quantity;
+pub mod request;
+pub mod resources;
+pub mod selector;
+pub mod shape;
+
+mod excerpt;

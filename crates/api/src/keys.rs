@@ -1,0 +1,174 @@
+//! Every label, annotation, finalizer, taint and condition key, and every default name, once.
+//! No other file spells a `tapestry.io/` string. "Syncer" and "manager" below say who writes a key; *virtual* and
+//! *physical* say in which cluster the object lives.
+
+/// Everything under this prefix is ours: it is never copied from one cluster to the other, only set.
+pub const PREFIX: &str = "tapestry.io/";
+
+/// Whether Tapestry owns this key. A key of ours found on an object that a user or a foreign cluster wrote is hostile.
+#[must_use]
+pub fn ours(key: &str) -> bool {
+    key.starts_with(PREFIX)
+}
+
+/// Declares the keys and, for the tests and the reference documentation, the list of them all.
+macro_rules! keys {
+    ($($(#[$doc:meta])* $name:ident = $key:literal;)*) => {
+        $($(#[$doc])* pub const $name: &str = $key;)*
+        /// Every key of ours, in the order of this file.
+        pub const ALL: &[&str] = &[$($name),*];
+    };
+}
+
+keys! {
+    // ---- on everything Tapestry makes ----
+    /// Label, value [`MANAGED_BY_TAPESTRY`]: on every object that Tapestry created, on both sides.
+    MANAGED_BY = "tapestry.io/managed-by";
+    /// Label: name of the binding (shortened with a hash beyond 63 characters; the whole name is then an annotation of
+    /// the same key). Syncer, on every physical object and every virtual node; manager, on what it deploys.
+    CLUSTER_BINDING = "tapestry.io/cluster-binding";
+    /// Label with a hash, and annotation with the full value: which virtual cluster and binding an object belongs to.
+    /// Syncer, on every physical object.
+    ORIGIN = "tapestry.io/origin";
+    /// Annotation: RFC 3339 time of the last real write. Syncer, on virtual nodes and virtual pods; never written alone.
+    LAST_SYNC_TIME = "tapestry.io/last-sync-time";
+
+    // ---- virtual nodes ----
+    /// Label, value [`NODE_TYPE_VIRTUAL`]. Syncer, on virtual nodes.
+    NODE_TYPE = "tapestry.io/node-type";
+    /// Label: `spec.clusterID` of the binding. Syncer, on virtual nodes.
+    PHYSICAL_CLUSTER_ID = "tapestry.io/physical-cluster-id";
+    /// Label (shortened with a hash beyond 63 characters) and annotation (always whole): name of the physical node.
+    /// Syncer, on virtual nodes.
+    PHYSICAL_NODE_NAME = "tapestry.io/physical-node-name";
+    /// Annotation: UID of the physical node. Syncer, on virtual nodes.
+    PHYSICAL_NODE_UID = "tapestry.io/physical-node-uid";
+    /// Annotation: names of the policies whose rules are in force, comma-separated. Syncer, on virtual nodes.
+    POLICIES_APPLIED = "tapestry.io/policies-applied";
+    /// Annotation: JSON of the labels, annotations and taints that we set, so that a user's own survive and ours stay
+    /// ours. Syncer, on virtual nodes.
+    EXPECTED_METADATA = "tapestry.io/expected-metadata";
+
+    // ---- virtual pods: where the copy is (user-writable, so never believed alone) ----
+    /// Annotation: namespace of the physical pod. Syncer, on virtual pods.
+    PHYSICAL_POD_NAMESPACE = "tapestry.io/physical-pod-namespace";
+    /// Annotation: name of the physical pod. Syncer, on virtual pods.
+    PHYSICAL_POD_NAME = "tapestry.io/physical-pod-name";
+    /// Annotation: UID of the physical pod. Syncer, on virtual pods, once the physical pod exists.
+    PHYSICAL_POD_UID = "tapestry.io/physical-pod-uid";
+
+    // ---- physical pods: where the original is ----
+    /// Annotation: namespace of the virtual pod. Syncer, on physical pods.
+    VIRTUAL_POD_NAMESPACE = "tapestry.io/virtual-pod-namespace";
+    /// Annotation: name of the virtual pod. Syncer, on physical pods.
+    VIRTUAL_POD_NAME = "tapestry.io/virtual-pod-name";
+    /// Annotation: UID of the virtual pod. Syncer, on physical pods.
+    VIRTUAL_POD_UID = "tapestry.io/virtual-pod-uid";
+    /// Annotation: `metadata.generation` of the virtual pod that was last pushed. Syncer, on physical pods.
+    VIRTUAL_POD_GENERATION = "tapestry.io/virtual-pod-generation";
+    /// Annotation: name of the virtual node. Syncer, on physical pods; the downward API reads it for `spec.nodeName`.
+    VIRTUAL_NODE_NAME = "tapestry.io/virtual-node-name";
+    /// Annotation: `spec.serviceAccountName` of the virtual pod. Syncer, on physical pods; read by the downward API.
+    VIRTUAL_SERVICE_ACCOUNT = "tapestry.io/virtual-service-account";
+
+    // ---- written by people ----
+    /// Annotation, value [`LEND_NEVER`]: the owner of a physical node stops lending it at once.
+    LEND = "tapestry.io/lend";
+    /// Annotation, value: id of the trip. `tapestry resume`, on a binding, to clear the mass-delete breaker.
+    RESUME = "tapestry.io/resume";
+    /// Annotation, value `true`: a user opts a DaemonSet's virtual pods in to being mirrored.
+    RUNNING_DAEMONSET = "tapestry.io/running-daemonset";
+
+    // ---- taints on virtual nodes, all written by the syncer ----
+    /// Taint, NoSchedule: on every virtual node unless the binding says `disableNodeDefaultTaint`.
+    TAINT_VNODE = "tapestry.io/vnode";
+    /// Taint, NoSchedule: the virtual node is being drained and will be removed.
+    TAINT_VNODE_DELETING = "tapestry.io/vnode-deleting";
+    /// Taint, NoSchedule, then NoExecute where reclaim is forced: no time window is open.
+    TAINT_OUT_OF_TIME_WINDOWS = "tapestry.io/out-of-time-windows";
+    /// Taint, NoSchedule, never NoExecute: less is leased than pods use.
+    TAINT_OVER_LEASED = "tapestry.io/over-leased";
+    /// Taint, NoSchedule: the physical node is cordoned.
+    TAINT_PHYSICAL_CORDONED = "tapestry.io/physical-cordoned";
+    /// Taint, NoSchedule: the physical API server does not answer.
+    TAINT_PHYSICAL_UNREACHABLE = "tapestry.io/physical-unreachable";
+    /// Taint, NoSchedule, for a while: the physical cluster could not place a pod there.
+    TAINT_PLACEMENT_FAILED = "tapestry.io/placement-failed";
+
+    // ---- pod conditions ----
+    /// Pod condition: whether the virtual node's door let the pod in, and if not, why. Syncer, on virtual pods.
+    CONDITION_ADMITTED = "tapestry.io/Admitted";
+
+    // ---- finalizers ----
+    /// Finalizer of the manager, on bindings: what it deployed is gone before the binding is.
+    FINALIZER_MANAGER = "tapestry.io/manager";
+    /// Finalizer of the syncer, on bindings: both clusters are clean before the binding is gone.
+    FINALIZER_SYNCER = "tapestry.io/syncer";
+    /// Finalizer of the syncer, on virtual nodes: a stranger's delete becomes a drain. It is the same string as
+    /// [`TAINT_VNODE`]; finalizers and taints are different lists.
+    FINALIZER_VNODE = "tapestry.io/vnode";
+}
+
+/// Value of [`MANAGED_BY`].
+pub const MANAGED_BY_TAPESTRY: &str = "tapestry";
+/// Value of [`NODE_TYPE`].
+pub const NODE_TYPE_VIRTUAL: &str = "virtual";
+/// Value of [`LEND`]; any other value means nothing.
+pub const LEND_NEVER: &str = "never";
+/// Value of the opt-in annotations, such as [`RUNNING_DAEMONSET`].
+pub const TRUE: &str = "true";
+
+/// Node condition: whether the physical API server answers. Syncer, on virtual nodes; unprefixed, as node conditions are.
+pub const CONDITION_PHYSICAL_CLUSTER_REACHABLE: &str = "PhysicalClusterReachable";
+
+/// Tapestry's own namespace in the virtual cluster.
+pub const NAMESPACE: &str = "tapestry-system";
+/// `ConfigMap` in [`NAMESPACE`] that remembers bindings released by force, to clean up if their cluster returns.
+pub const TOMBSTONES: &str = "tapestry-tombstones";
+/// `ServiceAccount` of all physical pods, in the mount namespace; it has no secrets and no rights.
+pub const POD_SERVICE_ACCOUNT: &str = "tapestry-pod";
+/// Physical `PriorityClass` of all physical pods unless the binding names another; created when missing.
+pub const PRIORITY_CLASS: &str = "tapestry-default";
+/// Virtual namespaces whose pods are not mirrored, unless the binding gives its own list.
+pub const EXCLUDED_NAMESPACES: &[&str] = &["kube-system", "kube-public", "kube-node-lease", "default", NAMESPACE];
+/// Key in the `Secret` of a binding that holds the kubeconfig.
+pub const KUBECONFIG: &str = "kubeconfig";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// A Kubernetes qualified name: at most 63 of `[-_.A-Za-z0-9]` after the prefix, alphanumeric at both ends.
+    fn qualified(key: &str) -> bool {
+        let Some(name) = key.strip_prefix(PREFIX) else {
+            return false;
+        };
+        let end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+        name.len() <= 63
+            && end(name.chars().next())
+            && end(name.chars().next_back())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+    }
+
+    #[test]
+    fn every_key_is_a_qualified_name_of_ours() {
+        for key in ALL {
+            assert!(ours(key) && qualified(key), "{key}");
+        }
+    }
+
+    #[test]
+    fn no_key_is_declared_twice_but_the_vnode_taint_and_finalizer() {
+        let mut seen = BTreeSet::new();
+        let twice: Vec<_> = ALL.iter().filter(|key| !seen.insert(**key)).collect();
+        assert_eq!(twice, [&FINALIZER_VNODE]);
+    }
+
+    #[test]
+    fn keys_of_others_are_not_ours() {
+        for key in ["tapestry.io", "nottapestry.io/managed-by", "kubernetes.io/hostname", ""] {
+            assert!(!ours(key), "{key}");
+        }
+    }
+}

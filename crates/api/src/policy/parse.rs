@@ -1,0 +1,143 @@
+//! A policy as the programs obey it: checked, with every default filled in.
+//! It must not decide which policy holds on a node, nor whether a window is open.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use tapestry_domain::capacity::Limit;
+use tapestry_domain::quantity::{Percent, Quantity};
+use tapestry_domain::resources::ResourceName;
+use tapestry_domain::selector::Selector;
+
+use super::{GRACEFUL_RECLAIM_PERIOD_SECONDS, ResourceLeasingPolicy, ResourceLimit};
+use crate::invalid::{Invalid, Problems};
+use crate::selector;
+
+/// A valid policy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.generation`, for the conditions that speak of it.
+    pub generation: i64,
+    /// `metadata.creationTimestamp`: of two policies of equal priority the older one holds.
+    pub created: Timestamp,
+    /// Which bindings it is for.
+    pub cluster: Cluster,
+    /// Which physical nodes it is for.
+    pub nodes: Selector,
+    /// How much of each node is lent; a resource without limit is lent as far as it is idle.
+    pub limits: Vec<Limit>,
+    /// Of several policies on a node the highest holds.
+    pub priority: i32,
+    /// Whether it lends at certain hours only. When and in which zone is not read here.
+    pub has_windows: bool,
+    /// Whether pods are removed when capacity is wanted back.
+    pub force_reclaim: bool,
+    /// How long they may go on before that.
+    pub grace: Duration,
+    /// Whether capacity is back *at* the end of a window.
+    pub reclaim_before_end: bool,
+}
+
+/// `spec.cluster`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cluster {
+    /// `*`.
+    Every,
+    /// The name of a binding, or its clusterID.
+    Named(String),
+}
+
+impl Cluster {
+    /// Whether a binding is meant.
+    #[must_use]
+    pub fn matches(&self, binding_name: &str, cluster_id: &str) -> bool {
+        match self {
+            Self::Every => true,
+            Self::Named(name) => name == binding_name || name == cluster_id,
+        }
+    }
+}
+
+impl Policy {
+    /// Reads a policy as an API server sent it; all problems are told at once.
+    pub fn parse(policy: &ResourceLeasingPolicy) -> Result<Self, Invalid> {
+        let ResourceLeasingPolicy { metadata, spec, .. } = policy;
+        let mut problems = Problems::default();
+        if metadata.uid.is_none() || metadata.creation_timestamp.is_none() {
+            problems
+                .add("metadata", "lacks uid or creationTimestamp: a policy is valid only as an API server returns it");
+        }
+        let cluster = parse_cluster(&spec.cluster);
+        if cluster.is_none() {
+            problems.add("spec.cluster", "is empty: name a ClusterBinding or its clusterID, or `*` for every binding");
+        }
+        let nodes = selector::parse(spec.node_selector.as_ref(), &mut problems);
+        let limits = spec.resource_limits.iter().enumerate();
+        let limits: Vec<_> = limits.filter_map(|(i, limit)| parse_limit(i, limit, &mut problems)).collect();
+        let grace = spec.graceful_reclaim_period_seconds.unwrap_or(GRACEFUL_RECLAIM_PERIOD_SECONDS);
+        let grace = u64::try_from(grace).map_err(|_| format!("is {grace}: give 0 seconds or more"));
+        let grace = problems.keep("spec.gracefulReclaimPeriodSeconds", grace);
+        let read = || {
+            Some(Self {
+                name: policy.name_any(),
+                uid: metadata.uid.clone()?,
+                generation: metadata.generation.unwrap_or_default(),
+                created: metadata.creation_timestamp.as_ref()?.0,
+                cluster: cluster?,
+                nodes: nodes?,
+                limits,
+                priority: spec.priority,
+                has_windows: !spec.time_windows.is_empty() || !spec.except_dates.is_empty(),
+                force_reclaim: spec.force_reclaim,
+                grace: Duration::from_secs(grace?),
+                reclaim_before_end: spec.reclaim_before_end,
+            })
+        };
+        problems.or(read())
+    }
+
+    /// Of the policies that select a node, the one with the least rank holds: highest priority, then oldest, then name.
+    #[must_use]
+    pub fn rank(&self) -> (Reverse<i32>, Timestamp, &str) {
+        (Reverse(self.priority), self.created, &self.name)
+    }
+}
+
+fn parse_cluster(cluster: &str) -> Option<Cluster> {
+    match cluster {
+        "" => None,
+        "*" => Some(Cluster::Every),
+        name => Some(Cluster::Named(name.to_owned())),
+    }
+}
+
+fn parse_limit(i: usize, limit: &ResourceLimit, problems: &mut Problems) -> Option<Limit> {
+    let field = format!("spec.resourceLimits[{i}]");
+    let resource = problems.keep(&format!("{field}.resource"), ResourceName::parse_policy(&limit.resource));
+    let quantity = limit.quantity.as_ref().map(|given| {
+        let read = Quantity::parse(&given.0).map_err(|bad| bad.to_string()).and_then(not_negative);
+        problems.keep(&format!("{field}.quantity"), read)
+    });
+    let percent = limit.percent.map(|given| problems.keep(&format!("{field}.percent"), Percent::parse(given.into())));
+    if quantity.is_none() && percent.is_none() {
+        problems.add(field, "limits nothing: give quantity, percent or both");
+        return None;
+    }
+    Some(Limit { resource: resource?, quantity: quantity.flatten(), percent: percent.flatten() })
+}
+
+fn not_negative(quantity: Quantity) -> Result<Quantity, String> {
+    if quantity < Quantity::ZERO {
+        return Err(format!("is {quantity}: give 0 or more"));
+    }
+    Ok(quantity)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,39 @@
+//! Short, stable marks for names.
+//! It must not change: marks stand in clusters' objects and outlive our releases.
+
+use std::fmt::Write;
+
+use sha2::{Digest, Sha256};
+
+/// Lower-case base32 (RFC 4648): valid in every kind of name.
+const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+
+/// Ten characters, the first 50 of 64 bits.
+pub(super) fn base32(bytes: [u8; 8]) -> String {
+    let bits = u64::from_be_bytes(bytes);
+    (1..=10).map(|place| char::from(ALPHABET[(bits >> (64 - 5 * place) & 31) as usize])).collect()
+}
+
+/// Ten characters of the parts' hash.
+pub(super) fn base32_of(parts: &[&str]) -> String {
+    let digest = digest(parts);
+    base32(std::array::from_fn(|at| digest[at]))
+}
+
+/// 32 hexadecimal digits of the parts' hash.
+pub(super) fn hex_of(parts: &[&str]) -> String {
+    digest(parts)[..16].iter().fold(String::with_capacity(32), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+/// Each part ends with a zero byte, which no name holds, so that `a`, `b-c` and `a-b`, `c` differ.
+fn digest(parts: &[&str]) -> [u8; 32] {
+    let mut hasher = Sha256::new();
+    for part in parts {
+        hasher.update(part.as_bytes());
+        hasher.update([0]);
+    }
+    hasher.finalize().into()
+}

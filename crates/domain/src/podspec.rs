@@ -1,0 +1,114 @@
+//! The transformation: a virtual pod's JSON becomes the JSON of its physical copy, losing nothing that nobody decided to lose.
+//! It must not trust the virtual pod: names, keys and references in it are a stranger's until they are checked or replaced.
+
+mod downward;
+pub mod keys;
+mod metadata;
+mod needs;
+mod rewrite;
+#[cfg(test)]
+mod tests;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+pub use self::needs::{Need, SpecNeeds, Unsupported, unsupported};
+use crate::shape::nullable;
+
+/// What the physical side gives to a copy: everything that does not come from the virtual pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// Name of the physical pod.
+    pub name: &'a str,
+    /// The mount namespace.
+    pub namespace: &'a str,
+    /// The physical node it must run on.
+    pub node: &'a str,
+    /// Bind it there ourselves, past the physical scheduler.
+    pub direct_scheduling: bool,
+    /// The binding's class; `None` leaves the physical cluster's default.
+    pub priority_class: Option<&'a str>,
+    /// The account without any rights that all copies run as.
+    pub service_account: &'a str,
+    /// Our labels; they win over the virtual pod's.
+    pub labels: Vec<(&'a str, String)>,
+    /// Our annotations, besides those in [`keys`], which are written from the virtual pod itself.
+    pub annotations: Vec<(&'a str, String)>,
+}
+
+/// Why no copy is made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The text is not a pod. Its content is not repeated: it may hold what must not reach a log.
+    #[error("the pod cannot be read (line {line}, column {column})")]
+    Malformed {
+        /// Counted from 1.
+        line: usize,
+        /// Counted from 1.
+        column: usize,
+    },
+    /// The pod needs something that is not carried across.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+}
+
+impl Refused {
+    /// Event reason and metric label.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Malformed { .. } => "MalformedPod",
+            Self::Unsupported(unsupported) => unsupported.reason(),
+        }
+    }
+}
+
+impl From<serde_json::Error> for Refused {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Malformed { line: error.line(), column: error.column() }
+    }
+}
+
+/// A virtual pod, cut where the transformation cuts it. Status and the API server's own metadata are skipped unread.
+#[derive(Deserialize)]
+struct VirtualPod<'a> {
+    metadata: VirtualMetadata,
+    #[serde(borrow)]
+    spec: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct VirtualMetadata {
+    name: String,
+    #[serde(default, deserialize_with = "nullable")]
+    namespace: String,
+    #[serde(default, deserialize_with = "nullable")]
+    uid: String,
+    #[serde(default, deserialize_with = "nullable")]
+    labels: Map<String, Value>,
+    #[serde(default, deserialize_with = "nullable")]
+    annotations: Map<String, Value>,
+}
+
+/// The physical pod of a virtual one, ready to be created.
+///
+/// INVARIANT: `a_copy_names_no_object_of_the_physical_namespace`: what [`unsupported`] names is refused here too, because
+/// a reference left in place would read a stranger's Secret.
+pub fn render_copy(vpod: &str, frame: &Frame<'_>) -> Result<Value, Refused> {
+    let vpod: VirtualPod<'_> = serde_json::from_str(vpod)?;
+    let needs: SpecNeeds<'_> = serde_json::from_str(vpod.spec.get())?;
+    if let Some(unsupported) = unsupported(&needs) {
+        return Err(unsupported.into());
+    }
+    let mut spec: Map<String, Value> = serde_json::from_str(vpod.spec.get())?;
+    let metadata = metadata::render(vpod.metadata, &spec, frame);
+    let vpod_name = metadata.vpod_name;
+    rewrite::spec(&mut spec, &vpod_name, &needs.api_access_volumes(), frame);
+    Ok(json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata.json,
+        "spec": spec,
+    }))
+}

@@ -1,0 +1,15 @@
+//! The annotations by which a physical pod knows its virtual self.
+//! It must not list any other key: keys live in `tapestry-api`; these stand here because the transformation both writes and reads them.
+
+/// Every key under it is ours; on a copied pod it is a forgery.
+pub const PREFIX: &str = "tapestry.io/";
+/// `metadata.name` of the virtual pod.
+pub const VIRTUAL_POD_NAME: &str = "tapestry.io/virtual-pod-name";
+/// `metadata.namespace` of the virtual pod.
+pub const VIRTUAL_POD_NAMESPACE: &str = "tapestry.io/virtual-pod-namespace";
+/// `metadata.uid` of the virtual pod.
+pub const VIRTUAL_POD_UID: &str = "tapestry.io/virtual-pod-uid";
+/// `spec.nodeName` of the virtual pod.
+pub const VIRTUAL_NODE_NAME: &str = "tapestry.io/virtual-node-name";
+/// `spec.serviceAccountName` of the virtual pod.
+pub const VIRTUAL_SERVICE_ACCOUNT: &str = "tapestry.io/virtual-service-account";

@@ -1,0 +1,88 @@
+//! The spec of a copy: what the virtual cluster decided is taken out, what the physical cluster must obey is put in.
+//! It must not touch a field that is not named here: unknown fields survive as they are.
+
+use serde_json::{Map, Value, json};
+
+use super::{Frame, downward};
+use crate::names;
+
+/// Fields that were for the virtual cluster's scheduler and admission, or that only their own subresource may set.
+const DROPPED: [&str; 15] = [
+    // Where it runs is decided; asking again in the physical cluster could only contradict.
+    "affinity",
+    "topologySpreadConstraints",
+    "nodeSelector",
+    "nodeName",
+    "schedulerName",
+    "schedulingGates",
+    // Gangs are groups of the virtual scheduler; the physical one would wait for a group it does not have.
+    "schedulingGroup",
+    "workloadRef",
+    // Computed by admission from classes of the virtual cluster; the physical one computes its own and refuses others.
+    "overhead",
+    "priority",
+    "priorityClassName",
+    "preemptionPolicy",
+    // A virtual account means nothing there.
+    "serviceAccount",
+    "serviceAccountName",
+    // Refused on create; they have a subresource of their own.
+    "ephemeralContainers",
+];
+
+/// Rewrites the spec in place; `injected` are the volumes by which the virtual cluster gave its API token.
+pub(super) fn spec(spec: &mut Map<String, Value>, vpod_name: &str, injected: &[&str], frame: &Frame<'_>) {
+    spec.retain(|field, _| !DROPPED.contains(&field.as_str()));
+    place(spec, frame);
+    account(spec, injected, frame);
+    hostname(spec, vpod_name);
+    downward::rewrite(spec);
+}
+
+/// To exactly one node, through the physical scheduler unless the binding says otherwise.
+fn place(spec: &mut Map<String, Value>, frame: &Frame<'_>) {
+    if frame.direct_scheduling {
+        spec.insert("nodeName".into(), frame.node.into());
+    } else {
+        // By field, not by hostname label: labels can lie, the name cannot.
+        let term = json!({ "matchFields": [{ "key": "metadata.name", "operator": "In", "values": [frame.node] }] });
+        let required = json!({ "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [term] } });
+        spec.insert("affinity".into(), json!({ "nodeAffinity": required }));
+    }
+    if let Some(class) = frame.priority_class {
+        spec.insert("priorityClassName".into(), class.into());
+    }
+}
+
+/// No token of either cluster, and no trace of the Services that happen to live in the mount namespace.
+fn account(spec: &mut Map<String, Value>, injected: &[&str], frame: &Frame<'_>) {
+    spec.insert("serviceAccountName".into(), frame.service_account.into());
+    spec.insert("automountServiceAccountToken".into(), false.into());
+    spec.insert("enableServiceLinks".into(), false.into());
+    if injected.is_empty() {
+        return;
+    }
+    let is_injected = |name: Option<&Value>| name.and_then(Value::as_str).is_some_and(|name| injected.contains(&name));
+    if let Some(Value::Array(volumes)) = spec.get_mut("volumes") {
+        volumes.retain(|volume| !is_injected(volume.get("name")));
+    }
+    for list in ["containers", "initContainers"] {
+        for container in downward::items(spec.get_mut(list)) {
+            if let Some(Value::Array(mounts)) = container.get_mut("volumeMounts") {
+                mounts.retain(|mount| !is_injected(mount.get("name")));
+            }
+        }
+    }
+}
+
+/// A pod sees its virtual name as its host's; with the host's network it sees the host's.
+fn hostname(spec: &mut Map<String, Value>, vpod_name: &str) {
+    let host_network = spec.get("hostNetwork").and_then(Value::as_bool).unwrap_or_default();
+    let named = spec.get("hostname").and_then(Value::as_str).is_some_and(|name| !name.is_empty());
+    if !host_network
+        && !named
+        && let Some(name) = names::hostname(vpod_name)
+    {
+        spec.insert("hostname".into(), name.into());
+    }
+}

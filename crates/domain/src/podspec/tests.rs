@@ -1,0 +1,223 @@
+//! Proofs for the transformation: one realistic pod in full, then each rule and each refusal by itself.
+//! They must not compare text: the order of JSON keys means nothing.
+
+use super::*;
+
+fn frame() -> Frame<'static> {
+    Frame {
+        name: "web-7d4b9c-x2x9q-abcdefghij",
+        namespace: "mount",
+        node: "n1",
+        direct_scheduling: false,
+        priority_class: Some("tapestry-default"),
+        service_account: "tapestry-pod",
+        labels: vec![("tapestry.io/managed-by", "tapestry".into()), ("tapestry.io/origin", "0123".into())],
+        annotations: vec![("tapestry.io/origin", "vc/cb".into())],
+    }
+}
+
+fn vpod(name: &str, spec: &Value) -> String {
+    json!({ "metadata": { "name": name, "namespace": "team1", "uid": "u1" }, "spec": spec }).to_string()
+}
+
+fn copy_of(spec: &Value) -> Value {
+    render_copy(&vpod("web", spec), &frame()).unwrap()
+}
+
+fn refusal(spec: &Value) -> Option<Unsupported> {
+    unsupported(&serde_json::from_str(&spec.to_string()).unwrap())
+}
+
+#[test]
+fn law_07_a_realistic_pod_is_copied_without_loss() {
+    let expected: Value = serde_json::from_str(include_str!("tests/physical.json")).unwrap();
+    let copy = render_copy(include_str!("tests/virtual.json"), &frame()).unwrap();
+    for part in ["apiVersion", "kind", "metadata"] {
+        assert_eq!(copy[part], expected[part], "{part}");
+    }
+    for (field, value) in expected["spec"].as_object().unwrap() {
+        assert_eq!(&copy["spec"][field], value, "spec.{field}");
+    }
+    assert_eq!(copy, expected);
+}
+
+#[test]
+fn law_07_numbers_keep_their_digits() {
+    let text = render_copy(include_str!("tests/virtual.json"), &frame()).unwrap().to_string();
+    for digits in [":1e-7", ":0.1", "18446744073709551615", "9007199254740993"] {
+        assert!(text.contains(digits), "{digits}");
+    }
+}
+
+#[test]
+fn with_direct_scheduling_the_copy_is_bound_by_us() {
+    let spec = json!({ "nodeName": "vnode-a-n1", "affinity": {}, "containers": [] });
+    let copy = render_copy(&vpod("web", &spec), &Frame { direct_scheduling: true, ..frame() }).unwrap();
+    assert_eq!(copy["spec"]["nodeName"], "n1");
+    assert_eq!(copy["spec"].get("affinity"), None);
+    assert_eq!(copy["metadata"]["annotations"][keys::VIRTUAL_NODE_NAME], "vnode-a-n1");
+}
+
+#[test]
+fn a_virtual_priority_class_never_reaches_the_physical_cluster() {
+    let spec = json!({ "priorityClassName": "system-node-critical", "priority": 2_000_001_000 });
+    let copy = render_copy(&vpod("web", &spec), &Frame { priority_class: None, ..frame() }).unwrap();
+    assert_eq!(copy["spec"].get("priorityClassName"), None);
+    assert_eq!(copy["spec"].get("priority"), None);
+}
+
+#[test]
+fn a_host_name_is_set_only_where_the_pod_has_none_of_its_own() {
+    assert_eq!(copy_of(&json!({}))["spec"]["hostname"], "web");
+    assert_eq!(copy_of(&json!({ "hostname": "" }))["spec"]["hostname"], "web");
+    assert_eq!(copy_of(&json!({ "hostname": "db" }))["spec"]["hostname"], "db");
+    assert_eq!(copy_of(&json!({ "hostNetwork": true }))["spec"].get("hostname"), None);
+    let dotted = render_copy(&vpod("web.v1", &json!({})), &frame()).unwrap();
+    assert_eq!(dotted["spec"]["hostname"], "web-v1");
+}
+
+#[test]
+fn ours_win_over_forged_labels_and_annotations() {
+    let forged = json!({ "metadata": {
+        "name": "web", "namespace": "team1", "uid": "u1",
+        "labels": { "tapestry.io/origin": "theirs", "tapestry.io/": "x", "tapestry.iox/kept": "yes" },
+        "annotations": { "cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "tapestry.io/virtual-pod-name": "other", "tapestry.io/lend": "x" },
+    }, "spec": {} });
+    let copy = render_copy(&forged.to_string(), &frame()).unwrap();
+    let labels =
+        json!({ "tapestry.io/managed-by": "tapestry", "tapestry.io/origin": "0123", "tapestry.iox/kept": "yes" });
+    assert_eq!(copy["metadata"]["labels"], labels);
+    let annotations = copy["metadata"]["annotations"].as_object().unwrap();
+    assert_eq!(annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"], "true");
+    assert_eq!(annotations[keys::VIRTUAL_POD_NAME], "web");
+    assert!(!annotations.contains_key("tapestry.io/lend"));
+}
+
+#[test]
+fn nulls_are_no_reason_to_refuse() {
+    let text = r#"{"metadata":{"name":"web","namespace":null,"labels":null,"annotations":null},
+        "spec":{"volumes":null,"containers":[{"name":"a","env":null,"envFrom":null,"volumeMounts":null}],"initContainers":null,
+        "imagePullSecrets":null,"affinity":null,"hostname":null}}"#;
+    assert_eq!(render_copy(text, &frame()).unwrap()["spec"]["hostname"], "web");
+}
+
+#[test]
+fn a_malformed_pod_is_refused_without_repeating_it() {
+    for text in [
+        "",
+        "[]",
+        "{}",
+        r#"{"metadata":{"name":"web"}}"#,
+        r#"{"metadata":{},"spec":{}}"#,
+        r#"{"metadata":{"name":"web"},"spec":"hunter2"}"#,
+    ] {
+        let refused = render_copy(text, &frame()).unwrap_err();
+        assert_eq!(refused.reason(), "MalformedPod", "{text}");
+        assert!(!refused.to_string().contains("hunter2"));
+    }
+}
+
+#[test]
+fn a_pod_that_needs_nothing_is_welcome() {
+    let pod: Value = serde_json::from_str(include_str!("tests/virtual.json")).unwrap();
+    assert_eq!(refusal(&pod["spec"]), None);
+    assert_eq!(
+        refusal(
+            &json!({ "volumes": [{ "name": "h", "hostPath": { "path": "/" } }, { "name": "c", "csi": { "driver": "x" } }] })
+        ),
+        None
+    );
+}
+
+/// Every way to name something that is not carried across, with what must be said about it.
+fn needy() -> Vec<(Value, Need, &'static str)> {
+    let volume = |mut source: Value| {
+        source["name"] = "v".into();
+        json!({ "volumes": [source] })
+    };
+    let projected = |source: Value| volume(json!({ "projected": { "sources": [source] } }));
+    let env =
+        |list: &str, source: Value| json!({ list: [{ "name": "c", "env": [{ "name": "E", "valueFrom": source }] }] });
+    let env_from = |source: Value| json!({ "containers": [{ "name": "c", "envFrom": [source] }] });
+    vec![
+        (volume(json!({ "configMap": { "name": "cm", "optional": true } })), Need::ConfigMap, "cm"),
+        (volume(json!({ "secret": { "secretName": "s", "optional": true } })), Need::Secret, "s"),
+        (volume(json!({ "persistentVolumeClaim": { "claimName": "pvc" } })), Need::PersistentVolumeClaim, "pvc"),
+        (volume(json!({ "ephemeral": { "volumeClaimTemplate": {} } })), Need::EphemeralVolume, "v"),
+        (volume(json!({ "azureFile": { "secretName": "s", "shareName": "x" } })), Need::Secret, "s"),
+        (volume(json!({ "csi": { "driver": "d", "nodePublishSecretRef": { "name": "s" } } })), Need::Secret, "s"),
+        (volume(json!({ "flexVolume": { "driver": "d", "secretRef": { "name": "s" } } })), Need::Secret, "s"),
+        (volume(json!({ "cephfs": { "secretRef": { "name": "s" } } })), Need::Secret, "s"),
+        (volume(json!({ "rbd": { "secretRef": { "name": "s" } } })), Need::Secret, "s"),
+        (volume(json!({ "iscsi": { "secretRef": { "name": "s" } } })), Need::Secret, "s"),
+        (volume(json!({ "scaleIO": { "secretRef": { "name": "s" } } })), Need::Secret, "s"),
+        (volume(json!({ "storageos": { "secretRef": { "name": "s" } } })), Need::Secret, "s"),
+        (projected(json!({ "configMap": { "name": "cm" } })), Need::ConfigMap, "cm"),
+        (projected(json!({ "secret": { "name": "s" } })), Need::Secret, "s"),
+        (
+            projected(json!({ "serviceAccountToken": { "audience": "vault", "path": "t" } })),
+            Need::ServiceAccountToken,
+            "v",
+        ),
+        (projected(json!({ "clusterTrustBundle": { "name": "b" } })), Need::ClusterTrustBundle, "v"),
+        (projected(json!({ "podCertificate": { "signerName": "x" } })), Need::PodCertificate, "v"),
+        (env("containers", json!({ "configMapKeyRef": { "name": "cm", "key": "k" } })), Need::ConfigMap, "cm"),
+        (
+            env("initContainers", json!({ "secretKeyRef": { "name": "s", "key": "k", "optional": true } })),
+            Need::Secret,
+            "s",
+        ),
+        (env_from(json!({ "prefix": "P_", "configMapRef": { "name": "cm" } })), Need::ConfigMap, "cm"),
+        (env_from(json!({ "secretRef": { "name": "s" } })), Need::Secret, "s"),
+        (json!({ "imagePullSecrets": [{ "name": "pull" }] }), Need::Secret, "pull"),
+        (
+            json!({ "resourceClaims": [{ "name": "gpu", "resourceClaimTemplateName": "t" }] }),
+            Need::ResourceClaim,
+            "gpu",
+        ),
+        (json!({ "readinessGates": [{ "conditionType": "example.com/lb" }] }), Need::ReadinessGate, "example.com/lb"),
+    ]
+}
+
+#[test]
+fn every_unmet_need_is_refused_by_name() {
+    for (spec, what, name) in needy() {
+        assert_eq!(refusal(&spec), Some(Unsupported { what, name: name.into() }), "{spec}");
+    }
+}
+
+#[test]
+fn a_copy_names_no_object_of_the_physical_namespace() {
+    for (spec, what, _) in needy() {
+        let refused = render_copy(&vpod("web", &spec), &frame());
+        assert!(matches!(refused, Err(Refused::Unsupported(ref unsupported)) if unsupported.what == what), "{spec}");
+    }
+}
+
+#[test]
+fn a_secret_cannot_hide_behind_the_name_of_the_token_volume() {
+    let disguised = |sources: Value| json!({ "volumes": [{ "name": "kube-api-access-fake", "projected": { "sources": sources } }] });
+    let token = json!({ "serviceAccountToken": { "path": "token" } });
+    let secret = disguised(json!([token, { "secret": { "name": "s" } }]));
+    assert_eq!(refusal(&secret).unwrap().what, Need::ServiceAccountToken);
+    let other_map = disguised(json!([{ "configMap": { "name": "cm" } }, token]));
+    assert_eq!(refusal(&other_map).unwrap().what, Need::ConfigMap);
+    let no_token = disguised(json!([{ "configMap": { "name": "kube-root-ca.crt" } }]));
+    assert_eq!(refusal(&no_token).unwrap().what, Need::ConfigMap);
+    assert_eq!(
+        refusal(&json!({ "volumes": [{ "name": "kube-api-access-fake", "secret": { "secretName": "s" } }] }))
+            .unwrap()
+            .what,
+        Need::Secret
+    );
+}
+
+#[test]
+fn a_refusal_is_a_sentence_with_a_reason() {
+    let refused = refusal(&json!({ "imagePullSecrets": [{ "name": "pull" }] })).unwrap();
+    assert_eq!(
+        refused.to_string(),
+        "the pod needs Secret `pull`, which Tapestry does not carry to the physical cluster; remove it from the pod"
+    );
+    assert_eq!(refused.reason(), "DependentUnsupported");
+}
