@@ -1,1 +1,29 @@
-//! (skeleton)
+//! Real Kubernetes control planes as child processes, for tests and demonstrations.
+//! Must not be linked into anything that ships, and must leave nothing behind: no process, no folder.
+//!
+//! | room | what stands there |
+//! |---|---|
+//! | [`mod@fleet`] | one virtual and two physical clusters, shared by all tests of a process |
+//! | [`cluster`] | one control plane: etcd, kube-apiserver, and what its [`ClusterConfig`] asks for |
+//! | [`supervisor`] | the process that kills and sweeps when we end, however we end |
+//! | [`objects`] | create, get, list, patch, delete of plain JSON |
+//! | [`builders`] | `pod("web").on("vnode-a-1").cpu("250m").build()` |
+//! | [`mod@eventually`] | wait for a condition with a deadline; fail with what was seen |
+//! | [`audit`] | which requests a cluster answered, by user agent |
+
+pub mod address;
+pub mod audit;
+pub mod binaries;
+pub mod builders;
+pub mod certificates;
+pub mod cluster;
+pub mod eventually;
+pub mod fleet;
+pub mod kubeconfig;
+pub mod objects;
+pub mod supervisor;
+
+pub use cluster::{Cluster, ClusterConfig, Part};
+pub use eventually::eventually;
+pub use fleet::{Fleet, fleet};
+pub use objects::Objects;

@@ -1,0 +1,115 @@
+//! A loopback address for one cluster, so that ports cannot collide.
+//! Must not give out port numbers that the kernel may give to somebody else before a component listens on them.
+//!
+//! Linux answers on all of 127.0.0.0/8. Each cluster takes an address of its own at random and holds one socket on it for as
+//! long as it lives; who wants the same address and ports finds them taken. The classic way, to bind port 0, close, and pass
+//! the number on, races with every other process, and an API server that restarts may find its port gone to an outgoing
+//! connection. Ports here lie below the kernel's range for those (32768–60999).
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+
+use anyhow::{Context, Result};
+
+/// The ports of one cluster, counted from its base.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Port {
+    /// Nobody listens here but us: holding it reserves the others.
+    Held,
+    /// Clients of etcd.
+    Etcd,
+    /// Peers of etcd; there are none, it listens all the same.
+    EtcdPeers,
+    /// The API server.
+    ApiServer,
+    /// Health of the controller manager.
+    ControllerManager,
+    /// Health of the scheduler.
+    Scheduler,
+    /// kwok, which plays the kubelet of all nodes.
+    Kubelet,
+}
+
+const PORTS: [Port; 7] =
+    [Port::Held, Port::Etcd, Port::EtcdPeers, Port::ApiServer, Port::ControllerManager, Port::Scheduler, Port::Kubelet];
+
+/// An address with free ports, reserved until it is dropped.
+#[derive(Debug)]
+pub struct Address {
+    ip: Ipv4Addr,
+    base: u16,
+    _held: TcpListener,
+}
+
+impl Address {
+    /// Takes an address on which all [`Port`]s are free. A stranger on 0.0.0.0 can take a port of every address, so the base
+    /// port is drawn as well.
+    pub fn reserve() -> Result<Self> {
+        let mut last = None;
+        for _ in 0..100 {
+            match Self::draw().take() {
+                Ok(address) => return Ok(address),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| std::io::Error::other("nothing tried")))
+            .context("no free loopback address in 127.0.0.0/8 (the testbed needs Linux)")
+    }
+
+    fn draw() -> Candidate {
+        let random = RandomState::new().hash_one(0u8).to_le_bytes();
+        // Not 127.0.x.y, where distributions put resolvers; not .0 nor .255.
+        let ip = Ipv4Addr::new(127, random[0].max(1), random[1], random[2].clamp(1, 254));
+        // 10000..=30470 in steps of ten: room for the ports above, below the ephemeral ones.
+        let base = 10_000 + 10 * (u16::from_le_bytes([random[3], random[4]]) % 2048);
+        Candidate { ip, base }
+    }
+
+    /// The address all components of the cluster listen on.
+    #[must_use]
+    pub fn ip(&self) -> Ipv4Addr {
+        self.ip
+    }
+
+    /// Where `port` is found.
+    #[must_use]
+    pub fn at(&self, port: Port) -> SocketAddrV4 {
+        SocketAddrV4::new(self.ip, self.base + port as u16)
+    }
+}
+
+struct Candidate {
+    ip: Ipv4Addr,
+    base: u16,
+}
+
+impl Candidate {
+    fn take(self) -> std::io::Result<Address> {
+        let Self { ip, base } = self;
+        let bind = |port: Port| TcpListener::bind((ip, base + port as u16));
+        // Bound all at once, then all but one released to the components.
+        let mut sockets = PORTS.into_iter().map(bind).collect::<std::io::Result<Vec<_>>>()?;
+        let held = sockets.swap_remove(Port::Held as usize);
+        Ok(Address { ip, base, _held: held })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_is_held_cannot_be_taken_again() {
+        let address = Address::reserve().unwrap();
+        let again = Candidate { ip: address.ip, base: address.base };
+        assert!(again.take().is_err());
+    }
+
+    #[test]
+    fn ports_of_a_held_address_are_free_for_components() {
+        let address = Address::reserve().unwrap();
+        for port in PORTS.into_iter().filter(|port| *port != Port::Held) {
+            TcpListener::bind(address.at(port)).unwrap();
+        }
+    }
+}

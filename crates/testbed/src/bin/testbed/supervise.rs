@@ -1,0 +1,36 @@
+//! The verbs that the library calls on this binary, not people. Must not run a runtime or a second thread.
+
+use std::path::PathBuf;
+
+use tapestry_testbed::supervisor::keeper;
+
+/// Keeps processes until stdin ends, then kills them and removes the folder.
+#[derive(clap::Args)]
+pub(crate) struct Supervise {
+    /// Removed at the end.
+    #[arg(long)]
+    folder: PathBuf,
+}
+
+impl Supervise {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        keeper::supervise(&self.folder)
+    }
+}
+
+/// Becomes a command that ends with its supervisor.
+#[derive(clap::Args)]
+pub(crate) struct Leash {
+    /// The supervisor's process ID.
+    #[arg(long)]
+    holder: u32,
+    /// The command.
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+impl Leash {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        keeper::leash(self.holder, &self.command)
+    }
+}

@@ -1,0 +1,227 @@
+//! A watch of one kind on one side, as one leader sees it: late, in batches, coalesced per object, started over at will.
+//! Shows only what a real watch and its mailbox could show; which of it, and when, is the schedule's choice.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fastrand::Rng;
+use serde_json::Value;
+use tapestry_cluster::feed::{Change, Epoch, Row};
+use tapestry_cluster::{Kind, Side, Uid};
+
+use super::World;
+use super::server::{Event, Version, What};
+
+/// What a watch says, before it is decoded.
+#[derive(Debug, Clone, Copy)]
+pub enum Sight<'a> {
+    /// The object exists and looks like this.
+    Put(&'a Bytes, Epoch),
+    /// A DELETED event with this object: gone, or out of the selector.
+    Gone(&'a Bytes),
+    /// All objects that exist have been put with this epoch.
+    Listed(Epoch),
+}
+
+type Filter = Box<dyn Fn(&Value) -> bool>;
+type Decode<S> = Box<dyn Fn(Sight<'_>) -> Option<S>>;
+
+/// A watch that ends in facts of type `S`.
+pub struct Eye<S> {
+    side: Side,
+    kind: &'static Kind,
+    filter: Option<Filter>,
+    decode: Decode<S>,
+    /// Zero before the first list.
+    epoch: Epoch,
+    /// What is left of the list.
+    listing: VecDeque<Arc<Version>>,
+    /// Whether the mark that ends the list is still to come.
+    unmarked: bool,
+    /// Position in the server's log.
+    cursor: usize,
+    /// Position at the time of the list.
+    start: usize,
+}
+
+/// What is shown of one object.
+#[derive(Debug, Clone)]
+pub(super) struct Shown {
+    pub(super) object: Arc<Version>,
+    pub(super) gone: bool,
+}
+
+/// What one delivery shows: changes, then perhaps the mark of a complete list.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub(super) changes: Vec<Shown>,
+    pub(super) listed: Option<Epoch>,
+}
+
+impl<S> Eye<S> {
+    /// A watch of all objects of a kind.
+    pub fn new(side: Side, kind: &'static Kind, decode: impl Fn(Sight<'_>) -> Option<S> + 'static) -> Self {
+        Self {
+            side,
+            kind,
+            filter: None,
+            decode: Box::new(decode),
+            epoch: Epoch(0),
+            listing: VecDeque::new(),
+            unmarked: false,
+            cursor: 0,
+            start: 0,
+        }
+    }
+
+    /// A watch whose objects are decoded into rows as [`tapestry_cluster::watch`] does: an object that cannot be read, or of
+    /// which nothing is kept, is not shown; `proven` is what the DELETED object itself says.
+    pub fn rows<R: Row>(
+        side: Side,
+        kind: &'static Kind,
+        decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + 'static,
+        fact: impl Fn(Change<R>) -> S + 'static,
+    ) -> Self {
+        let read = move |object: &Bytes| decode(object).ok().flatten();
+        Self::new(side, kind, move |sight| {
+            Some(fact(match sight {
+                Sight::Put(object, epoch) => Change::Put(read(object)?, epoch),
+                Sight::Gone(object) => {
+                    let row = read(object)?;
+                    Change::Gone { proven: row.deleting(), row }
+                }
+                Sight::Listed(epoch) => Change::Listed(epoch),
+            }))
+        })
+    }
+
+    /// Only objects that a selector accepts. Losing it shows as DELETED with the object's last accepted state.
+    #[must_use]
+    pub fn only(mut self, filter: impl Fn(&Value) -> bool + 'static) -> Self {
+        self.filter = Some(Box::new(filter));
+        self
+    }
+
+    /// On which side it looks.
+    #[must_use]
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    /// At which kind.
+    #[must_use]
+    pub fn kind(&self) -> &'static Kind {
+        self.kind
+    }
+
+    /// Starts over with a complete list of what exists now. Whatever happened since the last delivery is not told.
+    pub fn list(&mut self, world: &World) {
+        let server = world.server(self.side);
+        self.epoch.0 += 1;
+        self.listing = server.all(self.kind).filter(|object| self.accepts(object)).cloned().collect();
+        self.unmarked = true;
+        self.cursor = server.log(self.kind).len();
+        self.start = self.cursor;
+    }
+
+    /// Whether there is something that has not been shown. An eye that was never opened has its whole list.
+    pub fn waits(&mut self, world: &World) -> bool {
+        if self.epoch.0 == 0 || self.unmarked {
+            return true;
+        }
+        let log = world.server(self.side).log(self.kind);
+        while let Some(event) = log.get(self.cursor) {
+            if self.shows(event) {
+                return true;
+            }
+            self.cursor += 1;
+        }
+        false
+    }
+
+    /// Takes up to `most` changes as a mailbox would hand them out: the latest per object wins, in order of first arrival, and
+    /// the mark of a complete list comes last.
+    pub(super) fn take(&mut self, world: &World, most: usize) -> Batch {
+        if self.epoch.0 == 0 {
+            self.list(world);
+        }
+        let mut batch = Batch::default();
+        for _ in 0..most {
+            if let Some(object) = self.listing.pop_front() {
+                batch.fold(Shown { object, gone: false });
+            } else if std::mem::take(&mut self.unmarked) {
+                batch.listed = Some(self.epoch);
+            } else {
+                let log = world.server(self.side).log(self.kind);
+                let Some(event) = log.get(self.cursor) else { break };
+                self.cursor += 1;
+                if let Some(shown) = self.show(event) {
+                    batch.fold(shown);
+                }
+            }
+        }
+        batch
+    }
+
+    /// Something that has been shown before since the list: the same again, or an older state of an object that still exists
+    /// or is proven gone.
+    pub(super) fn again(&self, world: &World, rng: &mut Rng) -> Option<Shown> {
+        if self.unmarked || self.start == self.cursor {
+            return None;
+        }
+        let log = &world.server(self.side).log(self.kind)[..self.cursor];
+        let place = rng.usize(self.start..self.cursor);
+        let shown = self.show(&log[place])?;
+        let last = log[place..].iter().rev().find(|event| event.object.uid() == shown.object.uid())?;
+        let last = self.show(last)?;
+        // No watch shows what was before an object left the selector: there the row is forgotten, not buried.
+        (!last.gone || last.object.deleting() || last.object.rv() == shown.object.rv()).then_some(shown)
+    }
+
+    /// The fact in what is shown; `None` where the decoder keeps nothing.
+    pub(super) fn decode(&self, shown: &Shown) -> Option<S> {
+        let object = shown.object.text();
+        (self.decode)(if shown.gone { Sight::Gone(object) } else { Sight::Put(object, self.epoch) })
+    }
+
+    pub(super) fn decode_listed(&self, epoch: Epoch) -> Option<S> {
+        (self.decode)(Sight::Listed(epoch))
+    }
+
+    fn accepts(&self, object: &Version) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter(object.value()))
+    }
+
+    fn shows(&self, event: &Event) -> bool {
+        let before = event.before.as_ref().is_some_and(|before| self.accepts(before));
+        before || (event.what != What::Deleted && self.accepts(&event.object))
+    }
+
+    fn show(&self, event: &Event) -> Option<Shown> {
+        let before = event.before.as_ref().filter(|before| self.accepts(before));
+        let now = event.what != What::Deleted && self.accepts(&event.object);
+        match (before, now) {
+            (None, false) => None,
+            (_, true) => Some(Shown { object: Arc::clone(&event.object), gone: false }),
+            (Some(_), false) if event.what == What::Deleted => {
+                Some(Shown { object: Arc::clone(&event.object), gone: true })
+            }
+            // The watch cache shows the last state that the selector accepted, at the version of the change.
+            (Some(before), false) => {
+                let rv = event.object.rv();
+                Some(Shown { object: before.at(rv), gone: true })
+            }
+        }
+    }
+}
+
+impl Batch {
+    fn fold(&mut self, shown: Shown) {
+        let uid: &Uid = shown.object.uid();
+        match self.changes.iter_mut().find(|known| known.object.uid() == uid) {
+            Some(known) => *known = shown,
+            None => self.changes.push(shown),
+        }
+    }
+}

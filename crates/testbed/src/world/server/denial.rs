@@ -1,0 +1,87 @@
+//! What the server says when it does not do as asked: the `metav1.Status` of each case.
+//! Must not decide what a refusal means to us; the gate's own classification does.
+
+use std::fmt;
+
+use serde_json::json;
+use tapestry_cluster::{Call, Kind, Refusal};
+
+/// An answer that is not a success.
+#[derive(Debug)]
+pub(in crate::world) struct Denial {
+    code: u16,
+    reason: &'static str,
+    message: String,
+    /// Plural and name of the object it speaks of.
+    about: Option<(&'static str, String)>,
+    field: Option<&'static str>,
+}
+
+impl Denial {
+    fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { code, reason, message: message.into(), about: None, field: None }
+    }
+
+    fn about(mut self, kind: &Kind, name: &str) -> Self {
+        self.about = Some((kind.plural, name.to_owned()));
+        self
+    }
+
+    pub(in crate::world) fn not_found(kind: &Kind, name: &str) -> Self {
+        Self::new(404, "NotFound", format!("{} {name:?} not found", kind.plural)).about(kind, name)
+    }
+
+    pub(in crate::world) fn exists(kind: &Kind, name: &str) -> Self {
+        Self::new(409, "AlreadyExists", format!("{} {name:?} already exists", kind.plural)).about(kind, name)
+    }
+
+    pub(in crate::world) fn conflict(kind: &Kind, name: &str, why: &str) -> Self {
+        Self::new(409, "Conflict", why).about(kind, name)
+    }
+
+    pub(in crate::world) fn invalid(field: &'static str, why: impl Into<String>) -> Self {
+        Self { field: Some(field), ..Self::new(422, "Invalid", format!("{field}: {}", why.into())) }
+    }
+
+    pub(in crate::world) fn bad_request(why: impl Into<String>) -> Self {
+        Self::new(400, "BadRequest", why)
+    }
+
+    pub(in crate::world) fn forbidden(why: &str) -> Self {
+        Self::new(403, "Forbidden", why)
+    }
+
+    pub(in crate::world) fn unsupported_media_type() -> Self {
+        Self::new(415, "UnsupportedMediaType", "custom resources know no strategic merge patch")
+    }
+
+    /// A namespaced kind without a namespace, or the reverse.
+    pub(in crate::world) fn no_such_path() -> Self {
+        Self::new(405, "MethodNotAllowed", "the path of the request is not that of an object of this kind")
+    }
+
+    pub(in crate::world) fn is_exists(&self) -> bool {
+        self.reason == "AlreadyExists"
+    }
+
+    /// What the gate would make of it.
+    pub(in crate::world) fn classify(self, call: &Call) -> Refusal {
+        let Self { code, reason, message, about, field } = self;
+        let mut status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code});
+        status["reason"] = json!(reason);
+        status["message"] = json!(message);
+        if let Some((kind, name)) = about {
+            status["details"] = json!({"kind": kind, "name": name});
+        }
+        if let Some(field) = field {
+            status["details"]["causes"] = json!([{"reason": "FieldValueInvalid", "field": field}]);
+        }
+        Refusal::classify(call, code, status.to_string().as_bytes(), None)
+    }
+}
+
+impl fmt::Display for Denial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.reason, self.message)
+    }
+}
