@@ -40,7 +40,12 @@ pub async fn probe(
         }
         let answer = tokio::time::timeout(PROBE_DEADLINE, apart.ask_identity()).await;
         let seen = match answer {
-            Ok(Ok(identity)) => Connection::Up(identity),
+            Ok(Ok(identity)) => {
+                if !cluster.pin(&identity) {
+                    tracing::error!(cluster = cluster.name(), %identity, "this is another cluster than before");
+                }
+                Connection::Up(identity)
+            }
             Ok(Err(error)) => Connection::Down(error.to_string()),
             Err(_) => Connection::Down(format!("no answer within {PROBE_DEADLINE:?}")),
         };

@@ -21,22 +21,16 @@ pub trait Inbox<S> {
     fn bell(&self) -> Arc<Notify>;
 }
 
-/// Numbers that a loop shows to the outside.
-pub trait Gauge: Send {
-    /// Keys that wait, calls in flight.
-    fn show(&self, waiting: usize, flying: usize);
-}
-
 /// How often everything is looked at again although nothing seems to have changed.
 pub const REPLAN_EVERY: Duration = Duration::from_mins(10);
 
-/// Runs until cancelled, then waits for the calls in flight: each has a deadline.
+/// Runs until cancelled, then waits for the calls in flight: each has a deadline. `show` is for metrics and readiness.
 pub async fn run<M: Model>(
     mut desk: Desk<M>,
     gate: Arc<dyn Gate>,
     mut inbox: impl Inbox<M::Seen>,
     clock: Arc<dyn Clock>,
-    gauge: impl Gauge,
+    mut show: impl FnMut(&Desk<M>),
     cancel: CancellationToken,
 ) -> Desk<M> {
     let bell = inbox.bell();
@@ -57,7 +51,7 @@ pub async fn run<M: Model>(
             let answer = gate.call(call.clone());
             calls.push(async move { (key, call, answer.await) });
         }
-        gauge.show(desk.waiting(), desk.flying());
+        show(&desk);
         if cancel.is_cancelled() && calls.is_empty() {
             return desk;
         }

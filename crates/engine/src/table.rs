@@ -1,4 +1,4 @@
-//! Rows of one kind by UID: newer versions win, complete lists sweep, the dead do not come back.
+//! Rows of one kind by UID: newer versions win, complete lists name the absent, the dead do not come back.
 //! Decides nothing about what absence means; that needs evidence.
 
 use std::collections::{HashMap, VecDeque};
@@ -120,12 +120,11 @@ impl<R: Row> Table<R> {
         self.rows.remove(uid).map(|entry| entry.row)
     }
 
-    /// A complete list has been read: takes out and returns what was not in it. Absence alone proves nothing (law 1).
-    pub fn sweep(&mut self, epoch: Epoch) -> Vec<R> {
+    /// A complete list has been read: names the objects that were not in it, which are still in the table.
+    /// Absence alone proves nothing (law 1), so what becomes of them is the caller's to say.
+    pub fn listed(&mut self, epoch: Epoch) -> Vec<Uid> {
         self.listed = Some(epoch);
-        let absent: Vec<Uid> =
-            self.rows.iter().filter(|(_, entry)| entry.epoch < epoch).map(|(uid, _)| uid.clone()).collect();
-        absent.iter().filter_map(|uid| self.remove(uid)).collect()
+        self.rows.iter().filter(|(_, entry)| entry.epoch < epoch).map(|(uid, _)| uid.clone()).collect()
     }
 }
 
@@ -171,16 +170,16 @@ mod tests {
     }
 
     #[test]
-    fn a_complete_list_sweeps_what_it_did_not_hold_and_nothing_else() {
+    fn a_complete_list_names_what_it_did_not_hold_and_nothing_else() {
         let mut table = Table::default();
         for uid in ["a", "b"] {
             table.put(thing(uid, 5), Epoch(1));
         }
         assert!(!table.complete());
-        assert_eq!(table.sweep(Epoch(1)), []);
+        assert_eq!(table.listed(Epoch(1)), []);
         assert!(table.complete());
         table.put(thing("a", 3), Epoch(2));
-        assert_eq!(table.sweep(Epoch(2)), [thing("b", 5)]);
+        assert_eq!(table.listed(Epoch(2)), [Uid::new("b")]);
         assert_eq!(
             table.get(&Uid::new("a")),
             Some(&thing("a", 5)),

@@ -1,1 +1,15 @@
-fn main() {}
+//! The binary: crypto provider, arguments, one verb. Everything else is in the verbs.
+
+mod cli;
+mod crds;
+mod failure;
+mod syncer;
+
+use clap::Parser as _;
+
+fn main() -> std::process::ExitCode {
+    // The one provider in the tree; without this the first TLS handshake would have to guess.
+    let installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    debug_assert!(installed.is_ok(), "nobody else installs a provider");
+    cli::Args::parse().run()
+}

@@ -1,0 +1,214 @@
+//! Our own `ClusterBinding`: pins the identity of both clusters and says whether they are connected.
+//! Watches one object in the virtual cluster; writes `physicalClusterUID`, `virtualClusterUID` and condition `Connected`.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tapestry_api::{Binding, ClusterBinding, Invalid};
+use tapestry_cluster::feed::{Change, Row};
+use tapestry_cluster::probe::Connection;
+use tapestry_cluster::{Answer, Call, Name, Refusal, Rv, Side, Sub, Target, Uid, Verb, kind};
+use tapestry_engine::{Dirty, Now, Plan};
+
+use crate::pair::{Key, Pair};
+
+/// A binding as the watch brings it.
+#[derive(Debug, Clone)]
+pub struct BindingRow {
+    uid: Uid,
+    rv: Rv,
+    name: Name,
+    deleting: bool,
+    generation: i64,
+    parsed: Result<Binding, Invalid>,
+    /// Status and reason of condition `Connected`.
+    connected: Option<(String, String)>,
+}
+
+/// The binding in force.
+pub(crate) struct Bound {
+    pub(crate) binding: Binding,
+    pub(crate) mount: Name,
+    row: BindingRow,
+}
+
+impl Row for BindingRow {
+    fn uid(&self) -> &Uid {
+        &self.uid
+    }
+    fn rv(&self) -> Rv {
+        self.rv
+    }
+    fn deleting(&self) -> bool {
+        self.deleting
+    }
+}
+
+impl BindingRow {
+    /// Decodes a binding; an invalid one is a row that says so.
+    pub fn decode(json: &Bytes) -> Result<Option<Self>, serde_json::Error> {
+        let object: ClusterBinding = serde_json::from_slice(json)?;
+        let missing = |what: &str| <serde_json::Error as serde::de::Error>::custom(format!("a binding without {what}"));
+        let meta = &object.metadata;
+        let conditions = object.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let connected = conditions.iter().find(|condition| condition.type_ == CONNECTED);
+        Ok(Some(Self {
+            uid: Uid::new(meta.uid.clone().ok_or_else(|| missing("uid"))?),
+            rv: meta
+                .resource_version
+                .as_ref()
+                .and_then(|rv| rv.parse().ok())
+                .map(Rv::new)
+                .ok_or_else(|| missing("version"))?,
+            name: Name::parse(meta.name.as_deref().unwrap_or_default()).map_err(|_| missing("name"))?,
+            deleting: meta.deletion_timestamp.is_some(),
+            generation: meta.generation.unwrap_or_default(),
+            parsed: Binding::parse(&object),
+            connected: connected.map(|condition| (condition.status.clone(), condition.reason.clone())),
+        }))
+    }
+
+    /// The valid binding, or what to change.
+    pub fn parsed(&self) -> Result<&Binding, &Invalid> {
+        self.parsed.as_ref()
+    }
+}
+
+const CONNECTED: &str = "Connected";
+
+impl Pair {
+    pub(crate) fn see_binding(&mut self, change: Change<BindingRow>, dirty: &mut Dirty<Key>) {
+        match change {
+            Change::Put(row, _) => self.take_binding(row, dirty),
+            // Its syncer is told to leave by whoever deletes it; until then nothing new is planned.
+            Change::Gone { row, .. } if self.bound.as_ref().is_some_and(|bound| bound.row.uid == row.uid) => {
+                self.bound = None
+            }
+            Change::Gone { .. } | Change::Listed(_) => {}
+        }
+    }
+
+    pub(crate) fn take_binding(&mut self, row: BindingRow, dirty: &mut Dirty<Key>) {
+        // Another binding of the same name is another origin: not ours to serve.
+        if row.uid.as_str() != &*self.binding_uid || self.bound.as_ref().is_some_and(|bound| bound.row.rv > row.rv) {
+            return;
+        }
+        let mount = row.parsed.as_ref().ok().and_then(|binding| Name::parse(&binding.mount_namespace).ok());
+        let before = self.bound.take().map(|bound| (bound.binding, bound.row.deleting));
+        if let Err(invalid) = &row.parsed {
+            tracing::warn!(binding = %row.name, %invalid, "the binding is invalid: nothing is planned");
+        }
+        self.bound = match (row.parsed.clone(), mount) {
+            (Ok(binding), Some(mount)) => Some(Bound { binding, mount, row }),
+            _ => None,
+        };
+        let after = self.bound.as_ref().map(|bound| (&bound.binding, bound.row.deleting));
+        if before.as_ref().map(|(binding, deleting)| (binding, *deleting)) != after {
+            self.grounds.reset();
+            self.open_all_doors(dirty);
+        }
+        dirty.mark(Key::Binding);
+    }
+
+    /// The binding, when everything may be planned: both clusters answer and are the right ones, all lists are in.
+    pub(crate) fn working(&self) -> Option<&Bound> {
+        let up = Side::BOTH.iter().all(|side| matches!(self.connection(*side), Connection::Up(_)));
+        self.knowing().filter(|_| up)
+    }
+
+    /// The binding, when what we know may be relied on: as above, but a cluster may be silent at the moment.
+    pub(crate) fn knowing(&self) -> Option<&Bound> {
+        let bound = self.bound.as_ref().filter(|bound| !bound.row.deleting)?;
+        let pinned = Side::BOTH.iter().all(|side| {
+            let seen = self.identity(*side);
+            seen.is_some() && seen.map(Uid::as_str) == pin(bound, *side)
+        });
+        let complete = self.nodes.complete()
+            && self.policies.complete()
+            && self.pods.vpods.complete()
+            && self.pods.ppods.complete();
+        (pinned && complete).then_some(bound)
+    }
+
+    /// Whether the virtual cluster is the one that the binding was made in.
+    pub(crate) fn at_home(&self) -> bool {
+        let bound = self.bound.as_ref().filter(|bound| !bound.row.deleting);
+        let pinned = bound.and_then(|bound| pin(bound, Side::Virtual));
+        pinned.is_some() && self.identity(Side::Virtual).map(Uid::as_str) == pinned
+    }
+
+    pub(crate) fn plan_binding(&self, now: Now) -> Plan {
+        let Some(bound) = &self.bound else { return Plan::Rest };
+        let target = Target::cluster(Side::Virtual, &kind::CLUSTER_BINDING, bound.row.name.clone()).uid(&bound.row.uid);
+        let virtual_pin = pin(bound, Side::Virtual);
+        let virtual_seen = self.identity(Side::Virtual).map(Uid::as_str);
+        if virtual_seen.is_none() || (virtual_pin.is_some() && virtual_pin != virtual_seen) {
+            // Not the cluster this binding was made in: not a word.
+            return Plan::Rest;
+        }
+        // Whoever connects first pins; what is pinned is never overwritten.
+        let mut pins = serde_json::Map::new();
+        for (side, field) in [(Side::Virtual, "virtualClusterUID"), (Side::Physical, "physicalClusterUID")] {
+            if let (None, Some(seen)) = (pin(bound, side), self.identity(side)) {
+                pins.insert(field.to_owned(), json!(seen.as_str()));
+            }
+        }
+        if !pins.is_empty() {
+            let verb = Verb::Merge(Sub::Status, json!({"status": pins}));
+            return Call { target: target.rv(bound.row.rv), verb, why: "PinIdentity" }.into();
+        }
+        let (connected, reason, message) = self.judge_connection(bound);
+        let says = (connected.to_owned(), reason.to_owned());
+        if self.connection(Side::Physical) == &Connection::Unknown || bound.row.connected.as_ref() == Some(&says) {
+            return Plan::Rest;
+        }
+        let condition = json!({
+            "type": CONNECTED, "status": connected, "reason": reason, "message": message,
+            "lastTransitionTime": format!("{:.0}", now.wall), "observedGeneration": bound.row.generation,
+        });
+        let mut status = json!({"conditions": [condition]});
+        if reason == CHANGED {
+            status["phase"] = json!("Failed");
+        }
+        let kind = &kind::CLUSTER_BINDING;
+        let body = json!({"apiVersion": kind.api_version(), "kind": kind.kind, "status": status});
+        Call { target, verb: Verb::Apply(Sub::Status, with_name(body, &bound.row.name)), why: "ReportConnection" }
+            .into()
+    }
+
+    pub(crate) fn settle_binding(&mut self, done: Result<Answer, Refusal>, dirty: &mut Dirty<Key>) {
+        if let Ok(answer) = done
+            && let Ok(Some(row)) = BindingRow::decode(&answer.object)
+        {
+            self.take_binding(row, dirty);
+        }
+    }
+
+    fn judge_connection(&self, bound: &Bound) -> (&'static str, &'static str, String) {
+        match self.connection(Side::Physical) {
+            Connection::Up(seen) if pin(bound, Side::Physical).is_some_and(|pin| pin != seen.as_str()) => {
+                let message = format!(
+                    "the kubeconfig leads to cluster {seen}, which is not the one this binding was made for; nothing is written"
+                );
+                ("False", CHANGED, message)
+            }
+            Connection::Up(_) => ("True", "Connected", "the physical cluster answers".to_owned()),
+            Connection::Down(why) => ("False", "Unreachable", why.clone()),
+            Connection::Unknown => ("Unknown", "NotYet", String::new()),
+        }
+    }
+}
+
+const CHANGED: &str = "PhysicalClusterChanged";
+
+fn with_name(mut body: Value, name: &Name) -> Value {
+    body["metadata"]["name"] = json!(name.as_str());
+    body
+}
+
+fn pin(bound: &Bound, side: Side) -> Option<&str> {
+    let pinned = &bound.binding.pinned;
+    match side {
+        Side::Virtual => pinned.virtual_cluster.as_deref(),
+        Side::Physical => pinned.physical_cluster.as_deref(),
+    }
+}

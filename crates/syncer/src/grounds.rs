@@ -1,0 +1,105 @@
+//! What must stand in the physical cluster before the first pod: the `ServiceAccount` and `PriorityClass` of all copies.
+//! Creates them when missing; never changes what it finds.
+
+use serde_json::{Value, json};
+use tapestry_api::keys;
+use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Target, Verb, kind};
+use tapestry_engine::{Dirty, Plan};
+
+use crate::pair::{Key, Pair};
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Ground {
+    /// `tapestry-pod`, without rights and secrets: a tenant's pod never gets a physical token.
+    ServiceAccount,
+    /// `tapestry-default`: below everything the owner runs, and never preempting.
+    PriorityClass,
+}
+
+/// What is known of them.
+#[derive(Default)]
+pub(crate) struct Grounds {
+    states: [State; 2],
+}
+
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+enum State {
+    #[default]
+    Unknown,
+    Missing,
+    There,
+}
+
+impl Ground {
+    pub(crate) const ALL: [Self; 2] = [Self::ServiceAccount, Self::PriorityClass];
+}
+
+impl Grounds {
+    pub(crate) fn ready(&self) -> bool {
+        self.states.iter().all(|state| *state == State::There)
+    }
+
+    /// Looks again: the binding changed, or the physical cluster refused a pod.
+    pub(crate) fn reset(&mut self) {
+        self.states = Default::default();
+    }
+}
+
+impl Pair {
+    pub(crate) fn plan_ground(&self, ground: Ground) -> Plan {
+        let Some(bound) = self.working() else { return Plan::Rest };
+        let (target, body) = match ground {
+            Ground::ServiceAccount => {
+                let Ok(name) = Name::parse(keys::POD_SERVICE_ACCOUNT) else { return Plan::Rest };
+                let body = json!({"automountServiceAccountToken": false});
+                (Target::namespaced(Side::Physical, &kind::SERVICE_ACCOUNT, bound.mount.clone(), name), body)
+            }
+            Ground::PriorityClass => {
+                let Ok(name) = Name::parse(&bound.binding.priority_class) else { return Plan::Rest };
+                let body = json!({
+                    "value": -10000, "preemptionPolicy": "Never",
+                    "description": "Pods of virtual clusters: they yield to everything of the owner's.",
+                });
+                (Target::cluster(Side::Physical, &kind::PRIORITY_CLASS, name), body)
+            }
+        };
+        match self.grounds.states[ground as usize] {
+            State::There => Plan::Rest,
+            State::Unknown => Call { target, verb: Verb::Get, why: "LookForGround" }.into(),
+            // A class that the binding names is the owner's to make.
+            State::Missing if ground == Ground::PriorityClass && target.name.as_str() != keys::PRIORITY_CLASS => {
+                Plan::Rest
+            }
+            State::Missing => {
+                let verb = Verb::Create(self.dress(body, &target));
+                Call { target, verb, why: "CreateGround" }.into()
+            }
+        }
+    }
+
+    /// Everything we make carries our origin (law 6).
+    fn dress(&self, mut body: Value, target: &Target) -> Value {
+        body["apiVersion"] = json!(target.kind.api_version());
+        body["kind"] = json!(target.kind.kind);
+        body["metadata"] = json!({"name": target.name.as_str(), "annotations": {keys::ORIGIN: &*self.origin.full}});
+        for (key, value) in self.origin.labels() {
+            body["metadata"]["labels"][key] = json!(value);
+        }
+        body
+    }
+
+    pub(crate) fn settle_ground(&mut self, ground: Ground, done: &Result<Answer, Refusal>, dirty: &mut Dirty<Key>) {
+        let state = match done {
+            Ok(_) => State::There,
+            Err(Refusal::Gone) => State::Missing,
+            Err(Refusal::Exists) => State::Unknown,
+            Err(_) => return,
+        };
+        self.grounds.states[ground as usize] = state;
+        dirty.mark(Key::Ground(ground));
+        if self.grounds.ready() {
+            dirty.mark_all();
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Nodes: every lendable physical node appears as a virtual node. Watches all physical nodes and the virtual nodes with
+//! our labels; writes whole virtual nodes. The graph: policy, pnode, used --> leased --> vnode --> Lease.
+
+mod plan;
+pub mod row;
+mod want;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use tapestry_cluster::feed::{Change, Epoch, Row as _};
+use tapestry_cluster::{Name, Uid};
+use tapestry_domain::capacity::leased;
+use tapestry_domain::quantity::Quantity;
+use tapestry_domain::resources::Resources;
+use tapestry_engine::table::Put;
+use tapestry_engine::{Dirty, Table};
+
+use self::row::{PNode, VNode};
+use crate::pair::{Key, Pair};
+
+/// Everything known about nodes.
+#[derive(Default)]
+pub(crate) struct Nodes {
+    pnodes: Table<PNode>,
+    vnodes: Table<VNode>,
+    pnode_names: HashMap<Name, Uid, RandomState>,
+    vnode_names: HashMap<Name, Uid, RandomState>,
+    /// Physical name to virtual node.
+    copies: HashMap<Name, Uid, RandomState>,
+    cases: HashMap<Name, Case, RandomState>,
+}
+
+/// What we know of one physical node beyond its rows.
+#[derive(Default, Clone)]
+struct Case {
+    /// When the physical node was first and last proven absent.
+    gone: Option<(Duration, Duration)>,
+    /// The plain name of its virtual node belongs to somebody else.
+    clash: bool,
+    /// Creating the virtual node found the name taken, by whom is not known yet.
+    taken: bool,
+    /// A virtual node of ours that lost its labels, and its UID.
+    unlabelled: Option<Box<VNode>>,
+}
+
+impl Nodes {
+    pub(crate) fn complete(&self) -> bool {
+        self.pnodes.complete() && self.vnodes.complete()
+    }
+
+    /// The virtual node of this name.
+    pub(crate) fn vnode(&self, name: &Name) -> Option<&VNode> {
+        self.vnodes.get(self.vnode_names.get(name)?)
+    }
+
+    /// The virtual node of this physical node.
+    pub(crate) fn vnode_of(&self, physical: &Name) -> Option<&VNode> {
+        self.vnodes.get(self.copies.get(physical)?)
+    }
+
+    fn pnode(&self, name: &Name) -> Option<&PNode> {
+        self.pnodes.get(self.pnode_names.get(name)?)
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
+        let physical = self.pnode_names.keys().chain(self.copies.keys()).cloned().map(Key::Node);
+        physical.chain(self.vnode_names.keys().cloned().map(Key::Lease))
+    }
+}
+
+impl Pair {
+    pub(crate) fn see_pnode(&mut self, change: Change<PNode>, dirty: &mut Dirty<Key>) {
+        match change {
+            Change::Put(row, epoch) => {
+                let name = row.name.clone();
+                self.nodes.pnode_names.insert(name.clone(), row.uid.clone());
+                self.nodes.pnodes.put(row, epoch);
+                if let Some(case) = self.nodes.cases.get_mut(&name) {
+                    case.gone = None;
+                }
+                self.reconsider(&name, dirty);
+            }
+            Change::Gone { row, .. } => self.lose_pnode(&row.uid, dirty),
+            Change::Listed(epoch) => {
+                for uid in self.nodes.pnodes.listed(epoch) {
+                    self.lose_pnode(&uid, dirty);
+                }
+                dirty.mark_all();
+            }
+        }
+    }
+
+    fn lose_pnode(&mut self, uid: &Uid, dirty: &mut Dirty<Key>) {
+        let Some(row) = self.nodes.pnodes.remove(uid) else { return };
+        // A new node of the same name may have come before the old one's end was told.
+        if self.nodes.pnode_names.get(&row.name) == Some(uid) {
+            self.nodes.pnode_names.remove(&row.name);
+        }
+        self.reconsider(&row.name, dirty);
+    }
+
+    pub(crate) fn see_vnode(&mut self, change: Change<VNode>, dirty: &mut Dirty<Key>) {
+        match change {
+            Change::Put(row, epoch) => self.put_vnode(row, Some(epoch), dirty),
+            Change::Gone { row, .. } => self.lose_vnode(&row.uid, dirty),
+            Change::Listed(epoch) => {
+                for uid in self.nodes.vnodes.listed(epoch) {
+                    self.lose_vnode(&uid, dirty);
+                }
+                dirty.mark_all();
+            }
+        }
+    }
+
+    fn put_vnode(&mut self, row: VNode, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
+        let (uid, name, physical) = (row.uid().clone(), row.name.clone(), row.physical.clone());
+        let put = match epoch {
+            Some(epoch) => self.nodes.vnodes.put(row, epoch),
+            None => self.nodes.vnodes.put_answer(row),
+        };
+        if let Put::Stale = put {
+            return;
+        }
+        let fresh = self.nodes.vnode_names.insert(name.clone(), uid.clone()).is_none();
+        self.nodes.copies.insert(physical.clone(), uid);
+        if let Some(case) = self.nodes.cases.get_mut(&physical) {
+            (case.taken, case.unlabelled) = (false, None);
+        }
+        if fresh {
+            // Pods may have been bound to it before we knew it.
+            self.open_all_doors(dirty);
+        }
+        dirty.mark(Key::Lease(name));
+        dirty.mark(Key::Node(physical));
+    }
+
+    fn lose_vnode(&mut self, uid: &Uid, dirty: &mut Dirty<Key>) {
+        let Some(row) = self.nodes.vnodes.remove(uid) else { return };
+        if self.nodes.vnode_names.get(&row.name) == Some(uid) {
+            self.nodes.vnode_names.remove(&row.name);
+            self.leases.forget(&row.name);
+        }
+        if self.nodes.copies.get(&row.physical) == Some(uid) {
+            self.nodes.copies.remove(&row.physical);
+        }
+        self.reconsider(&row.physical, dirty);
+        self.open_door(&row.name, dirty);
+    }
+
+    /// Something about a physical node changed: its virtual node and its door may follow.
+    fn reconsider(&mut self, physical: &Name, dirty: &mut Dirty<Key>) {
+        dirty.mark(Key::Node(physical.clone()));
+        if let Some(vnode) = self.nodes.vnode_of(physical).map(|vnode| vnode.name.clone()) {
+            self.open_door(&vnode, dirty);
+        }
+    }
+
+    /// What a physical node lends now, and by which policy; `None` when it is not to be lent at all (law 9).
+    pub(crate) fn lease_of(&self, pnode: &PNode) -> Option<(Resources, &str)> {
+        let binding = &self.bound.as_ref()?.binding;
+        if !binding.nodes.matches(|key| pnode.label(key), pnode.name.as_str()) {
+            return None;
+        }
+        let policy = self.policy(pnode)?;
+        let mut lent = leased(&pnode.allocatable, &self.pods.used(&pnode.name), &policy.limits);
+        if binding.suspend || pnode.lend_never {
+            lent.map(|_, _| Quantity::ZERO);
+        }
+        Some((lent, &policy.name))
+    }
+
+    /// What a virtual node lends now.
+    pub(crate) fn lent(&self, vnode: &Name) -> Option<Resources> {
+        let vnode = self.nodes.vnode(vnode).filter(|vnode| !vnode.deleting)?;
+        let pnode = self.nodes.pnode(&vnode.physical)?;
+        self.lease_of(pnode).map(|(lent, _)| lent)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! What we keep of a node on either side, decoded straight from JSON.
+//! Nodes are few, so their rows hold what is mirrored itself and no fingerprints.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tapestry_api::keys;
+use tapestry_cluster::feed::Row;
+use tapestry_cluster::{Name, Rv, Uid};
+use tapestry_domain::resources::Resources;
+
+use crate::json::{Meta, Pairs};
+
+/// A physical node.
+#[derive(Debug, Clone)]
+pub struct PNode {
+    pub(crate) uid: Uid,
+    pub(crate) rv: Rv,
+    pub(crate) name: Name,
+    pub(crate) labels: BTreeMap<String, String>,
+    /// The owner said never to lend it.
+    pub(crate) lend_never: bool,
+    pub(crate) cordoned: bool,
+    pub(crate) taints: Vec<Taint>,
+    pub(crate) allocatable: Resources,
+    pub(crate) conditions: Vec<Condition>,
+    /// `status.nodeInfo` as JSON.
+    pub(crate) info: Option<Box<str>>,
+    /// `status.declaredFeatures` as JSON.
+    pub(crate) features: Option<Box<str>>,
+}
+
+/// A virtual node of ours.
+#[derive(Debug, Clone)]
+pub struct VNode {
+    pub(crate) uid: Uid,
+    pub(crate) rv: Rv,
+    pub(crate) name: Name,
+    pub(crate) deleting: bool,
+    /// The physical node.
+    pub(crate) physical: Name,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) annotations: BTreeMap<String, String>,
+    pub(crate) taints: Vec<Taint>,
+    pub(crate) capacity: Resources,
+    pub(crate) allocatable: Resources,
+    pub(crate) conditions: Vec<Condition>,
+    pub(crate) info: Option<Box<str>>,
+    pub(crate) features: Option<Box<str>>,
+    /// `status.addresses` as JSON.
+    pub(crate) addresses: Option<Box<str>>,
+}
+
+/// One taint. When it was added is for Kubernetes to know.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+pub(crate) struct Taint {
+    pub(crate) key: String,
+    #[serde(default)]
+    pub(crate) value: String,
+    pub(crate) effect: String,
+    #[serde(default, rename = "timeAdded")]
+    pub(crate) added: Option<String>,
+}
+
+/// One condition.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Condition {
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    pub(crate) status: String,
+    #[serde(default)]
+    pub(crate) reason: String,
+    #[serde(default)]
+    pub(crate) message: String,
+    #[serde(default)]
+    pub(crate) last_transition_time: Option<String>,
+    #[serde(default)]
+    pub(crate) last_heartbeat_time: Option<String>,
+}
+
+impl Row for PNode {
+    fn uid(&self) -> &Uid {
+        &self.uid
+    }
+    fn rv(&self) -> Rv {
+        self.rv
+    }
+    fn deleting(&self) -> bool {
+        // Nodes go without a deletionTimestamp, so only a live read proves that one is gone.
+        false
+    }
+}
+
+impl Row for VNode {
+    fn uid(&self) -> &Uid {
+        &self.uid
+    }
+    fn rv(&self) -> Rv {
+        self.rv
+    }
+    fn deleting(&self) -> bool {
+        self.deleting
+    }
+}
+
+#[derive(Deserialize)]
+struct NodeJson<'a> {
+    #[serde(borrow)]
+    metadata: Meta<'a>,
+    #[serde(default)]
+    spec: SpecJson,
+    #[serde(borrow, default)]
+    status: StatusJson<'a>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct SpecJson {
+    unschedulable: bool,
+    taints: Vec<Taint>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct StatusJson<'a> {
+    capacity: Resources,
+    allocatable: Resources,
+    conditions: Vec<Condition>,
+    #[serde(borrow)]
+    node_info: Option<&'a RawValue>,
+    #[serde(borrow)]
+    declared_features: Option<&'a RawValue>,
+    #[serde(borrow)]
+    addresses: Option<&'a RawValue>,
+}
+
+impl PNode {
+    /// Decodes any physical node.
+    pub fn decode(json: &Bytes) -> Result<Option<Self>, serde_json::Error> {
+        let NodeJson { metadata: meta, spec, status } = serde_json::from_slice(json)?;
+        Ok(Some(Self {
+            lend_never: meta.annotation(keys::LEND) == Some(keys::LEND_NEVER),
+            labels: owned(meta.labels.as_ref()),
+            uid: meta.uid,
+            rv: meta.resource_version,
+            name: meta.name,
+            cordoned: spec.unschedulable,
+            taints: spec.taints,
+            allocatable: status.allocatable,
+            conditions: status.conditions,
+            info: text(status.node_info),
+            features: text(status.declared_features),
+        }))
+    }
+
+    pub(crate) fn label(&self, key: &str) -> Option<&str> {
+        self.labels.get(key).map(String::as_str)
+    }
+}
+
+impl VNode {
+    /// Decodes a virtual node that carries our labels; `None` when it does not say which physical node it is.
+    pub fn decode(json: &Bytes) -> Result<Option<Self>, serde_json::Error> {
+        let NodeJson { metadata: meta, spec, status } = serde_json::from_slice(json)?;
+        let Some(physical) = meta.annotation(keys::PHYSICAL_NODE_NAME).and_then(|name| Name::parse(name).ok()) else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            labels: owned(meta.labels.as_ref()),
+            annotations: owned(meta.annotations.as_ref()),
+            uid: meta.uid,
+            rv: meta.resource_version,
+            name: meta.name,
+            deleting: meta.deletion_timestamp.is_some(),
+            physical,
+            taints: spec.taints,
+            capacity: status.capacity,
+            allocatable: status.allocatable,
+            conditions: status.conditions,
+            info: text(status.node_info),
+            features: text(status.declared_features),
+            addresses: text(status.addresses),
+        }))
+    }
+}
+
+impl Condition {
+    /// Equal as far as it matters: heartbeats are only heartbeats.
+    pub(crate) fn says_the_same(&self, other: &Self) -> bool {
+        let said = |condition: &Self| {
+            let Self { kind, status, reason, message, last_transition_time, .. } = condition.clone();
+            (kind, status, reason, message, last_transition_time)
+        };
+        said(self) == said(other)
+    }
+}
+
+fn owned(pairs: Option<&Pairs<'_>>) -> BTreeMap<String, String> {
+    pairs
+        .into_iter()
+        .flat_map(|pairs| &pairs.0)
+        .map(|(key, value)| ((**key).to_owned(), (**value).to_owned()))
+        .collect()
+}
+
+fn text(raw: Option<&RawValue>) -> Option<Box<str>> {
+    raw.map(|raw| raw.get().into())
+}

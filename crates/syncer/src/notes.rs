@@ -1,0 +1,80 @@
+//! Events on users' objects: warnings and transitions only, each written once, forgotten if it cannot be.
+//! Never needed for correctness; conditions are.
+
+use indexmap::IndexMap;
+use serde_json::{Value, json};
+use tapestry_cluster::{Call, Name, Side, Target, Verb, kind};
+use tapestry_engine::{Dirty, Now, Plan};
+
+use crate::json::fingerprint;
+use crate::pair::{Key, Pair};
+use crate::pods::row::VPod;
+
+/// An event to be written.
+pub(crate) struct Note {
+    namespace: Name,
+    name: Name,
+    body: Value,
+}
+
+/// Events that wait to be written.
+#[derive(Default)]
+pub(crate) struct Notes {
+    waiting: IndexMap<u64, Note>,
+    last: u64,
+}
+
+/// More than this wait only when the virtual cluster takes none; then the oldest are the least interesting.
+const LIMIT: usize = 256;
+
+impl Note {
+    /// A warning about a virtual pod.
+    pub(crate) fn about_vpod(vpod: &VPod, reason: &str, message: &str, now: Now) -> Option<Self> {
+        let unique = fingerprint((vpod.uid.as_str(), reason, now.wall.as_nanosecond()));
+        // Event names are the object's, cut so that the suffix fits into 253 characters.
+        let base: String = vpod.name.as_str().chars().take(236).collect();
+        let name = Name::parse(&format!("{base}.{unique:016x}")).ok()?;
+        let time = format!("{:.0}", now.wall);
+        let body = json!({
+            "apiVersion": "v1", "kind": "Event",
+            "metadata": {"name": name.as_str(), "namespace": vpod.namespace.as_str()},
+            "involvedObject": {
+                "apiVersion": "v1", "kind": "Pod", "namespace": vpod.namespace.as_str(),
+                "name": vpod.name.as_str(), "uid": vpod.uid.as_str(),
+            },
+            "type": "Warning", "reason": reason, "message": message,
+            "source": {"component": "tapestry-syncer"}, "reportingComponent": "tapestry-syncer",
+            "firstTimestamp": time, "lastTimestamp": time, "count": 1,
+        });
+        Some(Self { namespace: vpod.namespace.clone(), name, body })
+    }
+}
+
+impl Notes {
+    pub(crate) fn add(&mut self, note: Option<Note>, dirty: &mut Dirty<Key>) {
+        let Some(note) = note else { return };
+        if self.waiting.len() >= LIMIT {
+            self.waiting.shift_remove_index(0);
+        }
+        self.last += 1;
+        self.waiting.insert(self.last, note);
+        dirty.mark(Key::Note(self.last));
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
+        self.waiting.keys().copied().map(Key::Note)
+    }
+}
+
+impl Pair {
+    pub(crate) fn plan_note(&self, id: u64) -> Plan {
+        let (Some(note), Some(_)) = (self.notes.waiting.get(&id), self.knowing()) else { return Plan::Rest };
+        let target = Target::namespaced(Side::Virtual, &kind::EVENT, note.namespace.clone(), note.name.clone());
+        Call { target, verb: Verb::Create(note.body.clone()), why: "Event" }.into()
+    }
+
+    /// Written or not, an event is tried once.
+    pub(crate) fn settle_note(&mut self, id: u64) {
+        self.notes.waiting.shift_remove(&id);
+    }
+}

@@ -1,0 +1,167 @@
+//! All that is known about one pair of clusters, and the one Model made of its rooms.
+//! Only hands facts, plans and answers to the room they belong to.
+
+use tapestry_cluster::feed::Change;
+use tapestry_cluster::probe::Connection;
+use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Uid};
+use tapestry_engine::{Dirty, Model, Now, Plan};
+
+use crate::bindings::{BindingRow, Bound};
+use crate::grounds::{Ground, Grounds};
+use crate::leases::Leases;
+use crate::nodes::Nodes;
+use crate::nodes::row::{PNode, VNode};
+use crate::notes::Notes;
+use crate::origin::Origin;
+use crate::pods::row::{PPod, VPod};
+use crate::pods::{Entropy, Pods};
+use crate::policies::{Policies, PolicyRow};
+
+/// What work is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Key {
+    /// Our binding.
+    Binding,
+    /// What the physical cluster must have first.
+    Ground(Ground),
+    /// A physical node, by name, and its virtual node.
+    Node(Name),
+    /// The Lease of a virtual node.
+    Lease(Name),
+    /// A virtual pod, by UID, and its copy.
+    Pod(Uid),
+    /// An event to be written.
+    Note(u64),
+}
+
+/// A fact.
+#[derive(Debug, Clone)]
+pub enum Seen {
+    /// About our binding.
+    Binding(Change<BindingRow>),
+    /// About a policy.
+    Policy(Change<PolicyRow>),
+    /// About a physical node.
+    PNode(Change<PNode>),
+    /// About a virtual node.
+    VNode(Change<VNode>),
+    /// About a virtual pod.
+    VPod(Change<VPod>),
+    /// About a physical pod.
+    PPod(Change<PPod>),
+    /// About the way to a cluster.
+    Connection(Side, Connection),
+}
+
+/// One binding's syncer as a value.
+pub struct Pair {
+    pub(crate) origin: Origin,
+    pub(crate) binding_uid: Box<str>,
+    /// All our virtual nodes' names start like this.
+    pub(crate) vnode_prefix: Box<str>,
+    pub(crate) bound: Option<Bound>,
+    connections: [Connection; 2],
+    /// Who each cluster last said it is, kept while it is silent.
+    identities: [Option<Uid>; 2],
+    pub(crate) policies: Policies,
+    pub(crate) nodes: Nodes,
+    pub(crate) leases: Leases,
+    pub(crate) grounds: Grounds,
+    pub(crate) pods: Pods,
+    pub(crate) notes: Notes,
+}
+
+impl Pair {
+    /// A syncer that knows nothing yet but who it is.
+    #[must_use]
+    pub fn new(origin: Origin, binding_uid: &str, cluster_id: &str, entropy: Entropy) -> Self {
+        Self {
+            origin,
+            binding_uid: binding_uid.into(),
+            vnode_prefix: vnode_prefix(cluster_id).into(),
+            bound: None,
+            connections: [Connection::Unknown, Connection::Unknown],
+            identities: [None, None],
+            policies: Policies::default(),
+            nodes: Nodes::default(),
+            leases: Leases::default(),
+            grounds: Grounds::default(),
+            pods: Pods::new(entropy),
+            notes: Notes::default(),
+        }
+    }
+
+    pub(crate) fn connection(&self, side: Side) -> &Connection {
+        &self.connections[side as usize]
+    }
+
+    pub(crate) fn identity(&self, side: Side) -> Option<&Uid> {
+        self.identities[side as usize].as_ref()
+    }
+
+    /// Whether all lists are in and both clusters are the right ones: the process may call itself ready.
+    #[must_use]
+    pub fn ready(&self) -> bool {
+        self.working().is_some()
+    }
+}
+
+/// How the names of a cluster's virtual nodes start.
+#[must_use]
+pub fn vnode_prefix(cluster_id: &str) -> String {
+    format!("vnode-{cluster_id}-")
+}
+
+impl Model for Pair {
+    type Key = Key;
+    type Seen = Seen;
+
+    fn observe(&mut self, seen: Seen, _now: Now, dirty: &mut Dirty<Key>) {
+        match seen {
+            Seen::Binding(change) => self.see_binding(change, dirty),
+            Seen::Policy(change) => self.see_policy(change, dirty),
+            Seen::PNode(change) => self.see_pnode(change, dirty),
+            Seen::VNode(change) => self.see_vnode(change, dirty),
+            Seen::VPod(change) => self.see_vpod(change, dirty),
+            Seen::PPod(change) => self.see_ppod(change, dirty),
+            Seen::Connection(side, connection) => {
+                if let Connection::Up(identity) = &connection {
+                    self.identities[side as usize] = Some(identity.clone());
+                }
+                self.connections[side as usize] = connection;
+                dirty.mark_all();
+            }
+        }
+    }
+
+    fn plan(&self, key: &Key, now: Now) -> Plan {
+        match key {
+            Key::Binding => self.plan_binding(now),
+            Key::Ground(ground) => self.plan_ground(*ground),
+            Key::Node(name) => self.plan_node(name, now),
+            Key::Lease(vnode) => self.plan_lease(vnode, now),
+            Key::Pod(uid) => self.plan_pod(uid, now),
+            Key::Note(id) => self.plan_note(*id),
+        }
+    }
+
+    fn settle(&mut self, key: &Key, call: &Call, done: Result<Answer, Refusal>, now: Now, dirty: &mut Dirty<Key>) {
+        match key {
+            Key::Binding => self.settle_binding(done, dirty),
+            Key::Ground(ground) => self.settle_ground(*ground, &done, dirty),
+            Key::Node(name) => self.settle_node(name, call, done, now, dirty),
+            Key::Lease(vnode) => self.settle_lease(vnode, call, &done, now, dirty),
+            Key::Pod(uid) => self.settle_pod(uid, call, done, now, dirty),
+            Key::Note(id) => self.settle_note(*id),
+        }
+    }
+
+    fn keys(&self) -> Vec<Key> {
+        let fixed = [Key::Binding].into_iter().chain(Ground::ALL.map(Key::Ground));
+        fixed.chain(self.nodes.keys()).chain(self.pods.keys()).chain(self.notes.keys()).collect()
+    }
+
+    fn urgent(key: &Key) -> bool {
+        matches!(key, Key::Lease(_) | Key::Node(_) | Key::Binding)
+    }
+}

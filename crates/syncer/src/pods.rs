@@ -1,0 +1,415 @@
+//! Pods, both ways. Watches all bound virtual pods and all physical pods; writes annotations and status of virtual
+//! pods, and whole physical pods of our origin. The graph: vpod --mapping--> ppod --origin, name, UID--> vpod.
+//! This file folds facts in and keeps the sums; what to do about them is in `plan`, who may enter is in `door`.
+
+mod door;
+mod plan;
+pub(crate) mod print;
+pub mod row;
+mod settle;
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use tapestry_cluster::feed::{Change, Row as _};
+use tapestry_cluster::{Name, Uid};
+use tapestry_domain::resources::{Resources, Shortage};
+use tapestry_engine::table::Put;
+use tapestry_engine::{Dirty, Table};
+
+use self::door::Verdict;
+use self::row::{PPod, VPod};
+use crate::pair::{Key, Pair};
+
+/// Everything known about pods.
+pub(crate) struct Pods {
+    pub(crate) vpods: Table<VPod>,
+    pub(crate) ppods: Table<PPod>,
+    cases: HashMap<Uid, Case, RandomState>,
+    doors: HashMap<Name, Door, RandomState>,
+    /// What others use of each physical node (DESIGN §8), kept up by differences.
+    used: HashMap<Name, Resources, RandomState>,
+    /// Where the random part of names comes from; passed in, so that plans stay pure and tests repeatable.
+    entropy: Entropy,
+    turns: u64,
+}
+
+/// A source of random names.
+pub type Entropy = Box<dyn FnMut() -> [u8; 8] + Send>;
+
+/// What we know of one virtual pod beyond its rows. Lost in a crash, and found again by asking.
+#[derive(Default)]
+struct Case {
+    /// Physical pods that point back to it: one, unless something went badly wrong.
+    claimants: Vec<Uid>,
+    /// The door let it in, under this physical name.
+    name: Option<Name>,
+    /// Its place in the queue before the door.
+    turn: Option<u64>,
+    /// Why the door is closed.
+    closed: Option<Box<Closed>>,
+    /// What the physical cluster said when it refused the copy.
+    refused: Option<Box<Verdict>>,
+    /// Creating the copy found the name taken, by whom is not known yet.
+    taken: bool,
+    /// Proof that there is no copy.
+    ended: Option<Box<Ended>>,
+    /// Proof that the virtual pod of this UID is gone.
+    vpod_gone: bool,
+    /// When a look at the other side last told us nothing new.
+    looked: Option<Duration>,
+    /// The grace period with which we asked for the copy's deletion.
+    asked: Option<u32>,
+    /// Prints (physical, virtual) after our last push: if neither has changed since, pushing again is in vain.
+    pushed: Option<(u64, u64)>,
+}
+
+/// Why a pod has to wait outside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Closed {
+    /// Nothing of the node is lent at the moment.
+    NotLending,
+    /// Less is free than the pod asks for.
+    Short(Shortage),
+}
+
+/// How a copy ended.
+#[derive(Debug, Clone)]
+struct Ended {
+    /// Whether we know that it was there at all.
+    existed: bool,
+    /// Its last status, when that was a terminal one.
+    last: Option<Last>,
+}
+
+#[derive(Debug, Clone)]
+struct Last {
+    status: Box<str>,
+    generation: i64,
+}
+
+/// Before a virtual node: who is in, who waits.
+#[derive(Default)]
+struct Door {
+    held: Resources,
+    waiting: BTreeMap<u64, Uid>,
+}
+
+/// What a case counts for, before and after a change.
+#[derive(Default, PartialEq)]
+struct Footprint {
+    used: Vec<(Name, Resources)>,
+    held: Option<(Name, Resources)>,
+    waits: Option<Name>,
+}
+
+impl Pods {
+    pub(crate) fn new(entropy: Entropy) -> Self {
+        Self {
+            vpods: Table::default(),
+            ppods: Table::default(),
+            cases: HashMap::default(),
+            doors: HashMap::default(),
+            used: HashMap::default(),
+            entropy,
+            turns: 0,
+        }
+    }
+
+    /// What others use of a physical node.
+    pub(crate) fn used(&self, node: &Name) -> Resources {
+        self.used.get(node).cloned().unwrap_or_default()
+    }
+
+    /// Whether live virtual pods are bound to this virtual node.
+    pub(crate) fn any_on(&self, vnode: &Name) -> bool {
+        self.vpods.iter().any(|vpod| vpod.node == *vnode && !vpod.terminal())
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
+        self.cases.keys().cloned().map(Key::Pod)
+    }
+
+    /// The physical pod of a case: the one its mapping names, else the one that points back.
+    fn copy(&self, vuid: &Uid) -> Option<&PPod> {
+        let case = self.cases.get(vuid)?;
+        let mapping = self.vpods.get(vuid).and_then(|vpod| vpod.mapping.as_ref());
+        let claimants = || case.claimants.iter().filter_map(|uid| self.ppods.get(uid));
+        let named = |ppod: &&PPod| match (&ppod.ours, mapping) {
+            (Some(copy), Some(mapping)) => copy.name == mapping.name && copy.namespace == mapping.namespace,
+            _ => false,
+        };
+        claimants().find(named).or_else(|| claimants().next())
+    }
+
+    /// What a physical pod takes away from what can be lent.
+    fn contribution(&self, ppod: &PPod) -> Option<(Name, Resources)> {
+        let node = ppod.node.clone().filter(|_| !ppod.terminal)?;
+        let mut counts = ppod.request.clone();
+        if let Some(copy) = &ppod.ours
+            && let Some(vpod) = self.vpods.get(&copy.vpod.uid).filter(|vpod| !vpod.terminal())
+        {
+            // The virtual scheduler counts the virtual pod; only what the physical side added is others' use.
+            counts.saturating_sub(&vpod.request);
+        }
+        Some((node, counts))
+    }
+}
+
+impl Pair {
+    /// Folds in what a watch said of a virtual pod.
+    pub(crate) fn see_vpod(&mut self, change: Change<VPod>, dirty: &mut Dirty<Key>) {
+        match change {
+            Change::Put(row, epoch) => self.put_vpod(row, |table, row| table.put(row, epoch), dirty),
+            Change::Gone { row, proven } => {
+                let uid = row.uid.clone();
+                self.around(&uid, dirty, |pods| {
+                    if proven {
+                        pods.vpods.bury(&uid, row.rv);
+                        pods.case(&uid).vpod_gone = true;
+                    } else {
+                        pods.vpods.remove(&uid);
+                    }
+                });
+            }
+            Change::Listed(epoch) => {
+                for uid in self.pods.vpods.listed(epoch) {
+                    // Absence from a list proves nothing (law 1): the plan will look.
+                    self.around(&uid, dirty, |pods| drop(pods.vpods.remove(&uid)));
+                }
+                dirty.mark_all();
+            }
+        }
+    }
+
+    /// Folds in what a watch said of a physical pod.
+    pub(crate) fn see_ppod(&mut self, change: Change<PPod>, dirty: &mut Dirty<Key>) {
+        match change {
+            Change::Put(row, epoch) => self.put_ppod(row, |table, row| table.put(row, epoch), dirty),
+            Change::Gone { row, proven } => self.lose_ppod(row, proven, dirty),
+            Change::Listed(epoch) => {
+                for uid in self.pods.ppods.listed(epoch) {
+                    if let Some(row) = self.pods.ppods.get(&uid).cloned() {
+                        self.lose_ppod(row, false, dirty);
+                    }
+                }
+                dirty.mark_all();
+            }
+        }
+    }
+
+    fn put_vpod(&mut self, row: VPod, put: impl FnOnce(&mut Table<VPod>, VPod) -> Put<VPod>, dirty: &mut Dirty<Key>) {
+        let uid = row.uid.clone();
+        self.around(&uid, dirty, |pods| {
+            let deleting = row.deleting();
+            if let Put::Fresh(_) = put(&mut pods.vpods, row) {
+                let case = pods.case(&uid);
+                case.vpod_gone = false;
+                case.looked = None;
+                if deleting && case.claimants.is_empty() {
+                    // It will not be copied any more, so it holds no place.
+                    case.name = None;
+                }
+            }
+            pods.forget_agreed(&uid);
+        });
+    }
+
+    fn put_ppod(
+        &mut self,
+        mut row: PPod,
+        put: impl FnOnce(&mut Table<PPod>, PPod) -> Put<PPod>,
+        dirty: &mut Dirty<Key>,
+    ) {
+        let known = self.pods.ppods.get(&row.uid);
+        if let (None, Some(Some(copy))) = (&row.ours, known.map(|known| &known.ours)) {
+            // Somebody stripped what marks it. It is the same object, so it stays ours, and is to be mended.
+            row.ours = Some(Box::new(row::Copy { intact: false, ..(**copy).clone() }));
+        }
+        let Some(vuid) = row.ours.as_ref().map(|copy| copy.vpod.uid.clone()) else {
+            return self.put_stranger(row, put, dirty);
+        };
+        let uid = row.uid.clone();
+        self.around(&vuid, dirty, |pods| {
+            if let Put::Fresh(_) = put(&mut pods.ppods, row) {
+                let case = pods.case(&vuid);
+                if !case.claimants.contains(&uid) {
+                    case.claimants.push(uid);
+                }
+                case.ended = None;
+                case.refused = None;
+                case.taken = false;
+                case.looked = None;
+            }
+            pods.forget_agreed(&vuid);
+        });
+    }
+
+    /// A pod that is none of ours only uses room.
+    fn put_stranger(
+        &mut self,
+        row: PPod,
+        put: impl FnOnce(&mut Table<PPod>, PPod) -> Put<PPod>,
+        dirty: &mut Dirty<Key>,
+    ) {
+        let after = self.pods.contribution(&row);
+        let Put::Fresh(before) = put(&mut self.pods.ppods, row) else { return };
+        let before = before.and_then(|row| self.pods.contribution(&row));
+        if before != after {
+            self.recount(before.into_iter().collect(), after.into_iter().collect(), dirty);
+        }
+    }
+
+    fn lose_ppod(&mut self, row: PPod, proven: bool, dirty: &mut Dirty<Key>) {
+        let uid = row.uid.clone();
+        // What the table knows may say more than a stripped last state.
+        let known = self.pods.ppods.get(&uid).and_then(|known| known.ours.as_ref()).map(|copy| copy.vpod.uid.clone());
+        let Some(vuid) = known.or_else(|| row.ours.as_ref().map(|copy| copy.vpod.uid.clone())) else {
+            let before = self.pods.ppods.get(&uid).and_then(|known| self.pods.contribution(known));
+            if proven {
+                self.pods.ppods.bury(&uid, row.rv);
+            } else {
+                self.pods.ppods.remove(&uid);
+            }
+            return self.recount(before.into_iter().collect(), Vec::new(), dirty);
+        };
+        self.around(&vuid, dirty, |pods| {
+            if proven {
+                pods.ppods.bury(&uid, row.rv);
+            } else {
+                pods.ppods.remove(&uid);
+            }
+            let case = pods.case(&vuid);
+            case.claimants.retain(|claimant| *claimant != uid);
+            case.asked = None;
+            case.pushed = None;
+            case.looked = None;
+            if proven && case.claimants.is_empty() {
+                let last = row.ours.and_then(|copy| {
+                    let terminal = copy.print.phase.terminal();
+                    copy.status.filter(|_| terminal).map(|status| Last { status, generation: copy.generation })
+                });
+                case.ended = Some(Box::new(Ended { existed: true, last }));
+            }
+        });
+    }
+
+    /// Changes a case and keeps the sums true: subtracts what it counted for before, adds what it counts for after.
+    fn around(&mut self, vuid: &Uid, dirty: &mut Dirty<Key>, change: impl FnOnce(&mut Pods)) {
+        let before = self.footprint(vuid);
+        change(&mut self.pods);
+        let after = self.footprint(vuid);
+        dirty.mark(Key::Pod(vuid.clone()));
+        if before != after {
+            let Footprint { used, held, waits } = before;
+            let mut doors: Vec<Name> = [&held.as_ref().map(|held| held.0.clone()), &waits, &after.waits]
+                .into_iter()
+                .chain([&after.held.as_ref().map(|held| held.0.clone())])
+                .flatten()
+                .cloned()
+                .collect();
+            doors.sort();
+            doors.dedup();
+            if let Some((vnode, request)) = &held {
+                self.pods.doors.entry(vnode.clone()).or_default().held.saturating_sub(request);
+            }
+            if let Some((vnode, request)) = &after.held {
+                self.pods.doors.entry(vnode.clone()).or_default().held.add(request);
+            }
+            self.pods.queue(vuid, waits.as_ref(), after.waits.as_ref());
+            if used != after.used {
+                self.recount(used, after.used, dirty);
+            }
+            for vnode in doors {
+                self.open_door(&vnode, dirty);
+            }
+        }
+        self.pods.drop_finished(vuid);
+    }
+
+    fn footprint(&self, vuid: &Uid) -> Footprint {
+        let Some(case) = self.pods.cases.get(vuid) else {
+            return Footprint::default();
+        };
+        let ppods = case.claimants.iter().filter_map(|uid| self.pods.ppods.get(uid));
+        let used = ppods.filter_map(|ppod| self.pods.contribution(ppod)).collect();
+        let vpod = self.pods.vpods.get(vuid).filter(|vpod| !vpod.terminal());
+        let inside = case.name.is_some() || !case.claimants.is_empty();
+        let held = vpod.filter(|_| inside).map(|vpod| (vpod.node.clone(), vpod.request.clone()));
+        let waits = vpod.filter(|vpod| !inside && self.may_wait(vpod)).map(|vpod| vpod.node.clone());
+        Footprint { used, held, waits }
+    }
+
+    /// Others use more or less of a node: its virtual node may have to change, and its door may open.
+    fn recount(&mut self, before: Vec<(Name, Resources)>, after: Vec<(Name, Resources)>, dirty: &mut Dirty<Key>) {
+        let mut nodes: Vec<Name> = Vec::new();
+        for (node, counts) in before {
+            self.pods.used.entry(node.clone()).or_default().saturating_sub(&counts);
+            nodes.push(node);
+        }
+        for (node, counts) in after {
+            self.pods.used.entry(node.clone()).or_default().add(&counts);
+            nodes.push(node);
+        }
+        nodes.sort();
+        nodes.dedup();
+        for node in nodes {
+            if let Some(vnode) = self.nodes.vnode_of(&node).map(|vnode| vnode.name.clone()) {
+                self.open_door(&vnode, dirty);
+            }
+            dirty.mark(Key::Node(node));
+        }
+    }
+}
+
+impl Pods {
+    fn case(&mut self, vuid: &Uid) -> &mut Case {
+        self.cases.entry(vuid.clone()).or_default()
+    }
+
+    /// A case with nothing on either side has nothing to say.
+    fn drop_finished(&mut self, vuid: &Uid) {
+        let finished = |case: &Case| case.claimants.is_empty() && self.vpods.get(vuid).is_none();
+        if self.cases.get(vuid).is_some_and(finished) {
+            self.cases.remove(vuid);
+        }
+    }
+
+    fn queue(&mut self, vuid: &Uid, before: Option<&Name>, after: Option<&Name>) {
+        if before == after {
+            return;
+        }
+        if let (Some(vnode), Some(turn)) = (before, self.case(vuid).turn.take())
+            && let Some(door) = self.doors.get_mut(vnode)
+        {
+            door.waiting.remove(&turn);
+        }
+        if let Some(vnode) = after {
+            self.turns += 1;
+            let turn = self.turns;
+            self.case(vuid).turn = Some(turn);
+            self.doors.entry(vnode.clone()).or_default().waiting.insert(turn, vuid.clone());
+        } else if let Some(case) = self.cases.get_mut(vuid) {
+            case.closed = None;
+        }
+    }
+
+    /// Raw JSON is kept only while it is needed.
+    fn forget_agreed(&mut self, vuid: &Uid) {
+        let Some(uid) = self.copy(vuid).map(|ppod| ppod.uid.clone()) else { return };
+        let Some(vpod) = self.vpods.get_mut(vuid) else { return };
+        vpod.raw = None;
+        let (print, containers) = (vpod.print.clone(), vpod.containers.clone());
+        let Some(ppod) = self.ppods.get_mut(&uid) else { return };
+        let leaving = plan::disrupted(ppod.deleting.is_some(), vpod.deleting.is_some());
+        if let Some(copy) = &mut ppod.ours
+            && print.agrees_with(&copy.print, &containers, leaving)
+        {
+            copy.status = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,274 @@
+//! What to do about one pod: deletion, down and up, read from top to bottom. Pure.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use tapestry_api::keys;
+use tapestry_cluster::{Call, Name, Side, Sub, Target, Uid, Verb, kind};
+use tapestry_domain::podspec::{Frame, render_copy};
+use tapestry_engine::{Now, Plan};
+
+use super::door::Verdict;
+use super::print::{Disrupted, render_admitted, render_failed, render_patch};
+use super::row::{Copy, PPod, VPod};
+use super::{Case, Ended};
+use crate::bindings::Bound;
+use crate::origin::Origin;
+use crate::pair::Pair;
+
+/// How long an answer that told us nothing new is good for.
+const LOOK_AGAIN: Duration = Duration::from_mins(5);
+
+/// A physical pod that somebody else deletes takes its virtual pod out of service at once.
+pub(super) fn disrupted(copy_deleting: bool, vpod_deleting: bool) -> Disrupted {
+    if copy_deleting && !vpod_deleting { Disrupted::Leaving } else { Disrupted::No }
+}
+
+impl Pair {
+    /// The plan for the virtual pod of this UID, which may be gone.
+    pub(crate) fn plan_pod(&self, vuid: &Uid, now: Now) -> Plan {
+        let (Some(case), Some(bound)) = (self.pods.cases.get(vuid), self.working()) else { return Plan::Rest };
+        match (self.pods.vpods.get(vuid), self.pods.copy(vuid)) {
+            (None, None) => Plan::Rest,
+            (None, Some(ppod)) => plan_orphan(case, ppod, now),
+            (Some(vpod), Some(ppod)) => self.plan_pair(case, vpod, ppod, now),
+            (Some(vpod), None) if vpod.deleting.is_some() => self.plan_leaving(case, vpod, now),
+            (Some(vpod), None) => self.plan_down(bound, case, vpod, now),
+        }
+    }
+
+    /// Both exist: the mapping is right, deletion goes down, status comes up.
+    fn plan_pair(&self, case: &Case, vpod: &VPod, ppod: &PPod, now: Now) -> Plan {
+        let Some(copy) = &ppod.ours else { return Plan::Rest };
+        if !copy.intact {
+            return mend(ppod, copy, &self.origin).into();
+        }
+        let mapped = vpod.mapping.as_ref().is_some_and(|m| m.name == copy.name && m.namespace == copy.namespace);
+        if !mapped && vpod.deleting.is_none() {
+            return map(vpod, &copy.namespace, &copy.name, "RepairMapping").into();
+        }
+        if let Some(grace) = vpod.deleting {
+            // At least a second: the kubelet then confirms the end, and nothing runs twice.
+            let grace = grace.max(1);
+            let sent = ppod.deleting.into_iter().chain(case.asked).min();
+            if sent.is_none_or(|sent| grace < sent) {
+                let target = ppod_target(copy).uid(&ppod.uid);
+                return Call { target, verb: Verb::Delete { grace: Some(grace) }, why: "VirtualPodDeleted" }.into();
+            }
+        }
+        plan_up(case, vpod, ppod, copy, now)
+    }
+
+    /// The virtual pod is to go and there is no copy in sight.
+    fn plan_leaving(&self, case: &Case, vpod: &VPod, now: Now) -> Plan {
+        if vpod.deleting == Some(0) {
+            // Nothing of ours holds it any more; others' finalizers are theirs.
+            return Plan::Rest;
+        }
+        let Some(mapping) = &vpod.mapping else {
+            // Never copied. Pods on nodes that are not ours are not ours to release.
+            return if self.nodes.vnode(&vpod.node).is_some() { release(vpod).into() } else { Plan::Rest };
+        };
+        match &case.ended {
+            None => look_for_copy(case, &mapping.namespace, &mapping.name, now),
+            Some(ended) if ended.existed && !vpod.terminal() => fail_or_finish(vpod, ended, now),
+            Some(_) => release(vpod).into(),
+        }
+    }
+
+    /// The virtual pod is to run and there is no copy in sight.
+    fn plan_down(&self, bound: &Bound, case: &Case, vpod: &VPod, now: Now) -> Plan {
+        if vpod.terminal() {
+            return Plan::Rest;
+        }
+        let mapping = vpod.mapping.as_ref().filter(|mapping| mapping.namespace == bound.mount);
+        match (&case.ended, mapping) {
+            (Some(ended), _) if ended.existed => return fail_or_finish(vpod, ended, now),
+            (None, Some(mapping)) if vpod.was_copied() => {
+                return look_for_copy(case, &mapping.namespace, &mapping.name, now);
+            }
+            _ => {}
+        }
+        let verdict = match self.eligible(vpod) {
+            Err(None) => return Plan::Rest,
+            Err(Some(verdict)) => Some(verdict),
+            Ok(()) => case.verdict(),
+        };
+        if let Some(Verdict { reason, message }) = &verdict
+            && self.nodes.vnode(&vpod.node).is_some()
+            && vpod.refused.as_deref() != Some(reason)
+        {
+            let condition = render_admitted(Some((reason, message)), now.wall);
+            return patch_status(vpod, json!({"status": {"conditions": [condition]}}), "Refuse").into();
+        }
+        let (Some(name), Ok(())) = (&case.name, self.eligible(vpod)) else { return Plan::Rest };
+        if case.taken {
+            return look_for_copy(case, &bound.mount, name, now);
+        }
+        if mapping.is_none_or(|mapping| mapping.name != *name) {
+            return map(vpod, &bound.mount, name, "Map").into();
+        }
+        self.plan_create(bound, vpod, name)
+    }
+
+    fn plan_create(&self, bound: &Bound, vpod: &VPod, name: &Name) -> Plan {
+        let Some(vnode) = self.nodes.vnode(&vpod.node).filter(|_| self.grounds.ready()) else { return Plan::Rest };
+        let Some(raw) = &vpod.raw else {
+            // Dropped when a copy was in sight that is gone again.
+            return Call { target: vpod_target(&vpod.namespace, &vpod.name), verb: Verb::Get, why: "ReadPod" }.into();
+        };
+        let frame = Frame {
+            name: name.as_str(),
+            namespace: bound.mount.as_str(),
+            node: vnode.physical.as_str(),
+            direct_scheduling: bound.binding.direct_scheduling,
+            priority_class: Some(&bound.binding.priority_class),
+            service_account: keys::POD_SERVICE_ACCOUNT,
+            labels: self.origin.labels().into(),
+            annotations: vec![
+                (keys::ORIGIN, self.origin.full.to_string()),
+                (keys::VIRTUAL_POD_GENERATION, vpod.generation.to_string()),
+            ],
+        };
+        match render_copy(raw, &frame) {
+            Ok(copy) => {
+                let target = Target::namespaced(Side::Physical, &kind::POD, bound.mount.clone(), name.clone());
+                Call { target, verb: Verb::Create(copy), why: "CreateCopy" }.into()
+            }
+            // What cannot be carried was refused at the door; a pod that changed since then is decoded anew.
+            Err(refused) => {
+                tracing::warn!(namespace = %vpod.namespace, name = %vpod.name, %refused, "no copy");
+                Plan::Rest
+            }
+        }
+    }
+}
+
+impl Case {
+    /// Why the pod is not running yet, if there is something to say about it.
+    pub(super) fn verdict(&self) -> Option<Verdict> {
+        let refused = || self.refused.as_ref().map(|refused| Verdict::clone(refused));
+        self.closed.as_ref().map(|closed| closed.verdict()).or_else(refused)
+    }
+}
+
+/// A copy whose virtual pod is not in sight: gone only if the API server says so (law 1).
+fn plan_orphan(case: &Case, ppod: &PPod, now: Now) -> Plan {
+    let Some(copy) = &ppod.ours else { return Plan::Rest };
+    if ppod.deleting.is_some() || case.asked.is_some() {
+        return Plan::Rest;
+    }
+    if case.vpod_gone {
+        let target = ppod_target(copy).uid(&ppod.uid);
+        return Call { target, verb: Verb::Delete { grace: None }, why: "VirtualPodGone" }.into();
+    }
+    if let Some(again) = case.looked.map(|at| at + LOOK_AGAIN).filter(|again| *again > now.steady) {
+        return Plan::Wait(again);
+    }
+    let target = vpod_target(&copy.vpod.namespace, &copy.vpod.name);
+    Call { target, verb: Verb::Get, why: "LookForVirtualPod" }.into()
+}
+
+/// Status up, if the two sides do not say the same.
+fn plan_up(case: &Case, vpod: &VPod, ppod: &PPod, copy: &Copy, now: Now) -> Plan {
+    let disrupted = disrupted(ppod.deleting.is_some(), vpod.deleting.is_some());
+    let recorded = vpod.mapping.as_ref().and_then(|mapping| mapping.uid.as_ref());
+    let agreed = vpod.print.agrees_with(&copy.print, &vpod.containers, disrupted);
+    // The first news from below carries the UID up; until then it can wait.
+    if agreed && recorded.is_none_or(|uid| *uid == ppod.uid) {
+        return Plan::Rest;
+    }
+    if recorded == Some(&ppod.uid) && case.pushed == Some((copy.print.hash(), vpod.print.hash())) {
+        return Plan::Rest;
+    }
+    let Some(status) = &copy.status else {
+        return Call { target: ppod_target(copy), verb: Verb::Get, why: "ReadStatus" }.into();
+    };
+    let rendered = render_patch(status, copy.generation, &vpod.print, &vpod.containers, disrupted, now.wall);
+    let Ok(mut status) = rendered else { return Plan::Rest };
+    if vpod.refused.is_some()
+        && let Some(Value::Array(conditions)) = status.get_mut("conditions")
+    {
+        conditions.push(render_admitted(None, now.wall));
+    }
+    let annotations = json!({keys::PHYSICAL_POD_UID: ppod.uid.as_str(), keys::LAST_SYNC_TIME: stamp(now)});
+    let patch = json!({"metadata": {"annotations": annotations}, "status": status});
+    patch_status(vpod, patch, "Status").into()
+}
+
+/// The copy is gone: say how it ended, or that it was lost.
+fn fail_or_finish(vpod: &VPod, ended: &Ended, now: Now) -> Plan {
+    let status: Map<String, Value> = match &ended.last {
+        Some(last) => {
+            match render_patch(&last.status, last.generation, &vpod.print, &vpod.containers, Disrupted::No, now.wall) {
+                Ok(status) => status,
+                Err(_) => return Plan::Rest,
+            }
+        }
+        None if vpod.deleting.is_some() => {
+            render_failed("Deleted", "the physical pod ended with the deletion", now.wall)
+        }
+        None => render_failed("PhysicalPodLost", "the physical pod was deleted unexpectedly", now.wall),
+    };
+    let annotations = json!({keys::LAST_SYNC_TIME: stamp(now)});
+    let why = if vpod.deleting.is_some() { "Finish" } else { "PhysicalPodLost" };
+    patch_status(vpod, json!({"metadata": {"annotations": annotations}, "status": status}), why).into()
+}
+
+/// Evidence: only a live read can say that there is no copy.
+fn look_for_copy(case: &Case, namespace: &Name, name: &Name, now: Now) -> Plan {
+    if let Some(again) = case.looked.map(|at| at + LOOK_AGAIN).filter(|again| *again > now.steady) {
+        return Plan::Wait(again);
+    }
+    let target = Target::namespaced(Side::Physical, &kind::POD, namespace.clone(), name.clone());
+    Call { target, verb: Verb::Get, why: "LookForCopy" }.into()
+}
+
+/// Lets the virtual pod go.
+fn release(vpod: &VPod) -> Call {
+    let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid);
+    Call { target, verb: Verb::Delete { grace: Some(0) }, why: "Release" }
+}
+
+/// Writes where the copy is. Under the version we looked at, so that two leaders can never choose two names (law 2).
+fn map(vpod: &VPod, namespace: &Name, name: &Name, why: &'static str) -> Call {
+    let annotations = json!({
+        keys::PHYSICAL_POD_NAMESPACE: namespace.as_str(),
+        keys::PHYSICAL_POD_NAME: name.as_str(),
+        // A UID that stood beside another name was not the UID of this copy.
+        keys::PHYSICAL_POD_UID: null,
+    });
+    let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid).rv(vpod.rv);
+    Call { target, verb: Verb::Merge(Sub::Main, json!({"metadata": {"annotations": annotations}})), why }
+}
+
+/// Puts back our labels and annotations that somebody took away.
+fn mend(ppod: &PPod, copy: &Copy, origin: &Origin) -> Call {
+    let labels: Map<String, Value> =
+        origin.labels().into_iter().map(|(key, value)| (key.to_owned(), json!(value))).collect();
+    let annotations = json!({
+        keys::ORIGIN: &*origin.full,
+        keys::VIRTUAL_POD_NAMESPACE: copy.vpod.namespace.as_str(),
+        keys::VIRTUAL_POD_NAME: copy.vpod.name.as_str(),
+        keys::VIRTUAL_POD_UID: copy.vpod.uid.as_str(),
+    });
+    let patch = json!({"metadata": {"labels": labels, "annotations": annotations}});
+    Call { target: ppod_target(copy).uid(&ppod.uid), verb: Verb::Merge(Sub::Main, patch), why: "MendLabels" }
+}
+
+fn patch_status(vpod: &VPod, patch: Value, why: &'static str) -> Call {
+    let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid);
+    Call { target, verb: Verb::Strategic(Sub::Status, patch), why }
+}
+
+fn vpod_target(namespace: &Name, name: &Name) -> Target {
+    Target::namespaced(Side::Virtual, &kind::POD, namespace.clone(), name.clone())
+}
+
+fn ppod_target(copy: &Copy) -> Target {
+    Target::namespaced(Side::Physical, &kind::POD, copy.namespace.clone(), copy.name.clone())
+}
+
+fn stamp(now: Now) -> String {
+    format!("{:.0}", now.wall)
+}

@@ -1,0 +1,355 @@
+//! A pod's status as it flows up: what of it we carry, its fingerprint, the patch that makes both sides agree.
+//! Carries by an allow-list, because one forbidden field makes the API server refuse the whole patch.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use tapestry_api::keys;
+use tapestry_domain::shape::Text;
+
+use crate::json::fingerprint;
+
+/// The condition types that the physical side owns. All others are foreign and survive.
+const CONDITIONS: [&str; 6] =
+    ["Initialized", READY, "ContainersReady", "PodReadyToStartContainers", "PodResizePending", "PodResizeInProgress"];
+const READY: &str = "Ready";
+/// Owned by whoever set it first: Kubernetes sets it on virtual pods too.
+const DISRUPTION: &str = "DisruptionTarget";
+
+/// How far a pod's life has gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Deserialize)]
+pub(crate) enum Phase {
+    /// Not all containers have started.
+    #[default]
+    Pending,
+    /// At least one container runs.
+    Running,
+    /// All containers ended well.
+    Succeeded,
+    /// All containers ended, at least one badly.
+    Failed,
+    /// The node's state is unknown.
+    #[serde(other)]
+    Unknown,
+}
+
+/// What is compared of a status: equal prints on both sides mean that nothing needs to be written.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Print {
+    pub(crate) phase: Phase,
+    /// Everything carried except what stands below.
+    rest: u64,
+    /// The Ready condition.
+    ready: u64,
+    ready_false: bool,
+    pub(crate) disruption: bool,
+    /// Which of [`CONDITIONS`] are there, one bit each.
+    present: u8,
+    /// Name and content of each container's status.
+    containers: Box<[(u32, u64)]>,
+}
+
+/// Which statuses of the physical pod are about containers of the virtual one, by the hash of their names.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Containers(Box<[u32]>);
+
+/// `status` as the API server writes it, as far as we carry it.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Carried<'a> {
+    phase: Phase,
+    #[serde(borrow)]
+    reason: Option<&'a RawValue>,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+    #[serde(borrow, rename = "hostIP")]
+    host_ip: Option<&'a RawValue>,
+    #[serde(borrow, rename = "hostIPs")]
+    host_ips: Option<&'a RawValue>,
+    #[serde(borrow, rename = "podIP")]
+    pod_ip: Option<&'a RawValue>,
+    #[serde(borrow, rename = "podIPs")]
+    pod_ips: Option<&'a RawValue>,
+    #[serde(borrow)]
+    start_time: Option<&'a RawValue>,
+    observed_generation: Option<i64>,
+    #[serde(borrow)]
+    container_statuses: Vec<&'a RawValue>,
+    #[serde(borrow)]
+    init_container_statuses: Vec<&'a RawValue>,
+    #[serde(borrow)]
+    ephemeral_container_statuses: Vec<&'a RawValue>,
+    #[serde(borrow)]
+    conditions: Vec<Condition<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Condition<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Text<'a>,
+    #[serde(borrow)]
+    status: Text<'a>,
+    #[serde(borrow, default)]
+    reason: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    message: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    last_transition_time: Option<Text<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Named<'a> {
+    #[serde(borrow)]
+    name: Text<'a>,
+}
+
+/// Why the virtual pod must look disrupted although the physical status does not say so yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Disrupted {
+    /// It is not.
+    No,
+    /// Somebody else deletes the physical pod.
+    Leaving,
+}
+
+impl Phase {
+    /// Whether all containers have ended for good.
+    #[must_use]
+    pub(crate) fn terminal(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed)
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Running => "Running",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+impl Containers {
+    pub(crate) fn new<'a>(names: impl Iterator<Item = &'a str>) -> Self {
+        Self(names.map(short).collect())
+    }
+
+    fn hold(&self, name: u32) -> bool {
+        self.0.contains(&name)
+    }
+}
+
+impl Print {
+    /// Reads a status. `generation` stands for the pod's own figure where the two sides count differently:
+    /// on the physical side, the virtual generation that was last pushed.
+    pub(crate) fn read(status: &str, generation: Option<i64>) -> Result<Self, serde_json::Error> {
+        let status: Carried<'_> = serde_json::from_str(status)?;
+        let mut print = Self { phase: status.phase, ..Self::default() };
+        let mut others = Vec::with_capacity(CONDITIONS.len());
+        for condition in &status.conditions {
+            let Condition { kind, status, reason, message, last_transition_time } = condition;
+            let content = || {
+                let text = |part: &Option<Text<'_>>| fingerprint(part.as_deref().unwrap_or_default());
+                (fingerprint(&**status), text(reason), text(message), text(last_transition_time))
+            };
+            match CONDITIONS.iter().position(|ours| **ours == **kind) {
+                None => print.disruption |= &**kind == DISRUPTION && &**status == "True",
+                Some(bit) if CONDITIONS[bit] == READY => {
+                    print.ready = fingerprint(content());
+                    print.ready_false = &**status == "False";
+                    print.present |= 1 << bit;
+                }
+                Some(bit) => {
+                    others.push((bit, content()));
+                    print.present |= 1 << bit;
+                }
+            }
+        }
+        others.sort_unstable();
+        let text = |part: Option<&RawValue>| part.map_or(0, |raw| fingerprint(raw.get()));
+        let observed = status.observed_generation.map(|own| generation.unwrap_or(own));
+        print.rest = fingerprint((
+            [text(status.reason), text(status.message), text(status.start_time)],
+            [text(status.host_ip), text(status.host_ips), text(status.pod_ip), text(status.pod_ips)],
+            observed,
+            others,
+        ));
+        let mut containers = Vec::with_capacity(status.container_statuses.len());
+        for raw in status.all_containers() {
+            containers.push((short(&serde_json::from_str::<Named<'_>>(raw.get())?.name), fingerprint(raw.get())));
+        }
+        print.containers = containers.into();
+        Ok(print)
+    }
+
+    /// Whether the virtual status (self) says what the physical one does.
+    pub(crate) fn agrees_with(&self, physical: &Self, containers: &Containers, disrupted: Disrupted) -> bool {
+        let ready = match disrupted {
+            Disrupted::No => self.ready == physical.ready,
+            Disrupted::Leaving => self.ready_false && self.disruption,
+        };
+        ready
+            && self.phase == physical.phase
+            && self.rest == physical.rest
+            && (self.disruption || !physical.disruption)
+            && self.containers.iter().eq(physical.containers.iter().filter(|(name, _)| containers.hold(*name)))
+    }
+
+    pub(crate) fn hash(&self) -> u64 {
+        fingerprint(self)
+    }
+}
+
+impl<'a> Carried<'a> {
+    fn all_containers(&self) -> impl Iterator<Item = &'a RawValue> {
+        let Self { container_statuses, init_container_statuses, ephemeral_container_statuses, .. } = self;
+        container_statuses.iter().chain(init_container_statuses).chain(ephemeral_container_statuses).copied()
+    }
+}
+
+/// The strategic merge patch of `status` that makes `virtual_print` agree with a physical status.
+pub(crate) fn render_patch(
+    physical: &str,
+    generation: i64,
+    virtual_print: &Print,
+    containers: &Containers,
+    disrupted: Disrupted,
+    now: jiff::Timestamp,
+) -> Result<Map<String, Value>, serde_json::Error> {
+    let status: Carried<'_> = serde_json::from_str(physical)?;
+    let mut patch = Map::new();
+    let mut set = |key: &str, value: Value| drop(patch.insert(key.to_owned(), value));
+    let text = |raw: Option<&RawValue>| raw.map_or(Ok(Value::Null), |raw| serde_json::from_str(raw.get()));
+    set("phase", json!(status.phase.as_str()));
+    for (key, raw) in [
+        ("reason", status.reason),
+        ("message", status.message),
+        ("hostIP", status.host_ip),
+        ("podIP", status.pod_ip),
+        ("startTime", status.start_time),
+    ] {
+        set(key, text(raw)?);
+    }
+    for (key, raw) in [("hostIPs", status.host_ips), ("podIPs", status.pod_ips)] {
+        // Merged by `ip` a changed address would stand beside the old one, which is refused.
+        let mut list = vec![json!({"$patch": "replace"})];
+        if let Value::Array(addresses) = text(raw)? {
+            list.extend(addresses);
+        }
+        set(key, Value::Array(list));
+    }
+    if status.observed_generation.is_some() {
+        set("observedGeneration", json!(generation));
+    }
+    for (key, statuses) in [
+        ("containerStatuses", &status.container_statuses),
+        ("initContainerStatuses", &status.init_container_statuses),
+        ("ephemeralContainerStatuses", &status.ephemeral_container_statuses),
+    ] {
+        let mut ours = Vec::new();
+        for raw in statuses {
+            if containers.hold(short(&serde_json::from_str::<Named<'_>>(raw.get())?.name)) {
+                ours.push(serde_json::from_str(raw.get())?);
+            }
+        }
+        set(key, if ours.is_empty() { Value::Null } else { Value::Array(ours) });
+    }
+    set("conditions", Value::Array(render_conditions(&status, generation, virtual_print, disrupted, now)));
+    Ok(patch)
+}
+
+fn render_conditions(
+    status: &Carried<'_>,
+    generation: i64,
+    virtual_print: &Print,
+    disrupted: Disrupted,
+    now: jiff::Timestamp,
+) -> Vec<Value> {
+    let leaving = disrupted == Disrupted::Leaving;
+    let mut list = Vec::new();
+    let mut present = 0u8;
+    for Condition { kind, status: value, reason, message, last_transition_time } in &status.conditions {
+        let Some(bit) = CONDITIONS.iter().position(|ours| **ours == **kind) else {
+            if &**kind != DISRUPTION || leaving {
+                continue;
+            }
+            list.push(render_condition(
+                kind,
+                value,
+                reason.as_deref(),
+                message.as_deref(),
+                last_transition_time.as_deref(),
+            ));
+            continue;
+        };
+        present |= 1 << bit;
+        if leaving && &**kind == READY {
+            continue;
+        }
+        let mut condition =
+            render_condition(kind, value, reason.as_deref(), message.as_deref(), last_transition_time.as_deref());
+        if status.observed_generation.is_some() {
+            condition["observedGeneration"] = json!(generation);
+        }
+        list.push(condition);
+    }
+    if leaving {
+        let (why, since) = ("the physical pod is being deleted", now.to_string());
+        list.push(render_condition(READY, "False", Some("PhysicalPodTerminating"), Some(why), Some(&since)));
+        list.push(render_condition(DISRUPTION, "True", Some("PhysicalPodTerminating"), Some(why), Some(&since)));
+        present |= CONDITIONS.iter().position(|ours| *ours == READY).map_or(0, |bit| 1 << bit);
+    }
+    for (bit, kind) in CONDITIONS.iter().enumerate() {
+        if virtual_print.present & !present & (1 << bit) != 0 {
+            list.push(json!({"type": kind, "$patch": "delete"}));
+        }
+    }
+    list
+}
+
+fn render_condition(
+    kind: &str,
+    status: &str,
+    reason: Option<&str>,
+    message: Option<&str>,
+    since: Option<&str>,
+) -> Value {
+    // Nulls on purpose: what the virtual condition still says and the physical one does not must go.
+    json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since})
+}
+
+/// The status of a pod whose physical pod is gone and never reported an end.
+pub(crate) fn render_failed(reason: &str, message: &str, now: jiff::Timestamp) -> Map<String, Value> {
+    let since = now.to_string();
+    let mut patch = Map::new();
+    patch.insert("phase".to_owned(), json!("Failed"));
+    patch.insert("reason".to_owned(), json!(reason));
+    patch.insert("message".to_owned(), json!(message));
+    let conditions = json!([
+        render_condition(READY, "False", Some("PodFailed"), None, Some(&since)),
+        render_condition("ContainersReady", "False", Some("PodFailed"), None, Some(&since)),
+        render_condition(DISRUPTION, "True", Some(reason), Some(message), Some(&since)),
+    ]);
+    patch.insert("conditions".to_owned(), conditions);
+    patch
+}
+
+/// Our own condition: whether the door let the pod in.
+pub(crate) fn render_admitted(refused: Option<(&str, &str)>, now: jiff::Timestamp) -> Value {
+    let since = now.to_string();
+    match refused {
+        Some((reason, message)) => {
+            render_condition(keys::CONDITION_ADMITTED, "False", Some(reason), Some(message), Some(&since))
+        }
+        None => render_condition(keys::CONDITION_ADMITTED, "True", Some("Admitted"), None, Some(&since)),
+    }
+}
+
+fn short(name: &str) -> u32 {
+    // Truncation is meant: it tells apart the few containers of one pod.
+    #[expect(clippy::cast_possible_truncation, reason = "half of the hash is enough here")]
+    let short = fingerprint(name) as u32;
+    short
+}

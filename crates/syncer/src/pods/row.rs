@@ -1,0 +1,330 @@
+//! What we keep of a pod on either side, decoded straight from JSON.
+//! Raw JSON stays only while it is needed: the spec until the copy exists, the status until both sides agree.
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tapestry_api::keys;
+use tapestry_cluster::feed::Row;
+use tapestry_cluster::{Name, Rv, Uid};
+use tapestry_domain::podspec::{SpecNeeds, Unsupported, unsupported};
+use tapestry_domain::quantity::Quantity;
+use tapestry_domain::request::{ContainerShape, RequestsShape, SpecShape, StatusShape, request};
+use tapestry_domain::resources::{ResourceName, Resources};
+use tapestry_domain::shape::Text;
+
+use super::print::{Containers, Phase, Print};
+use crate::json::{Meta, Pairs};
+use crate::origin::Origin;
+
+/// A virtual pod bound to a node that may be ours.
+#[derive(Debug, Clone)]
+pub struct VPod {
+    pub(crate) uid: Uid,
+    pub(crate) rv: Rv,
+    pub(crate) namespace: Name,
+    pub(crate) name: Name,
+    /// The virtual node.
+    pub(crate) node: Name,
+    pub(crate) generation: i64,
+    /// Seconds, once somebody asked for its deletion.
+    pub(crate) deleting: Option<u32>,
+    pub(crate) finalizers: bool,
+    /// Where its annotations say the copy is; user-writable, so never believed alone (law 5).
+    pub(crate) mapping: Option<Mapping>,
+    pub(crate) print: Print,
+    pub(crate) containers: Containers,
+    /// What it asks for, itself (`pods: 1`) included.
+    pub(crate) request: Resources,
+    /// The reason of `tapestry.io/Admitted=False`, when that is what the pod says.
+    pub(crate) refused: Option<Box<str>>,
+    pub(crate) daemon: Daemon,
+    /// What we cannot carry yet.
+    pub(crate) unsupported: Option<Box<Unsupported>>,
+    /// Metadata and spec as JSON, until the copy exists.
+    pub(crate) raw: Option<Box<str>>,
+}
+
+/// Whether a DaemonSet made the pod, and whether its user wants it carried all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Daemon {
+    No,
+    Yes,
+    OptedIn,
+}
+
+/// The mapping annotations of a virtual pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    pub(crate) namespace: Name,
+    pub(crate) name: Name,
+    pub(crate) uid: Option<Uid>,
+}
+
+/// A physical pod: small for a stranger's, with the rest for ours.
+#[derive(Debug, Clone)]
+pub struct PPod {
+    pub(crate) uid: Uid,
+    pub(crate) rv: Rv,
+    pub(crate) node: Option<Name>,
+    pub(crate) deleting: Option<u32>,
+    pub(crate) terminal: bool,
+    /// What it asks for, itself included.
+    pub(crate) request: Resources,
+    /// Set when the pod points back to a virtual pod of our origin.
+    pub(crate) ours: Option<Box<Copy>>,
+}
+
+/// The part of a physical pod that only copies of ours have.
+#[derive(Debug, Clone)]
+pub(crate) struct Copy {
+    pub(crate) namespace: Name,
+    pub(crate) name: Name,
+    pub(crate) vpod: Back,
+    /// All our labels and annotations are there.
+    pub(crate) intact: bool,
+    /// The virtual generation that was pushed.
+    pub(crate) generation: i64,
+    pub(crate) print: Print,
+    /// `status` as JSON, until the virtual side agrees.
+    pub(crate) status: Option<Box<str>>,
+}
+
+/// Which virtual pod a physical one is the copy of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Back {
+    pub(crate) namespace: Name,
+    pub(crate) name: Name,
+    pub(crate) uid: Uid,
+}
+
+impl Row for VPod {
+    fn uid(&self) -> &Uid {
+        &self.uid
+    }
+    fn rv(&self) -> Rv {
+        self.rv
+    }
+    fn deleting(&self) -> bool {
+        self.deleting.is_some()
+    }
+}
+
+impl Row for PPod {
+    fn uid(&self) -> &Uid {
+        &self.uid
+    }
+    fn rv(&self) -> Rv {
+        self.rv
+    }
+    fn deleting(&self) -> bool {
+        self.deleting.is_some()
+    }
+}
+
+#[derive(Deserialize)]
+struct PodJson<'a> {
+    #[serde(borrow)]
+    metadata: Meta<'a>,
+    #[serde(borrow)]
+    spec: &'a RawValue,
+    #[serde(borrow, default)]
+    status: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SpecJson<'a> {
+    #[serde(default)]
+    node_name: Option<Name>,
+    #[serde(borrow)]
+    containers: Vec<ContainerShape<'a>>,
+    #[serde(borrow, default)]
+    init_containers: Vec<ContainerShape<'a>>,
+    #[serde(borrow, default)]
+    ephemeral_containers: Vec<ContainerShape<'a>>,
+    #[serde(default)]
+    overhead: Resources,
+    #[serde(default)]
+    resources: RequestsShape,
+}
+
+#[derive(Deserialize, Default)]
+struct AdmittedJson<'a> {
+    #[serde(borrow, default)]
+    conditions: Vec<AdmittedCondition<'a>>,
+}
+
+#[derive(Deserialize)]
+struct AdmittedCondition<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Text<'a>,
+    #[serde(borrow)]
+    status: Text<'a>,
+    #[serde(borrow, default)]
+    reason: Option<Text<'a>>,
+}
+
+impl VPod {
+    /// Decodes a virtual pod; `None` when it is bound to a node that cannot be ours.
+    pub fn decode(json: &Bytes, node_prefix: &str) -> Result<Option<Self>, serde_json::Error> {
+        let PodJson { metadata: meta, spec: raw_spec, status } = serde_json::from_slice(json)?;
+        let spec: SpecJson<'_> = serde_json::from_str(raw_spec.get())?;
+        let Some(node) = spec.node_name.clone().filter(|node| node.as_str().starts_with(node_prefix)) else {
+            return Ok(None);
+        };
+        let status = status.map_or("{}", RawValue::get);
+        let print = Print::read(status, None)?;
+        let mapping = Mapping::read(&meta);
+        let created = mapping.as_ref().is_some_and(|mapping| mapping.uid.is_some());
+        // The spec is kept for the copy, and only then.
+        let wanted = !created && meta.deletion_timestamp.is_none() && !print.phase.terminal();
+        let namespace = meta.namespace.clone().ok_or_else(|| serde::de::Error::custom("a pod without a namespace"))?;
+        let opted_in = meta.annotation(keys::RUNNING_DAEMONSET) == Some(keys::TRUE);
+        let daemon = match meta.owner_references.iter().any(|owner| &*owner.kind == "DaemonSet") {
+            false => Daemon::No,
+            true if opted_in => Daemon::OptedIn,
+            true => Daemon::Yes,
+        };
+        let all = spec.containers.iter().chain(&spec.init_containers).chain(&spec.ephemeral_containers);
+        Ok(Some(Self {
+            containers: Containers::new(all.map(|container| &*container.name)),
+            generation: meta.generation,
+            deleting: deleting(&meta),
+            finalizers: !meta.finalizers.is_empty(),
+            refused: read_refused(status)?,
+            daemon,
+            unsupported: if wanted { read_unsupported(raw_spec)? } else { None },
+            raw: wanted.then(|| render_raw(&meta, &namespace, raw_spec)),
+            request: count(spec, status)?,
+            mapping,
+            print,
+            node,
+            namespace,
+            uid: meta.uid,
+            rv: meta.resource_version,
+            name: meta.name,
+        }))
+    }
+
+    pub(crate) fn terminal(&self) -> bool {
+        self.print.phase.terminal()
+    }
+
+    /// Whether a copy of it must have existed: its UID was recorded, or its status speaks of one.
+    pub(crate) fn was_copied(&self) -> bool {
+        self.mapping.as_ref().is_some_and(|mapping| mapping.uid.is_some()) || self.print.phase != Phase::Pending
+    }
+}
+
+impl PPod {
+    /// Decodes any physical pod.
+    pub fn decode(json: &Bytes, origin: &Origin) -> Result<Option<Self>, serde_json::Error> {
+        let PodJson { metadata: meta, spec, status } = serde_json::from_slice(json)?;
+        let spec: SpecJson<'_> = serde_json::from_str(spec.get())?;
+        let status = status.map_or("{}", RawValue::get);
+        let node = spec.node_name.clone();
+        let ours = Copy::read(&meta, status, origin)?.map(Box::new);
+        let terminal = match &ours {
+            Some(copy) => copy.print.phase.terminal(),
+            None => Print::read(status, None)?.phase.terminal(),
+        };
+        let deleting = deleting(&meta);
+        Ok(Some(Self {
+            request: count(spec, status)?,
+            uid: meta.uid,
+            rv: meta.resource_version,
+            node,
+            deleting,
+            terminal,
+            ours,
+        }))
+    }
+}
+
+impl Mapping {
+    /// What cannot be a name is as good as absent: it must never reach a URL (law 10).
+    fn read(meta: &Meta<'_>) -> Option<Self> {
+        let name = |key| meta.annotation(key).and_then(|text| Name::parse(text).ok());
+        Some(Self {
+            namespace: name(keys::PHYSICAL_POD_NAMESPACE)?,
+            name: name(keys::PHYSICAL_POD_NAME)?,
+            uid: meta.annotation(keys::PHYSICAL_POD_UID).filter(|uid| !uid.is_empty()).map(Uid::new),
+        })
+    }
+}
+
+impl Copy {
+    /// A pod is ours when it names our origin and a virtual pod; the labels alone prove nothing.
+    fn read(meta: &Meta<'_>, status: &str, origin: &Origin) -> Result<Option<Self>, serde_json::Error> {
+        let annotated = meta.annotation(keys::ORIGIN) == Some(&*origin.full);
+        let labelled = meta.label(keys::ORIGIN) == Some(&*origin.label);
+        if !annotated && !labelled {
+            return Ok(None);
+        }
+        let name = |key| meta.annotation(key).and_then(|text| Name::parse(text).ok());
+        let uid = meta.annotation(keys::VIRTUAL_POD_UID).filter(|uid| !uid.is_empty());
+        let (Some(namespace), Some(vpod), Some(uid), Some(own)) =
+            (name(keys::VIRTUAL_POD_NAMESPACE), name(keys::VIRTUAL_POD_NAME), uid, &meta.namespace)
+        else {
+            return Ok(None);
+        };
+        let generation = meta.annotation(keys::VIRTUAL_POD_GENERATION).and_then(|text| text.parse().ok()).unwrap_or(0);
+        let managed = meta.label(keys::MANAGED_BY) == Some(keys::MANAGED_BY_TAPESTRY);
+        let bound = meta.label(keys::CLUSTER_BINDING) == Some(&*origin.binding_label);
+        Ok(Some(Self {
+            namespace: own.clone(),
+            name: meta.name.clone(),
+            vpod: Back { namespace, name: vpod, uid: Uid::new(uid) },
+            intact: annotated && labelled && managed && bound,
+            generation,
+            print: Print::read(status, Some(generation))?,
+            status: Some(status.into()),
+        }))
+    }
+}
+
+fn deleting(meta: &Meta<'_>) -> Option<u32> {
+    meta.deletion_timestamp.as_ref().map(|_| meta.deletion_grace_period_seconds.unwrap_or(0))
+}
+
+fn count(spec: SpecJson<'_>, status: &str) -> Result<Resources, serde_json::Error> {
+    let SpecJson { containers, init_containers, overhead, resources, .. } = spec;
+    let spec = SpecShape { containers, init_containers, overhead, resources };
+    let status: StatusShape<'_> = serde_json::from_str(status)?;
+    let mut total = request(&spec, &status);
+    total.set(ResourceName::Pods, Quantity::from_whole(1));
+    Ok(total)
+}
+
+fn read_refused(status: &str) -> Result<Option<Box<str>>, serde_json::Error> {
+    // Almost no pod has the condition: look at the text before parsing it once more.
+    if !status.contains(keys::CONDITION_ADMITTED) {
+        return Ok(None);
+    }
+    let status: AdmittedJson<'_> = serde_json::from_str(status)?;
+    let ours = status.conditions.iter().find(|condition| &*condition.kind == keys::CONDITION_ADMITTED);
+    let refused = ours.filter(|condition| &*condition.status == "False");
+    Ok(refused.map(|condition| condition.reason.as_deref().unwrap_or_default().into()))
+}
+
+fn read_unsupported(spec: &RawValue) -> Result<Option<Box<Unsupported>>, serde_json::Error> {
+    let needs: SpecNeeds<'_> = serde_json::from_str(spec.get())?;
+    Ok(unsupported(&needs).map(Box::new))
+}
+
+/// What the copy will be made from: no managedFields, no status.
+fn render_raw(meta: &Meta<'_>, namespace: &Name, spec: &RawValue) -> Box<str> {
+    let pairs = |pairs: &Option<Pairs<'_>>| {
+        let all = pairs.iter().flat_map(|pairs| &pairs.0);
+        serde_json::Value::Object(all.map(|(key, value)| ((**key).to_owned(), (**value).into())).collect())
+    };
+    let metadata = serde_json::json!({
+        "name": meta.name.as_str(),
+        "namespace": namespace.as_str(),
+        "uid": meta.uid.as_str(),
+        "labels": pairs(&meta.labels),
+        "annotations": pairs(&meta.annotations),
+    });
+    format!(r#"{{"metadata":{metadata},"spec":{}}}"#, spec.get()).into()
+}

@@ -1,0 +1,140 @@
+//! What the answer to a pod's call tells us. Only this believes that a call happened.
+
+use serde::Deserialize;
+use tapestry_cluster::{Answer, Call, Refusal, Side, Uid, Verb};
+use tapestry_engine::{Dirty, Now};
+
+use super::Ended;
+use super::door::Verdict;
+use super::row::{PPod, VPod};
+use crate::notes::Note;
+use crate::pair::{Key, Pair};
+
+impl Pair {
+    /// Folds in how a call about this virtual pod ended.
+    pub(crate) fn settle_pod(
+        &mut self,
+        vuid: &Uid,
+        call: &Call,
+        done: Result<Answer, Refusal>,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) {
+        match (done, call.target.side) {
+            (Ok(answer), Side::Virtual) => self.learn_vpod(vuid, call, &answer, now, dirty),
+            (Ok(answer), Side::Physical) => self.learn_ppod(vuid, call, &answer, now, dirty),
+            (Err(refusal), side) => self.learn_refusal(vuid, side, call, refusal, dirty),
+        }
+    }
+
+    fn learn_vpod(&mut self, vuid: &Uid, call: &Call, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
+        if let Verb::Get = call.verb
+            && read_uid(answer).is_some_and(|uid| uid != *vuid)
+        {
+            // Another pod has the name by now, so the one we asked for is gone.
+            self.around(vuid, dirty, |pods| pods.case(vuid).vpod_gone = true);
+            return;
+        }
+        let Ok(Some(row)) = VPod::decode(&answer.object, &self.vnode_prefix) else {
+            return self.learn_nothing(vuid, now, dirty);
+        };
+        if matches!(call.verb, Verb::Delete { .. }) && !row.finalizers {
+            // Deleted without grace under its UID, and nobody's finalizer holds it.
+            let rv = row.rv;
+            return self.around(vuid, dirty, |pods| drop(pods.vpods.bury(vuid, rv)));
+        }
+        if call.why == "Refuse"
+            && let Some(verdict) = self.verdict_of(&row)
+        {
+            let note = Note::about_vpod(&row, verdict.reason, &verdict.message, now);
+            self.notes.add(note, dirty);
+        }
+        let after = row.print.hash();
+        self.put_vpod(row, |table, row| table.put_answer(row), dirty);
+        if call.why == "Status"
+            && let Some(physical) = self.pods.copy(vuid).and_then(|ppod| Some(ppod.ours.as_ref()?.print.hash()))
+        {
+            self.pods.case(vuid).pushed = Some((physical, after));
+        }
+    }
+
+    fn learn_ppod(&mut self, vuid: &Uid, call: &Call, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
+        if let Verb::Delete { grace } = call.verb {
+            self.pods.case(vuid).asked = Some(grace.unwrap_or(u32::MAX));
+        }
+        let Ok(Some(row)) = PPod::decode(&answer.object, &self.origin) else {
+            return self.learn_nothing(vuid, now, dirty);
+        };
+        let ours = row.ours.as_ref().is_some_and(|copy| copy.vpod.uid == *vuid);
+        match call.verb {
+            // The object as it was, when it went at once: the watch will say so with proof.
+            Verb::Delete { .. } if row.deleting.is_none() => {}
+            Verb::Get if !ours && self.pods.cases.get(vuid).is_some_and(|case| case.taken) => {
+                // A stranger has our name: take another one.
+                let name = self.new_name(vuid);
+                self.around(vuid, dirty, |pods| {
+                    let case = pods.case(vuid);
+                    (case.name, case.taken) = (name, false);
+                });
+            }
+            Verb::Get if !ours => {
+                tracing::warn!(pod = %call.target.name, "the physical pod does not point back to its virtual pod");
+                self.learn_nothing(vuid, now, dirty);
+            }
+            _ => self.put_ppod(row, |table, row| table.put_answer(row), dirty),
+        }
+    }
+
+    fn learn_refusal(&mut self, vuid: &Uid, side: Side, call: &Call, refusal: Refusal, dirty: &mut Dirty<Key>) {
+        match (refusal, side, &call.verb) {
+            (Refusal::Gone, Side::Virtual, Verb::Get) => {
+                self.around(vuid, dirty, |pods| pods.case(vuid).vpod_gone = true);
+            }
+            (Refusal::Gone, Side::Physical, Verb::Get) => {
+                let existed = self.pods.vpods.get(vuid).is_some_and(VPod::was_copied);
+                self.around(vuid, dirty, |pods| {
+                    let case = pods.case(vuid);
+                    case.taken = false;
+                    case.ended = Some(Box::new(Ended { existed, last: None }));
+                });
+            }
+            (Refusal::Exists, Side::Physical, Verb::Create(_)) => {
+                self.pods.case(vuid).taken = true;
+                dirty.mark(Key::Pod(vuid.clone()));
+            }
+            (refused @ (Refusal::Invalid(_) | Refusal::Denied(_)), Side::Physical, Verb::Create(_)) => {
+                let reason = "PhysicalClusterRefused";
+                let message = format!("the physical cluster refused the pod: {}", refused.message());
+                self.pods.case(vuid).refused = Some(Box::new(Verdict { reason, message }));
+            }
+            // Not what we looked at, or no answer: the watch brings the truth, the plan is made anew.
+            _ => {}
+        }
+    }
+
+    /// Asking again at once would tell us the same.
+    fn learn_nothing(&mut self, vuid: &Uid, now: Now, dirty: &mut Dirty<Key>) {
+        self.pods.case(vuid).looked = Some(now.steady);
+        self.pods.drop_finished(vuid);
+        dirty.mark(Key::Pod(vuid.clone()));
+    }
+
+    fn verdict_of(&self, vpod: &VPod) -> Option<Verdict> {
+        match self.eligible(vpod) {
+            Err(verdict) => verdict,
+            Ok(()) => self.pods.cases.get(&vpod.uid)?.verdict(),
+        }
+    }
+}
+
+fn read_uid(answer: &Answer) -> Option<Uid> {
+    #[derive(Deserialize)]
+    struct Object {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    struct Metadata {
+        uid: Uid,
+    }
+    serde_json::from_slice::<Object>(&answer.object).ok().map(|object| object.metadata.uid)
+}

@@ -1,0 +1,318 @@
+//! How a syncer comes to life: reads its binding, connects the physical cluster, starts watches, probes and the loop.
+//! The only room here that waits or spawns; decides nothing about objects.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use k8s_openapi::ByteString;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use serde::Deserialize;
+use tapestry_api::{Binding, keys};
+use tapestry_cluster::connect::{ConnectError, Trust};
+use tapestry_cluster::feed::{Change, Feed, Mailbox, Row};
+use tapestry_cluster::gate::{LiveGate, Metrics, carry_out};
+use tapestry_cluster::probe::{Connection, PROBE_EVERY, probe};
+use tapestry_cluster::watch::{Decode, Query, watch};
+use tapestry_cluster::{Call, Cluster, Kind, Name, Refusal, Side, Target, Verb, kind};
+use tapestry_engine::Desk;
+use tapestry_engine::clock::Clock;
+use tapestry_engine::run::{Inbox, run};
+use tapestry_engine::serve::ReadinessGate;
+use tokio::sync::{Notify, watch as channel};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::bindings::BindingRow;
+use crate::nodes::row::{PNode, VNode};
+use crate::origin::Origin;
+use crate::pair::{Pair, Seen, vnode_prefix};
+use crate::pods::row::{PPod, VPod};
+use crate::policies::PolicyRow;
+
+/// Why a syncer cannot start. All of it is for people to mend.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A name given by the user is none.
+    #[error("{0}")]
+    BadName(#[from] tapestry_cluster::object::BadName),
+    /// The virtual cluster does not answer, or not as an API server.
+    #[error("the virtual cluster cannot be used")]
+    ConnectVirtual(#[source] ConnectError),
+    /// The physical cluster's kubeconfig is missing or refused.
+    #[error("the physical cluster cannot be used")]
+    ConnectPhysical(#[source] ConnectError),
+    /// An object that must be there cannot be read.
+    #[error("cannot read {what}: {why}")]
+    ReadObject {
+        /// Which one.
+        what: String,
+        /// What the API server said.
+        why: String,
+    },
+    /// The binding says something that cannot be obeyed.
+    #[error("ClusterBinding {name} is invalid: {why}")]
+    InvalidBinding {
+        /// Its name.
+        name: String,
+        /// What to change.
+        why: String,
+    },
+}
+
+impl StartError {
+    /// What the user can do about it.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::BadName(_) => "names are lower-case letters, digits, '-' and '.'",
+            Self::ConnectVirtual(_) => "check --virtual-kubeconfig, and that its API server answers",
+            Self::ConnectPhysical(_) => "check the kubeconfig in the Secret that the binding's secretRef names",
+            Self::ReadObject { .. } => "check that it exists and that this identity may read it",
+            Self::InvalidBinding { .. } => "edit the binding as the message says, then start again",
+        }
+    }
+}
+
+/// Runs the syncer of one binding until cancelled.
+pub async fn start(
+    binding: &str,
+    virtual_cluster: Cluster,
+    clock: Arc<dyn Clock>,
+    registry: &mut Registry,
+    ready: ReadinessGate,
+    cancel: CancellationToken,
+) -> Result<Syncer, StartError> {
+    let name = Name::parse(binding)?;
+    let identity = virtual_cluster.ask_identity().await.map_err(StartError::ConnectVirtual)?;
+    let object = read(&virtual_cluster, &kind::CLUSTER_BINDING, None, name.clone()).await?;
+    let unreadable = |why: serde_json::Error| StartError::ReadObject {
+        what: format!("ClusterBinding {name}"),
+        why: why.to_string(),
+    };
+    let row = BindingRow::decode(&object).map_err(unreadable)?;
+    let row = row.ok_or_else(|| StartError::ReadObject {
+        what: format!("ClusterBinding {name}"),
+        why: "it is none".to_owned(),
+    })?;
+    let parsed = row
+        .parsed()
+        .map_err(|invalid| StartError::InvalidBinding { name: binding.to_owned(), why: invalid.to_string() })?;
+    let physical_cluster = connect_physical(&virtual_cluster, parsed).await?;
+    // The pinned identity, if there is one, is what the gate demands; else the first answer pins.
+    if let Some(pinned) = &parsed.pinned.physical_cluster
+        && !physical_cluster.pin(&tapestry_cluster::Uid::new(pinned.as_str()))
+    {
+        tracing::error!("a fresh connection has a pinned identity already");
+    }
+    let origin = Origin::new(identity.as_str(), &parsed.uid, binding);
+    let pair = Pair::new(origin.clone(), &parsed.uid, &parsed.cluster_id, Box::new(entropy));
+    let prefix = vnode_prefix(&parsed.cluster_id);
+    let metrics = SyncerMetrics::register(registry);
+    let gate = Arc::new(LiveGate::new(virtual_cluster.clone(), physical_cluster.clone(), Metrics::register(registry)));
+    tracing::info!(binding, cluster = %parsed.cluster_id, mount = %parsed.mount_namespace, "syncer starts");
+    Ok(Syncer { pair, origin, prefix, name, virtual_cluster, physical_cluster, gate, clock, metrics, ready, cancel })
+}
+
+/// A syncer that is ready to run.
+pub struct Syncer {
+    pair: Pair,
+    origin: Origin,
+    prefix: String,
+    name: Name,
+    virtual_cluster: Cluster,
+    physical_cluster: Cluster,
+    gate: Arc<LiveGate>,
+    clock: Arc<dyn Clock>,
+    metrics: SyncerMetrics,
+    ready: ReadinessGate,
+    cancel: CancellationToken,
+}
+
+impl Syncer {
+    /// Runs until cancelled: no new calls then, those in flight are waited for.
+    pub async fn run(self) {
+        let Self { pair, origin, prefix, name, virtual_cluster, physical_cluster, gate, clock, metrics, ready, cancel } =
+            self;
+        let mut tasks = JoinSet::new();
+        let bell = Arc::new(Notify::new());
+        let mut watches = Watches { bell: Arc::clone(&bell), cancel: cancel.clone(), tasks: &mut tasks };
+        let everything = |kind| Query { kind, labels: String::new(), fields: String::new() };
+        let own = Query { fields: format!("metadata.name={name}"), ..everything(&kind::CLUSTER_BINDING) };
+        let labelled = Query { labels: format!("{}={}", keys::ORIGIN, origin.label), ..everything(&kind::NODE) };
+        let bound = Query { fields: "spec.nodeName!=".to_owned(), ..everything(&kind::POD) };
+        let boxes = Boxes {
+            bindings: watches.start(&virtual_cluster, own, BindingRow::decode),
+            policies: watches.start(&virtual_cluster, everything(&kind::POLICY), PolicyRow::decode),
+            vnodes: watches.start(&virtual_cluster, labelled, VNode::decode),
+            vpods: watches.start(&virtual_cluster, bound, move |json| VPod::decode(json, &prefix)),
+            pnodes: watches.start(&physical_cluster, everything(&kind::NODE), PNode::decode),
+            ppods: watches.start(&physical_cluster, everything(&kind::POD), move |json| PPod::decode(json, &origin)),
+        };
+        let connections = [(Side::Virtual, virtual_cluster), (Side::Physical, physical_cluster)]
+            .map(|(side, cluster)| (side, start_probe(cluster, Arc::clone(&bell), &mut tasks)));
+        let inbox = Letters { boxes, connections, bell };
+        let desk = Desk::new(pair, fastrand::u64(..));
+        let show = |desk: &Desk<Pair>| {
+            ready.set(desk.model.ready());
+            metrics.show(desk);
+        };
+        run(desk, gate, inbox, clock, show, cancel).await;
+        tasks.shutdown().await;
+        tracing::info!("syncer stopped");
+    }
+}
+
+/// Ten characters of a physical pod's name come from here: from the operating system, so that nobody can foresee them.
+fn entropy() -> [u8; 8] {
+    let mut bytes = [0; 8];
+    if getrandom::fill(&mut bytes).is_err() {
+        // Without the system's generator names are only unlikely to clash; a clash is noticed and another name taken.
+        bytes = fastrand::u64(..).to_le_bytes();
+    }
+    bytes
+}
+
+async fn connect_physical(virtual_cluster: &Cluster, binding: &Binding) -> Result<Cluster, StartError> {
+    #[derive(Deserialize)]
+    struct Secret {
+        #[serde(default)]
+        data: BTreeMap<String, ByteString>,
+    }
+    let reference = &binding.kubeconfig;
+    let what = format!("Secret {}/{}", reference.namespace, reference.name);
+    let (namespace, name) = (Name::parse(&reference.namespace)?, Name::parse(&reference.name)?);
+    let object = read(virtual_cluster, &kind::SECRET, Some(namespace), name).await?;
+    let unreadable = |why: &str| StartError::ReadObject { what: what.clone(), why: why.to_owned() };
+    // No error text of the parser: it may quote what it could not read.
+    let secret: Secret = serde_json::from_slice(&object).map_err(|_| unreadable("it is not a Secret"))?;
+    let kubeconfig = secret.data.get(keys::KUBECONFIG).ok_or_else(|| unreadable("it has no key `kubeconfig`"))?;
+    let text = std::str::from_utf8(&kubeconfig.0).map_err(|_| unreadable("its key `kubeconfig` is not text"))?;
+    let trust = Trust::Secret { allow_insecure: reference.insecure_skip_tls_verify };
+    Cluster::connect(&binding.cluster_id, text, trust, &user_agent(&binding.name))
+        .await
+        .map_err(StartError::ConnectPhysical)
+}
+
+/// Who we are in the API servers' logs.
+#[must_use]
+pub fn user_agent(binding: &str) -> String {
+    format!("tapestry-syncer/{} ({binding})", env!("CARGO_PKG_VERSION"))
+}
+
+async fn read(
+    cluster: &Cluster,
+    kind: &'static Kind,
+    namespace: Option<Name>,
+    name: Name,
+) -> Result<Bytes, StartError> {
+    let what = format!("{} {name}", kind.kind);
+    let target = Target { side: Side::Virtual, kind, namespace, name, uid: None, rv: None };
+    let answer = carry_out(cluster, &Call { target, verb: Verb::Get, why: "Start" }).await;
+    let told = |refusal: Refusal| StartError::ReadObject { what, why: refusal.message().to_owned() };
+    answer.map(|answer| answer.object).map_err(told)
+}
+
+struct Watches<'a> {
+    bell: Arc<Notify>,
+    cancel: CancellationToken,
+    tasks: &'a mut JoinSet<()>,
+}
+
+impl Watches<'_> {
+    fn start<R: Row + Clone>(
+        &mut self,
+        cluster: &Cluster,
+        query: Query,
+        decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync + 'static,
+    ) -> Mailbox<R> {
+        let feed: Arc<Feed<R>> = Arc::default();
+        let mailbox = feed.subscribe(Arc::clone(&self.bell));
+        let decode: Decode<R> = Arc::new(decode);
+        self.tasks.spawn(watch(cluster.clone(), query, decode, feed, self.cancel.clone()));
+        mailbox
+    }
+}
+
+fn start_probe(cluster: Cluster, bell: Arc<Notify>, tasks: &mut JoinSet<()>) -> channel::Receiver<Connection> {
+    let (connection_tx, connection_rx) = channel::channel(Connection::Unknown);
+    let mut changes = connection_rx.clone();
+    tasks.spawn(async move {
+        if let Err(error) = probe(cluster, PROBE_EVERY, connection_tx).await {
+            tracing::error!(%error, "the probe ended");
+        }
+    });
+    tasks.spawn(async move {
+        while changes.changed().await.is_ok() {
+            bell.notify_one();
+        }
+    });
+    connection_rx
+}
+
+struct Boxes {
+    bindings: Mailbox<BindingRow>,
+    policies: Mailbox<PolicyRow>,
+    vnodes: Mailbox<VNode>,
+    pnodes: Mailbox<PNode>,
+    vpods: Mailbox<VPod>,
+    ppods: Mailbox<PPod>,
+}
+
+struct Letters {
+    boxes: Boxes,
+    connections: [(Side, channel::Receiver<Connection>); 2],
+    bell: Arc<Notify>,
+}
+
+impl Inbox<Seen> for Letters {
+    fn drain(&mut self, into: &mut Vec<Seen>) {
+        fn take<R: Row>(mailbox: &Mailbox<R>, wrap: impl Fn(Change<R>) -> Seen, into: &mut Vec<Seen>) {
+            into.extend(mailbox.drain().into_iter().map(wrap));
+        }
+        for (side, connection) in &mut self.connections {
+            if connection.has_changed().unwrap_or(false) {
+                into.push(Seen::Connection(*side, connection.borrow_and_update().clone()));
+            }
+        }
+        // Virtual before physical: statuses that agree are then forgotten as they come in.
+        take(&self.boxes.bindings, Seen::Binding, into);
+        take(&self.boxes.policies, Seen::Policy, into);
+        take(&self.boxes.vnodes, Seen::VNode, into);
+        take(&self.boxes.vpods, Seen::VPod, into);
+        take(&self.boxes.pnodes, Seen::PNode, into);
+        take(&self.boxes.ppods, Seen::PPod, into);
+    }
+
+    fn bell(&self) -> Arc<Notify> {
+        Arc::clone(&self.bell)
+    }
+}
+
+struct SyncerMetrics {
+    waiting: Gauge,
+    flying: Gauge,
+    ready: Gauge,
+}
+
+impl SyncerMetrics {
+    fn register(registry: &mut Registry) -> Self {
+        let metrics = Self { waiting: Gauge::default(), flying: Gauge::default(), ready: Gauge::default() };
+        registry.register("queue_depth", "Keys that wait to be looked at", metrics.waiting.clone());
+        registry.register(
+            "calls_in_flight",
+            "Calls to API servers that have not been answered yet",
+            metrics.flying.clone(),
+        );
+        registry.register("ready", "1 when both clusters answer and all lists are in", metrics.ready.clone());
+        metrics
+    }
+
+    fn show(&self, desk: &Desk<Pair>) {
+        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.waiting.set(number(desk.waiting()));
+        self.flying.set(number(desk.flying()));
+        self.ready.set(i64::from(desk.model.ready()));
+    }
+}

@@ -1,0 +1,48 @@
+//! The command line: verbs, and how a verb ends. Each verb has a file of its own.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::failure::Failure;
+use crate::{crds, syncer};
+
+/// Weaves the idle capacity of many Kubernetes clusters into one.
+#[derive(Parser)]
+#[command(
+    name = "tapestry",
+    version,
+    arg_required_else_help = true,
+    after_help = "Exit codes: 0 done, 1 failed (cause and hint on standard error), 2 wrong usage."
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Run the syncer of one binding: nodes and status up, pods down
+    Syncer(syncer::Args),
+    /// Print the custom resource definitions, ready to be applied
+    Crds(crds::Args),
+}
+
+impl Args {
+    pub(crate) fn run(self) -> ExitCode {
+        let ended = match self.verb {
+            Verb::Syncer(args) => args.run(),
+            Verb::Crds(args) => args.run(),
+        };
+        match ended {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => failure.report(),
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::new("cannot write", error, "")
+    }
+}

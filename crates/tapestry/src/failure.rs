@@ -1,0 +1,43 @@
+//! How a verb fails before a person's eyes: what, why, and what to do about it.
+//! Never prints a credential; those who make failures must not hand one in.
+
+use std::error::Error;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+/// A failure as it is printed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    what: String,
+    cause: String,
+    hint: String,
+}
+
+impl Failure {
+    pub(crate) fn new(what: impl Into<String>, cause: impl std::fmt::Display, hint: impl Into<String>) -> Self {
+        Self { what: what.into(), cause: cause.to_string(), hint: hint.into() }
+    }
+
+    /// From an error and its sources: the outermost says what failed, the rest why.
+    pub(crate) fn from_error(error: &dyn Error, hint: &str) -> Self {
+        let mut causes = Vec::new();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            causes.push(cause.to_string());
+            source = cause.source();
+        }
+        Self { what: error.to_string(), cause: causes.join(": "), hint: hint.to_owned() }
+    }
+
+    pub(crate) fn report(&self) -> ExitCode {
+        let mut text = format!("tapestry: {}\n", self.what);
+        for (name, part) in [("cause", &self.cause), ("hint", &self.hint)] {
+            if !part.is_empty() {
+                text.push_str(&format!("  {name}: {part}\n"));
+            }
+        }
+        // Nobody is left to be told when standard error is closed.
+        let _ = std::io::stderr().write_all(text.as_bytes());
+        ExitCode::FAILURE
+    }
+}

@@ -1,0 +1,136 @@
+//! `tapestry syncer`: one binding's syncer as a process, with its endpoints, until a signal ends it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use prometheus_client::registry::Registry;
+use tapestry_cluster::Cluster;
+use tapestry_cluster::connect::{ConnectError, Trust};
+use tapestry_engine::clock::SystemClock;
+use tapestry_engine::serve::{Readiness, listen, serve_health, serve_metrics};
+use tapestry_engine::telemetry::{self, Format};
+use tapestry_syncer::start::{start, user_agent};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::failure::Failure;
+
+/// Run the syncer of one binding: nodes and status up, pods down.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  tapestry syncer --cluster-binding east
+  tapestry syncer --cluster-binding east --virtual-kubeconfig ~/.kube/virtual --log debug
+  curl -X PUT -d 'info,tapestry_cluster=debug' localhost:8081/debug/log-level")]
+pub(crate) struct Args {
+    /// Name of the ClusterBinding in the virtual cluster
+    #[arg(long, value_name = "NAME")]
+    cluster_binding: String,
+    /// Kubeconfig of the virtual cluster [default: $KUBECONFIG, ~/.kube/config, or the cluster this runs in]
+    #[arg(long, value_name = "FILE")]
+    virtual_kubeconfig: Option<PathBuf>,
+    /// Where /metrics is served
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8080")]
+    metrics_address: SocketAddr,
+    /// Where /healthz, /readyz and PUT /debug/log-level are served
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8081")]
+    health_address: SocketAddr,
+    /// What is logged: a level, or target=level pairs
+    #[arg(long, value_name = "FILTER", default_value = "info")]
+    log: String,
+    /// How log lines look
+    #[arg(long, value_name = "FORMAT", default_value = "auto")]
+    log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LogFormat {
+    /// Text on a terminal, JSON otherwise
+    Auto,
+    Text,
+    Json,
+}
+
+impl Args {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        runtime.block_on(self.serve())
+    }
+
+    async fn serve(self) -> Result<(), Failure> {
+        let Self { cluster_binding, virtual_kubeconfig, metrics_address, health_address, log, log_format } = self;
+        let format = match log_format {
+            LogFormat::Auto => Format::Auto,
+            LogFormat::Text => Format::Text,
+            LogFormat::Json => Format::Json,
+        };
+        let level = telemetry::start(&log, format).map_err(|bad| Failure::new("cannot start logging", bad, ""))?;
+        let port = |why| {
+            Failure::new(
+                "cannot serve metrics or health",
+                why,
+                "choose other addresses with --metrics-address and --health-address",
+            )
+        };
+        let (metrics, health) =
+            (listen(metrics_address).await.map_err(port)?, listen(health_address).await.map_err(port)?);
+        let cancel = CancellationToken::new();
+        let readiness = Readiness::default();
+        let ready = readiness.gate("both clusters and all lists");
+        let mut endpoints = tokio::task::JoinSet::new();
+        endpoints.spawn(serve_health(health, readiness, level, cancel.clone()));
+
+        let virtual_cluster = connect(virtual_kubeconfig, &cluster_binding).await?;
+        let mut registry = Registry::with_prefix("tapestry_syncer");
+        let clock = Arc::new(SystemClock::start());
+        let syncer = start(&cluster_binding, virtual_cluster, clock, &mut registry, ready, cancel.clone())
+            .await
+            .map_err(|error| Failure::from_error(&error, error.hint()))?;
+        endpoints.spawn(serve_metrics(metrics, Arc::new(registry), cancel.clone()));
+        endpoints.spawn(cancel_on_signal(cancel));
+        syncer.run().await;
+        endpoints.shutdown().await;
+        Ok(())
+    }
+}
+
+async fn connect(kubeconfig: Option<PathBuf>, binding: &str) -> Result<Cluster, Failure> {
+    let agent = user_agent(binding);
+    let failed =
+        |error: ConnectError| Failure::new("the virtual cluster cannot be used", error, "check --virtual-kubeconfig");
+    match kubeconfig {
+        Some(path) => {
+            let text = tokio::fs::read_to_string(&path).await.map_err(|error| {
+                Failure::new(format!("cannot read {}", path.display()), error, "check --virtual-kubeconfig")
+            })?;
+            Cluster::connect("virtual", &text, Trust::Operator, &agent).await.map_err(failed)
+        }
+        None => {
+            let config = kube::Config::infer().await;
+            let config = config.map_err(|error| {
+                Failure::new("no virtual cluster is named", error, "name its kubeconfig with --virtual-kubeconfig")
+            })?;
+            Cluster::from_config("virtual", config, &agent).map_err(failed)
+        }
+    }
+}
+
+/// The first signal ends gracefully; whoever sends a second one does not want to wait.
+async fn cancel_on_signal(cancel: CancellationToken) {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return tracing::error!("cannot listen to signals: end this process with SIGKILL");
+    };
+    let mut next = async || {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    next().await;
+    tracing::info!("stopping: calls in flight are waited for");
+    cancel.cancel();
+    next().await;
+    std::process::exit(130);
+}
