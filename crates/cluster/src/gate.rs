@@ -96,6 +96,7 @@ impl Gate for LiveGate {
             let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
             match &done {
                 Ok(_) => tracing::debug!(cluster = cluster.name(), %call, took, "done"),
+                Err(Refusal::Gone) if call.is_read() => tracing::debug!(cluster = cluster.name(), %call, took, "gone"),
                 Err(refusal) => {
                     tracing::info!(cluster = cluster.name(), %call, took, refusal = refusal.reason(), why = refusal.message(), "refused");
                 }

@@ -64,7 +64,7 @@ fn parse(filter: &str) -> Result<EnvFilter, BadFilter> {
         return Err(BadFilter(filter.to_owned()));
     }
     // kube logs whole bodies it cannot read at WARN: whatever the user asks for, that stays off.
-    EnvFilter::try_new(format!("{filter},kube_client=error,hyper=warn,rustls=warn"))
+    EnvFilter::try_new(format!("{filter},kube_client=error,hyper=warn,hyper_util=warn,rustls=warn,tower=warn"))
         .map_err(|_| BadFilter(filter.to_owned()))
 }
 

@@ -22,6 +22,7 @@ pub mod fleet;
 pub mod kubeconfig;
 pub mod objects;
 pub mod supervisor;
+pub mod world;
 
 pub use cluster::{Cluster, ClusterConfig, Part};
 pub use eventually::eventually;

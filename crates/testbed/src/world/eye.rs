@@ -208,10 +208,7 @@ impl<S> Eye<S> {
                 Some(Shown { object: Arc::clone(&event.object), gone: true })
             }
             // The watch cache shows the last state that the selector accepted, at the version of the change.
-            (Some(before), false) => {
-                let rv = event.object.rv();
-                Some(Shown { object: before.at(rv), gone: true })
-            }
+            (Some(before), false) => Some(Shown { object: before.at(event.object.rv()), gone: true }),
         }
     }
 }

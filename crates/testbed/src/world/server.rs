@@ -70,9 +70,16 @@ pub fn path(namespace: Option<&str>, name: &str) -> String {
 }
 
 impl Version {
-    fn new(value: Value, rv: u64) -> Arc<Self> {
+    /// Takes an object at this version.
+    fn new(mut value: Value, rv: Rv) -> Arc<Self> {
+        value["metadata"]["resourceVersion"] = json!(rv.to_string());
         let uid = Uid::new(value["metadata"]["uid"].as_str().unwrap_or_default());
-        Arc::new(Self { value, uid, rv: Rv::new(rv), text: OnceLock::new() })
+        Arc::new(Self { value, uid, rv, text: OnceLock::new() })
+    }
+
+    /// The same object at another version, as a DELETED event shows it.
+    pub(super) fn at(&self, rv: Rv) -> Arc<Self> {
+        Self::new(self.value.clone(), rv)
     }
 
     /// The object.
@@ -254,9 +261,7 @@ impl Server {
         strategy::prepare(kind, &mut object);
         strategy::validate(kind, Sub::Main, None, &object)?;
         strategy::normalise(kind, &mut object);
-        self.rv += 1;
-        object["metadata"]["resourceVersion"] = json!(self.rv.to_string());
-        let made = Version::new(object, self.rv);
+        let made = Version::new(object, self.next_rv());
         let shelf = self.shelf_mut(kind);
         shelf.objects.insert(path, Arc::clone(&made));
         shelf.log.push(Event { what: What::Added, object: Arc::clone(&made), before: None });
@@ -389,19 +394,15 @@ impl Server {
         if over {
             return self.remove(kind, path, old);
         }
-        self.rv += 1;
-        new["metadata"]["resourceVersion"] = json!(self.rv.to_string());
-        let object = Version::new(new, self.rv);
+        let object = Version::new(new, self.next_rv());
         let shelf = self.shelf_mut(kind);
         shelf.objects.insert(path.to_owned(), Arc::clone(&object));
-        let (object, before) = (Arc::clone(&object), Some(Arc::clone(old)));
-        shelf.log.push(Event { what: What::Modified, object: Arc::clone(&object), before });
+        shelf.log.push(Event { what: What::Modified, object: Arc::clone(&object), before: Some(Arc::clone(old)) });
         object
     }
 
     fn remove(&mut self, kind: &'static Kind, path: &str, last: &Arc<Version>) -> Arc<Version> {
-        self.rv += 1;
-        let object = last.at(self.rv);
+        let object = last.at(self.next_rv());
         let shelf = self.shelf_mut(kind);
         let before = shelf.objects.remove(path);
         shelf.log.push(Event { what: What::Deleted, object: Arc::clone(&object), before });
@@ -411,6 +412,11 @@ impl Server {
     fn existing(&self, kind: &Kind, path: &str) -> Result<&Arc<Version>, Denial> {
         let name = path.rsplit('/').next().unwrap_or_default();
         self.find(kind, path).ok_or_else(|| Denial::not_found(kind, name))
+    }
+
+    fn next_rv(&mut self) -> Rv {
+        self.rv += 1;
+        self.rv()
     }
 
     /// Shaped like a UUID, telling the sides apart.
@@ -432,15 +438,6 @@ impl Server {
             self.shelves.len() - 1
         });
         &mut self.shelves[place]
-    }
-}
-
-impl Version {
-    /// The same object at another version, as a DELETED event shows it.
-    pub(super) fn at(&self, rv: u64) -> Arc<Self> {
-        let mut value = self.value.clone();
-        value["metadata"]["resourceVersion"] = json!(rv.to_string());
-        Self::new(value, rv)
     }
 }
 
