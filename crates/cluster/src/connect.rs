@@ -7,12 +7,14 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Request, Response};
 use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kube::Config;
 use kube::client::{Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
-use tower::ServiceBuilder;
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, ServiceBuilder, ServiceExt as _};
 
 use crate::object::Uid;
 use crate::{Name, kind};
@@ -25,6 +27,9 @@ pub const CALL_DEADLINE: Duration = Duration::from_secs(15);
 pub struct Cluster {
     inner: Arc<Inner>,
 }
+
+/// The stack of layers over a pool of connections. Not kube's `Client`, which puts a queue and a task before it.
+type Client = BoxCloneSyncService<Request<Body>, Response<Incoming>, BoxError>;
 
 struct Inner {
     /// What logs and metrics call it: `virtual`, or the binding's name.
@@ -174,10 +179,10 @@ impl Cluster {
     }
 
     /// Sends one request and hands out the answer as soon as its head is there.
-    pub async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>, String> {
+    pub async fn send(&self, mut request: Request<Body>) -> Result<Response<Incoming>, String> {
         request.headers_mut().insert(http::header::USER_AGENT, self.inner.agent.clone());
         let client = self.inner.client.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        client.send(request).await.map_err(|error| deepest(&error))
+        client.oneshot(request).await.map_err(|error| deepest(&*error))
     }
 
     /// Sends one request and reads the whole answer: code, `Retry-After` in seconds, body.
@@ -234,9 +239,9 @@ fn build_client(config: &Config) -> Result<Client, ConnectError> {
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer().map_err(failed)?)
         .layer(config.extra_headers_layer().map_err(failed)?)
-        .map_err(tower::BoxError::from)
+        .map_err(BoxError::from)
         .service(http);
-    Ok(Client::new(service, config.default_namespace.clone()))
+    Ok(Client::new(service))
 }
 
 fn refuse_dangerous(kubeconfig: &Kubeconfig, allow_insecure: bool) -> Result<(), ConnectError> {

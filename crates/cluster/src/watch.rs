@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use http::Request;
 use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use kube::client::Body;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -285,7 +286,7 @@ impl<R: Row + Clone> Watch<R> {
         }
     }
 
-    async fn open(&self, query: &str) -> Result<Body, End> {
+    async fn open(&self, query: &str) -> Result<Incoming, End> {
         let Query { kind, labels, fields } = &self.query;
         let (labels, fields) = (encode(labels), encode(fields));
         let path = format!("{}?{query}&labelSelector={labels}&fieldSelector={fields}", kind.path(None, None));

@@ -74,8 +74,9 @@ impl<R: Row> Table<R> {
         self.rows.is_empty()
     }
 
-    /// Offers a row from a watch.
-    pub fn put(&mut self, row: R, epoch: Epoch) -> Put<R> {
+    /// Offers a row from a watch, with the list it belongs to, or from the answer to a call, which has none.
+    pub fn put(&mut self, row: R, epoch: Option<Epoch>) -> Put<R> {
+        let epoch = epoch.or(self.listed).unwrap_or_default();
         let (uid, rv) = (row.uid().clone(), row.rv());
         if self.graves.get(&uid).is_some_and(|died| rv <= *died) {
             return Put::Stale;
@@ -95,11 +96,6 @@ impl<R: Row> Table<R> {
                 Put::Fresh(Some(std::mem::replace(&mut known.row, row)))
             }
         }
-    }
-
-    /// Offers a row from the answer to a call, which the watch may not have delivered yet.
-    pub fn put_answer(&mut self, row: R) -> Put<R> {
-        self.put(row, self.listed.unwrap_or_default())
     }
 
     /// Takes out a row whose object is gone for good at this version.
@@ -152,33 +148,33 @@ mod tests {
     #[test]
     fn an_older_version_does_not_replace_a_newer_one() {
         let mut table = Table::default();
-        assert_eq!(table.put(thing("a", 5), Epoch(1)), Put::Fresh(None));
-        assert_eq!(table.put(thing("a", 4), Epoch(1)), Put::Stale);
-        assert_eq!(table.put(thing("a", 6), Epoch(1)), Put::Fresh(Some(thing("a", 5))));
+        assert_eq!(table.put(thing("a", 5), Some(Epoch(1))), Put::Fresh(None));
+        assert_eq!(table.put(thing("a", 4), Some(Epoch(1))), Put::Stale);
+        assert_eq!(table.put(thing("a", 6), Some(Epoch(1))), Put::Fresh(Some(thing("a", 5))));
         assert_eq!(table.get(&Uid::new("a")), Some(&thing("a", 6)));
     }
 
     #[test]
     fn a_late_fact_does_not_bring_back_what_is_gone() {
         let mut table = Table::default();
-        table.put(thing("a", 5), Epoch(1));
+        table.put(thing("a", 5), Some(Epoch(1)));
         assert_eq!(table.bury(&Uid::new("a"), Rv::new(9)), Some(thing("a", 5)));
-        assert_eq!(table.put_answer(thing("a", 8)), Put::Stale);
+        assert_eq!(table.put(thing("a", 8), None), Put::Stale);
         assert!(table.is_empty());
         // A watch that lost sight of it by its label may see the same object again, at a later version.
-        assert_eq!(table.put(thing("a", 10), Epoch(1)), Put::Fresh(None));
+        assert_eq!(table.put(thing("a", 10), Some(Epoch(1))), Put::Fresh(None));
     }
 
     #[test]
     fn a_complete_list_names_what_it_did_not_hold_and_nothing_else() {
         let mut table = Table::default();
         for uid in ["a", "b"] {
-            table.put(thing(uid, 5), Epoch(1));
+            table.put(thing(uid, 5), Some(Epoch(1)));
         }
         assert!(!table.complete());
         assert_eq!(table.listed(Epoch(1)), []);
         assert!(table.complete());
-        table.put(thing("a", 3), Epoch(2));
+        table.put(thing("a", 3), Some(Epoch(2)));
         assert_eq!(table.listed(Epoch(2)), [Uid::new("b")]);
         assert_eq!(
             table.get(&Uid::new("a")),

@@ -81,7 +81,7 @@ impl Pair {
             Change::Put(row, _) => self.take_binding(row, dirty),
             // Its syncer is told to leave by whoever deletes it; until then nothing new is planned.
             Change::Gone { row, .. } if self.bound.as_ref().is_some_and(|bound| bound.row.uid == row.uid) => {
-                self.bound = None
+                self.bound = None;
             }
             Change::Gone { .. } | Change::Listed(_) => {}
         }

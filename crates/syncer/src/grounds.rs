@@ -1,12 +1,15 @@
 //! What must stand in the physical cluster before the first pod: the `ServiceAccount` and `PriorityClass` of all copies.
 //! Creates them when missing; never changes what it finds.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Target, Verb, kind};
-use tapestry_engine::{Dirty, Plan};
+use tapestry_engine::{Dirty, Now, Plan};
 
 use crate::pair::{Key, Pair};
+use crate::pods::door::Verdict;
 
 /// One of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -21,7 +24,13 @@ pub enum Ground {
 #[derive(Default)]
 pub(crate) struct Grounds {
     states: [State; 2],
+    /// Why one of them cannot be had.
+    failure: Option<String>,
+    doubted: Option<Duration>,
 }
+
+/// How often a refused pod makes us look again.
+const LOOK_EVERY: Duration = Duration::from_mins(1);
 
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -40,9 +49,25 @@ impl Grounds {
         self.states.iter().all(|state| *state == State::There)
     }
 
-    /// Looks again: the binding changed, or the physical cluster refused a pod.
+    /// Starts over: the binding changed.
     pub(crate) fn reset(&mut self) {
-        self.states = Default::default();
+        *self = Self::default();
+    }
+
+    /// Looks again, now and then: the physical cluster refused a pod.
+    pub(crate) fn doubt(&mut self, now: Now, dirty: &mut Dirty<Key>) {
+        if self.doubted.is_none_or(|at| now.steady >= at + LOOK_EVERY) {
+            *self = Self { doubted: Some(now.steady), ..Self::default() };
+            for ground in Ground::ALL {
+                dirty.mark(Key::Ground(ground));
+            }
+        }
+    }
+
+    /// Why pods have to wait for them.
+    pub(crate) fn verdict(&self) -> Option<Verdict> {
+        let message = self.failure.clone()?;
+        Some(Verdict { reason: "PhysicalClusterNotReady", message })
     }
 }
 
@@ -94,11 +119,20 @@ impl Pair {
             Ok(_) => State::There,
             Err(Refusal::Gone) => State::Missing,
             Err(Refusal::Exists) => State::Unknown,
+            Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_))) => {
+                let failure = format!("the physical cluster is not ready for pods: {}", refused.message());
+                if self.grounds.failure.as_ref() != Some(&failure) {
+                    self.grounds.failure = Some(failure);
+                    dirty.mark_all();
+                }
+                return;
+            }
             Err(_) => return,
         };
         self.grounds.states[ground as usize] = state;
         dirty.mark(Key::Ground(ground));
         if self.grounds.ready() {
+            self.grounds.failure = None;
             dirty.mark_all();
         }
     }

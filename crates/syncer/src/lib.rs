@@ -11,4 +11,6 @@ pub mod origin;
 pub mod pair;
 pub mod pods;
 pub mod policies;
+#[cfg(test)]
+mod scene;
 pub mod start;

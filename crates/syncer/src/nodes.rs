@@ -76,7 +76,7 @@ impl Pair {
             Change::Put(row, epoch) => {
                 let name = row.name.clone();
                 self.nodes.pnode_names.insert(name.clone(), row.uid.clone());
-                self.nodes.pnodes.put(row, epoch);
+                self.nodes.pnodes.put(row, Some(epoch));
                 if let Some(case) = self.nodes.cases.get_mut(&name) {
                     case.gone = None;
                 }
@@ -116,22 +116,16 @@ impl Pair {
 
     fn put_vnode(&mut self, row: VNode, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
         let (uid, name, physical) = (row.uid().clone(), row.name.clone(), row.physical.clone());
-        let put = match epoch {
-            Some(epoch) => self.nodes.vnodes.put(row, epoch),
-            None => self.nodes.vnodes.put_answer(row),
-        };
-        if let Put::Stale = put {
+        if let Put::Stale = self.nodes.vnodes.put(row, epoch) {
             return;
         }
-        let fresh = self.nodes.vnode_names.insert(name.clone(), uid.clone()).is_none();
+        self.nodes.vnode_names.insert(name.clone(), uid.clone());
         self.nodes.copies.insert(physical.clone(), uid);
         if let Some(case) = self.nodes.cases.get_mut(&physical) {
             (case.taken, case.unlabelled) = (false, None);
         }
-        if fresh {
-            // Pods may have been bound to it before we knew it.
-            self.open_all_doors(dirty);
-        }
+        // Pods may have been bound to it before we knew it.
+        self.open_door(&name, dirty);
         dirty.mark(Key::Lease(name));
         dirty.mark(Key::Node(physical));
     }

@@ -2,7 +2,7 @@
 //! pods, and whole physical pods of our origin. The graph: vpod --mapping--> ppod --origin, name, UID--> vpod.
 //! This file folds facts in and keeps the sums; what to do about them is in `plan`, who may enter is in `door`.
 
-mod door;
+pub(crate) mod door;
 mod plan;
 pub(crate) mod print;
 pub mod row;
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use tapestry_cluster::feed::{Change, Row as _};
+use tapestry_cluster::feed::{Change, Epoch, Row as _};
 use tapestry_cluster::{Name, Uid};
 use tapestry_domain::resources::{Resources, Shortage};
 use tapestry_engine::table::Put;
@@ -161,7 +161,7 @@ impl Pair {
     /// Folds in what a watch said of a virtual pod.
     pub(crate) fn see_vpod(&mut self, change: Change<VPod>, dirty: &mut Dirty<Key>) {
         match change {
-            Change::Put(row, epoch) => self.put_vpod(row, |table, row| table.put(row, epoch), dirty),
+            Change::Put(row, epoch) => self.put_vpod(row, Some(epoch), dirty),
             Change::Gone { row, proven } => {
                 let uid = row.uid.clone();
                 self.around(&uid, dirty, |pods| {
@@ -186,7 +186,7 @@ impl Pair {
     /// Folds in what a watch said of a physical pod.
     pub(crate) fn see_ppod(&mut self, change: Change<PPod>, dirty: &mut Dirty<Key>) {
         match change {
-            Change::Put(row, epoch) => self.put_ppod(row, |table, row| table.put(row, epoch), dirty),
+            Change::Put(row, epoch) => self.put_ppod(row, Some(epoch), dirty),
             Change::Gone { row, proven } => self.lose_ppod(row, proven, dirty),
             Change::Listed(epoch) => {
                 for uid in self.pods.ppods.listed(epoch) {
@@ -199,11 +199,11 @@ impl Pair {
         }
     }
 
-    fn put_vpod(&mut self, row: VPod, put: impl FnOnce(&mut Table<VPod>, VPod) -> Put<VPod>, dirty: &mut Dirty<Key>) {
+    fn put_vpod(&mut self, row: VPod, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
         let uid = row.uid.clone();
         self.around(&uid, dirty, |pods| {
             let deleting = row.deleting();
-            if let Put::Fresh(_) = put(&mut pods.vpods, row) {
+            if let Put::Fresh(_) = pods.vpods.put(row, epoch) {
                 let case = pods.case(&uid);
                 case.vpod_gone = false;
                 case.looked = None;
@@ -216,23 +216,18 @@ impl Pair {
         });
     }
 
-    fn put_ppod(
-        &mut self,
-        mut row: PPod,
-        put: impl FnOnce(&mut Table<PPod>, PPod) -> Put<PPod>,
-        dirty: &mut Dirty<Key>,
-    ) {
+    fn put_ppod(&mut self, mut row: PPod, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
         let known = self.pods.ppods.get(&row.uid);
         if let (None, Some(Some(copy))) = (&row.ours, known.map(|known| &known.ours)) {
             // Somebody stripped what marks it. It is the same object, so it stays ours, and is to be mended.
             row.ours = Some(Box::new(row::Copy { intact: false, ..(**copy).clone() }));
         }
         let Some(vuid) = row.ours.as_ref().map(|copy| copy.vpod.uid.clone()) else {
-            return self.put_stranger(row, put, dirty);
+            return self.put_stranger(row, epoch, dirty);
         };
         let uid = row.uid.clone();
         self.around(&vuid, dirty, |pods| {
-            if let Put::Fresh(_) = put(&mut pods.ppods, row) {
+            if let Put::Fresh(_) = pods.ppods.put(row, epoch) {
                 let case = pods.case(&vuid);
                 if !case.claimants.contains(&uid) {
                     case.claimants.push(uid);
@@ -247,14 +242,9 @@ impl Pair {
     }
 
     /// A pod that is none of ours only uses room.
-    fn put_stranger(
-        &mut self,
-        row: PPod,
-        put: impl FnOnce(&mut Table<PPod>, PPod) -> Put<PPod>,
-        dirty: &mut Dirty<Key>,
-    ) {
+    fn put_stranger(&mut self, row: PPod, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
         let after = self.pods.contribution(&row);
-        let Put::Fresh(before) = put(&mut self.pods.ppods, row) else { return };
+        let Put::Fresh(before) = self.pods.ppods.put(row, epoch) else { return };
         let before = before.and_then(|row| self.pods.contribution(&row));
         if before != after {
             self.recount(before.into_iter().collect(), after.into_iter().collect(), dirty);

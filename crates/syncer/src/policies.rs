@@ -69,7 +69,7 @@ impl Pair {
                 if let Err(invalid) = &row.parsed {
                     tracing::warn!(%invalid, "a policy is invalid and leases nothing");
                 }
-                self.policies.table.put(row, epoch);
+                self.policies.table.put(row, Some(epoch));
             }
             // A policy that is not to be seen lends nothing: the safe side, and putting it back undoes it.
             Change::Gone { row, .. } => drop(self.policies.table.bury(&row.uid, row.rv)),

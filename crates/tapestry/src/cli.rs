@@ -25,14 +25,15 @@ enum Verb {
     /// Run the syncer of one binding: nodes and status up, pods down
     Syncer(syncer::Args),
     /// Print the custom resource definitions, ready to be applied
-    Crds(crds::Args),
+    #[command(after_help = "Example:\n  tapestry crds | kubectl apply --server-side -f -")]
+    Crds,
 }
 
 impl Args {
     pub(crate) fn run(self) -> ExitCode {
         let ended = match self.verb {
             Verb::Syncer(args) => args.run(),
-            Verb::Crds(args) => args.run(),
+            Verb::Crds => crds::run(),
         };
         match ended {
             Ok(()) => ExitCode::SUCCESS,

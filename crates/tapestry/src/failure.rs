@@ -30,12 +30,9 @@ impl Failure {
     }
 
     pub(crate) fn report(&self) -> ExitCode {
-        let mut text = format!("tapestry: {}\n", self.what);
-        for (name, part) in [("cause", &self.cause), ("hint", &self.hint)] {
-            if !part.is_empty() {
-                text.push_str(&format!("  {name}: {part}\n"));
-            }
-        }
+        let told = [("cause", &self.cause), ("hint", &self.hint)].into_iter().filter(|(_, part)| !part.is_empty());
+        let details: String = told.map(|(name, part)| format!("  {name}: {part}\n")).collect();
+        let text = format!("tapestry: {}\n{details}", self.what);
         // Nobody is left to be told when standard error is closed.
         let _ = std::io::stderr().write_all(text.as_bytes());
         ExitCode::FAILURE

@@ -99,21 +99,16 @@ async fn connect(kubeconfig: Option<PathBuf>, binding: &str) -> Result<Cluster, 
     let agent = user_agent(binding);
     let failed =
         |error: ConnectError| Failure::new("the virtual cluster cannot be used", error, "check --virtual-kubeconfig");
-    match kubeconfig {
-        Some(path) => {
-            let text = tokio::fs::read_to_string(&path).await.map_err(|error| {
-                Failure::new(format!("cannot read {}", path.display()), error, "check --virtual-kubeconfig")
-            })?;
-            Cluster::connect("virtual", &text, Trust::Operator, &agent).await.map_err(failed)
-        }
-        None => {
-            let config = kube::Config::infer().await;
-            let config = config.map_err(|error| {
-                Failure::new("no virtual cluster is named", error, "name its kubeconfig with --virtual-kubeconfig")
-            })?;
-            Cluster::from_config("virtual", config, &agent).map_err(failed)
-        }
+    if let Some(path) = kubeconfig {
+        let unreadable =
+            |error| Failure::new(format!("cannot read {}", path.display()), error, "check --virtual-kubeconfig");
+        let text = tokio::fs::read_to_string(&path).await.map_err(unreadable)?;
+        return Cluster::connect("virtual", &text, Trust::Operator, &agent).await.map_err(failed);
     }
+    let unnamed =
+        |error| Failure::new("no virtual cluster is named", error, "name its kubeconfig with --virtual-kubeconfig");
+    let config = kube::Config::infer().await.map_err(unnamed)?;
+    Cluster::from_config("virtual", config, &agent).map_err(failed)
 }
 
 /// The first signal ends gracefully; whoever sends a second one does not want to wait.

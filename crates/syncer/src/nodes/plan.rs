@@ -43,7 +43,7 @@ impl Pair {
         if vnode.deleting {
             return Plan::Rest;
         }
-        if lease.is_none() && self.has_taint(vnode, keys::TAINT_VNODE_DELETING) && !self.pods.any_on(&vnode.name) {
+        if lease.is_none() && vnode.has_taint(keys::TAINT_VNODE_DELETING) && !self.pods.any_on(&vnode.name) {
             return remove(vnode);
         }
         let (lent, policy) = match lease {
@@ -95,13 +95,11 @@ impl Pair {
         }
         match case.gone {
             Some((first, _)) if now.steady < first + GONE_FOR => Plan::Wait(first + GONE_FOR),
-            Some((first, last)) if last >= first + GONE_FOR => {
-                match self.has_taint(vnode, keys::TAINT_VNODE_DELETING) {
-                    true if self.pods.any_on(&vnode.name) => Plan::Rest,
-                    true => remove(vnode),
-                    false => cordon(vnode),
-                }
-            }
+            Some((first, last)) if last >= first + GONE_FOR => match vnode.has_taint(keys::TAINT_VNODE_DELETING) {
+                true if self.pods.any_on(&vnode.name) => Plan::Rest,
+                true => remove(vnode),
+                false => cordon(vnode),
+            },
             _ => Call {
                 target: Target::cluster(Side::Physical, &kind::NODE, name.clone()),
                 verb: Verb::Get,
@@ -125,10 +123,6 @@ impl Pair {
             pnode,
             &Circumstances { bound, origin: &self.origin, vnode, policy, leased, reachable, now: now.wall },
         )
-    }
-
-    fn has_taint(&self, vnode: &VNode, key: &str) -> bool {
-        vnode.taints.iter().any(|taint| taint.key == key)
     }
 
     pub(crate) fn settle_node(

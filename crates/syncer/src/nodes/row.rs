@@ -187,6 +187,12 @@ impl VNode {
     }
 }
 
+impl VNode {
+    pub(crate) fn has_taint(&self, key: &str) -> bool {
+        self.taints.iter().any(|taint| taint.key == key)
+    }
+}
+
 impl Condition {
     /// Equal as far as it matters: heartbeats are only heartbeats.
     pub(crate) fn says_the_same(&self, other: &Self) -> bool {

@@ -1,1 +1,182 @@
+//! Plans for nodes, one sentence at a time.
 
+use serde_json::{Value, json};
+use tapestry_api::keys;
+use tapestry_cluster::{Answer, Refusal, Side, Uid, Verb};
+use tapestry_engine::Plan;
+
+use crate::pair::{Key, Seen};
+use crate::scene::{Scene, merge, name, pnode, vpod};
+
+fn key() -> Key {
+    Key::Node(name("n1"))
+}
+
+/// The virtual node as the scene's create call made it.
+fn vnode(scene: &Scene) -> Value {
+    let row = scene.pair.nodes.vnode(&name("vnode-east-n1")).unwrap();
+    json!({
+        "metadata": {"name": row.name.as_str(), "uid": row.uid.as_str(), "labels": row.labels, "annotations": row.annotations},
+        "spec": {"taints": row.taints.iter().map(|t| json!({"key": t.key, "effect": t.effect})).collect::<Vec<_>>()},
+        "status": {
+            "capacity": row.capacity, "allocatable": row.allocatable,
+            "conditions": row.conditions.iter().map(|c| json!({"type": c.kind, "status": c.status, "reason": c.reason, "message": c.message, "lastTransitionTime": c.last_transition_time})).collect::<Vec<_>>(),
+            "nodeInfo": {"kubeletVersion": "v1.36.0"}, "addresses": [{"type": "Hostname", "address": "vnode-east-n1"}],
+        },
+    })
+}
+
+fn foreign_pod(cpu: &str) -> Value {
+    json!({
+        "metadata": {"name": "own", "namespace": "x", "uid": "own"},
+        "spec": {"nodeName": "n1", "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]},
+        "status": {"phase": "Running"},
+    })
+}
+
+#[test]
+fn a_lendable_node_appears_with_what_is_idle_and_then_rests() {
+    let scene = Scene::new();
+    let row = scene.pair.nodes.vnode(&name("vnode-east-n1")).unwrap();
+    assert_eq!(row.allocatable.to_string(), "cpu=4 memory=8Gi pods=110");
+    assert_eq!(row.labels["zone"], "a");
+    assert_eq!(row.labels["kubernetes.io/hostname"], "vnode-east-n1");
+    assert!(row.has_taint(keys::TAINT_VNODE));
+    assert_eq!(scene.plan(&key()), Plan::Rest);
+}
+
+#[test]
+fn law_09_what_others_use_is_not_lent_and_a_policy_limits_the_rest() {
+    let mut scene = Scene::new();
+    scene.see_ppod(&foreign_pod("1"));
+    let patch = scene.call(&key()).body().unwrap();
+    assert_eq!(patch["status"]["allocatable"]["cpu"], "3");
+    assert_eq!(patch["status"]["allocatable"]["pods"], "109");
+    scene.see_policy(
+        "half",
+        json!({"cluster": "east", "priority": 1, "resourceLimits": [{"resource": "cpu", "percent": 50}]}),
+    );
+    // Metadata first (which policy), then the figures.
+    let patch = scene.call(&key()).body().unwrap();
+    assert_eq!(patch["metadata"]["annotations"][keys::POLICIES_APPLIED], "half");
+    let mut there = vnode(&scene);
+    merge(&mut there, patch);
+    scene.see_vnode(there);
+    assert_eq!(scene.call(&key()).body().unwrap()["status"]["allocatable"]["cpu"], "1500m");
+}
+
+#[test]
+fn law_09_nothing_is_lent_without_a_policy_nor_by_one_with_hours_that_we_cannot_tell_yet() {
+    let mut scene = Scene::empty();
+    scene.see_binding(json!({}));
+    scene.see_pnode(pnode("n1"));
+    let row = scene.pair.nodes.pnode(&name("n1")).unwrap().clone();
+    assert!(scene.pair.lease_of(&row).is_none());
+    scene.see_policy("night", json!({"cluster": "east", "timeWindows": [{"start": "22:00", "end": "06:00"}]}));
+    assert!(scene.pair.lease_of(&row).is_none());
+    scene.see_policy("others", json!({"cluster": "west"}));
+    assert!(scene.pair.lease_of(&row).is_none());
+    scene.see_policy("all", json!({"cluster": "*"}));
+    assert!(scene.pair.lease_of(&row).is_some());
+}
+
+#[test]
+fn law_03_users_own_metadata_survives_and_ours_is_put_back() {
+    let mut scene = Scene::new();
+    let mut there = vnode(&scene);
+    merge(&mut there, json!({"metadata": {"labels": {"mine": "1", "zone": "changed"}}}));
+    there["metadata"]["labels"].as_object_mut().unwrap().remove(keys::NODE_TYPE);
+    there["spec"]["taints"] = json!([{"key": "mine", "effect": "NoSchedule"}, {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]);
+    scene.see_vnode(there);
+    let call = scene.call(&key());
+    let patch = call.body().unwrap();
+    assert!(call.target.rv.is_some(), "taints are one list shared with Kubernetes");
+    assert_eq!(patch["metadata"]["labels"], json!({"zone": "a", keys::NODE_TYPE: "virtual"}));
+    let taints: Vec<&str> =
+        patch["spec"]["taints"].as_array().unwrap().iter().map(|t| t["key"].as_str().unwrap()).collect();
+    assert_eq!(taints, ["mine", "node.kubernetes.io/not-ready", keys::TAINT_VNODE]);
+}
+
+#[test]
+fn a_label_that_the_physical_node_lost_goes_and_a_cordon_becomes_a_taint() {
+    let mut scene = Scene::new();
+    let mut changed = pnode("n1");
+    changed["metadata"]["labels"] = json!({"node-role.kubernetes.io/worker": ""});
+    changed["metadata"]["annotations"] = json!({"volumes.kubernetes.io/controller-managed-attach-detach": "true"});
+    changed["spec"] =
+        json!({"unschedulable": true, "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]});
+    scene.see_pnode(changed);
+    let patch = scene.call(&key()).body().unwrap();
+    assert_eq!(patch["metadata"]["labels"], json!({"zone": null}));
+    let taints = patch["spec"]["taints"].to_string();
+    assert!(taints.contains(keys::TAINT_PHYSICAL_CORDONED) && !taints.contains("node.kubernetes.io"), "{taints}");
+    assert!(!patch.to_string().contains("attach-detach"), "no physical annotation is copied");
+}
+
+#[test]
+fn law_04_a_heartbeat_alone_is_not_written() {
+    let mut scene = Scene::new();
+    let mut beat = pnode("n1");
+    beat["status"]["conditions"][0]["lastHeartbeatTime"] = json!("2026-01-01T00:05:00Z");
+    scene.see_pnode(beat);
+    assert_eq!(scene.plan(&key()), Plan::Rest);
+}
+
+#[test]
+fn law_03_foreign_conditions_survive_a_status_patch() {
+    let mut scene = Scene::new();
+    let mut there = vnode(&scene);
+    there["status"]["conditions"].as_array_mut().unwrap().push(json!({"type": "Mine", "status": "True"}));
+    scene.see_vnode(there);
+    assert_eq!(scene.plan(&key()), Plan::Rest);
+    scene.see_ppod(&foreign_pod("1"));
+    let conditions = scene.call(&key()).body().unwrap()["status"]["conditions"].to_string();
+    assert!(conditions.contains("Mine"), "{conditions}");
+}
+
+#[test]
+fn a_silent_physical_cluster_shows_as_taint_and_condition_and_its_leases_are_still_renewed() {
+    let mut scene = Scene::new();
+    let lease = Key::Lease(name("vnode-east-n1"));
+    scene.see(Seen::Connection(Side::Physical, tapestry_cluster::probe::Connection::Down("refused".to_owned())));
+    let patch = scene.call(&key()).body().unwrap();
+    assert!(patch["spec"]["taints"].to_string().contains(keys::TAINT_PHYSICAL_UNREACHABLE));
+    assert_eq!(scene.call(&lease).why, "LookForLease");
+}
+
+#[test]
+fn a_node_whose_name_is_taken_by_a_strangers_node_gets_a_hashed_one() {
+    let mut scene = Scene::new();
+    scene.see_pnode(pnode("n2"));
+    let n2 = Key::Node(name("n2"));
+    scene.refuse(&n2, Refusal::Exists);
+    let look = scene.call(&n2);
+    assert_eq!(look.verb, Verb::Get);
+    let object = scene.stamp(json!({"metadata": {"name": "vnode-east-n2", "uid": "s"}}));
+    scene.settle(&n2, &look, Ok(Answer { object }));
+    let create = scene.call(&n2);
+    assert_ne!(create.target.name.as_str(), "vnode-east-n2");
+    assert!(create.target.name.as_str().starts_with("vnode-east-n2-"));
+}
+
+#[test]
+fn law_01_a_vanished_node_is_looked_for_twice_a_minute_apart_and_removed_when_it_is_empty() {
+    let mut scene = Scene::new();
+    scene.see_vpod(&vpod("web"));
+    let row = scene.pair.nodes.pnode(&name("n1")).unwrap().clone();
+    scene.see(Seen::PNode(tapestry_cluster::feed::Change::Gone { row, proven: false }));
+    scene.refuse(&key(), Refusal::Gone);
+    assert!(matches!(scene.plan(&key()), Plan::Wait(_)));
+    scene.now.steady += std::time::Duration::from_secs(61);
+    scene.refuse(&key(), Refusal::Gone);
+    assert_eq!(scene.call(&key()).why, "Cordon");
+    let mut there = vnode(&scene);
+    there["spec"]["taints"] = json!([{"key": keys::TAINT_VNODE_DELETING, "effect": "NoSchedule"}]);
+    scene.see_vnode(there);
+    assert_eq!(scene.plan(&key()), Plan::Rest, "a pod is still there");
+    let mut done = vpod("web");
+    done["status"]["phase"] = json!("Failed");
+    scene.see_vpod(&done);
+    let remove = scene.call(&key());
+    assert_eq!((remove.why, remove.target.uid), ("RemoveNode", Some(Uid::new("uid-of-vnode-east-n1"))));
+}

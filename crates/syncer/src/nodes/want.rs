@@ -81,7 +81,7 @@ impl Want {
                 value: String::new(),
                 effect: "NoSchedule".to_owned(),
                 added: None,
-            })
+            });
         };
         if pnode.cordoned {
             taint(keys::TAINT_PHYSICAL_CORDONED);
@@ -233,13 +233,14 @@ impl Want {
 }
 
 fn reachable(reachable: bool, now: jiff::Timestamp) -> Condition {
-    let (status, reason, message) = match reachable {
-        true => ("True", "ApiServerAnswers", "the physical API server answers"),
-        false => (
+    let (status, reason, message) = if reachable {
+        ("True", "ApiServerAnswers", "the physical API server answers")
+    } else {
+        (
             "False",
             "ApiServerSilent",
             "the physical API server does not answer; pods keep running and nothing new is placed",
-        ),
+        )
     };
     Condition {
         kind: keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE.to_owned(),

@@ -81,12 +81,12 @@ impl Pair {
 
     /// All doors anew: the rules changed.
     pub(crate) fn open_all_doors(&mut self, dirty: &mut Dirty<Key>) {
-        let uids: Vec<Uid> = self.pods.cases.keys().cloned().collect();
+        // Who waited longer stays before who came later.
+        let mut queue: Vec<(Option<u64>, Uid)> = Vec::with_capacity(self.pods.cases.len());
+        queue.extend(self.pods.cases.iter_mut().map(|(uid, case)| (case.turn.take(), uid.clone())));
+        queue.sort_unstable();
         self.pods.doors.clear();
-        for uid in &uids {
-            self.pods.case(uid).turn = None;
-        }
-        for uid in &uids {
+        for (_, uid) in &queue {
             let footprint = self.footprint(uid);
             if let Some((vnode, request)) = footprint.held {
                 self.pods.doors.entry(vnode).or_default().held.add(&request);

@@ -32,7 +32,7 @@ impl Pair {
             (None, None) => Plan::Rest,
             (None, Some(ppod)) => plan_orphan(case, ppod, now),
             (Some(vpod), Some(ppod)) => self.plan_pair(case, vpod, ppod, now),
-            (Some(vpod), None) if vpod.deleting.is_some() => self.plan_leaving(case, vpod, now),
+            (Some(vpod), None) if vpod.deleting.is_some() => self.plan_leaving(bound, case, vpod, now),
             (Some(vpod), None) => self.plan_down(bound, case, vpod, now),
         }
     }
@@ -60,12 +60,12 @@ impl Pair {
     }
 
     /// The virtual pod is to go and there is no copy in sight.
-    fn plan_leaving(&self, case: &Case, vpod: &VPod, now: Now) -> Plan {
+    fn plan_leaving(&self, bound: &Bound, case: &Case, vpod: &VPod, now: Now) -> Plan {
         if vpod.deleting == Some(0) {
             // Nothing of ours holds it any more; others' finalizers are theirs.
             return Plan::Rest;
         }
-        let Some(mapping) = &vpod.mapping else {
+        let Some(mapping) = vpod.mapping.as_ref().filter(|mapping| mapping.namespace == bound.mount) else {
             // Never copied. Pods on nodes that are not ours are not ours to release.
             return if self.nodes.vnode(&vpod.node).is_some() { release(vpod).into() } else { Plan::Rest };
         };
@@ -92,7 +92,7 @@ impl Pair {
         let verdict = match self.eligible(vpod) {
             Err(None) => return Plan::Rest,
             Err(Some(verdict)) => Some(verdict),
-            Ok(()) => case.verdict(),
+            Ok(()) => case.verdict().or_else(|| self.grounds.verdict()),
         };
         if let Some(Verdict { reason, message }) = &verdict
             && self.nodes.vnode(&vpod.node).is_some()
@@ -147,7 +147,7 @@ impl Pair {
 impl Case {
     /// Why the pod is not running yet, if there is something to say about it.
     pub(super) fn verdict(&self) -> Option<Verdict> {
-        let refused = || self.refused.as_ref().map(|refused| Verdict::clone(refused));
+        let refused = || self.refused.as_deref().cloned();
         self.closed.as_ref().map(|closed| closed.verdict()).or_else(refused)
     }
 }

@@ -23,7 +23,7 @@ impl Pair {
         match (done, call.target.side) {
             (Ok(answer), Side::Virtual) => self.learn_vpod(vuid, call, &answer, now, dirty),
             (Ok(answer), Side::Physical) => self.learn_ppod(vuid, call, &answer, now, dirty),
-            (Err(refusal), side) => self.learn_refusal(vuid, side, call, refusal, dirty),
+            (Err(refusal), _) => self.learn_refusal(vuid, call, refusal, now, dirty),
         }
     }
 
@@ -50,17 +50,20 @@ impl Pair {
             self.notes.add(note, dirty);
         }
         let after = row.print.hash();
-        self.put_vpod(row, |table, row| table.put_answer(row), dirty);
+        self.put_vpod(row, None, dirty);
+        let physical = self.pods.copy(vuid).and_then(|ppod| Some(ppod.ours.as_ref()?.print.hash()));
         if call.why == "Status"
-            && let Some(physical) = self.pods.copy(vuid).and_then(|ppod| Some(ppod.ours.as_ref()?.print.hash()))
+            && let (Some(physical), Some(case)) = (physical, self.pods.cases.get_mut(vuid))
         {
-            self.pods.case(vuid).pushed = Some((physical, after));
+            case.pushed = Some((physical, after));
         }
     }
 
     fn learn_ppod(&mut self, vuid: &Uid, call: &Call, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
-        if let Verb::Delete { grace } = call.verb {
-            self.pods.case(vuid).asked = Some(grace.unwrap_or(u32::MAX));
+        if let Verb::Delete { grace } = call.verb
+            && let Some(case) = self.pods.cases.get_mut(vuid).filter(|case| !case.claimants.is_empty())
+        {
+            case.asked = Some(grace.unwrap_or(u32::MAX));
         }
         let Ok(Some(row)) = PPod::decode(&answer.object, &self.origin) else {
             return self.learn_nothing(vuid, now, dirty);
@@ -77,16 +80,27 @@ impl Pair {
                     (case.name, case.taken) = (name, false);
                 });
             }
-            Verb::Get if !ours => {
-                tracing::warn!(pod = %call.target.name, "the physical pod does not point back to its virtual pod");
-                self.learn_nothing(vuid, now, dirty);
-            }
-            _ => self.put_ppod(row, |table, row| table.put_answer(row), dirty),
+            Verb::Get if !ours => self.learn_stranger(vuid, call, &row, now, dirty),
+            _ => self.put_ppod(row, None, dirty),
         }
     }
 
-    fn learn_refusal(&mut self, vuid: &Uid, side: Side, call: &Call, refusal: Refusal, dirty: &mut Dirty<Key>) {
-        match (refusal, side, &call.verb) {
+    /// The pod under the mapped name does not point back to this virtual pod.
+    fn learn_stranger(&mut self, vuid: &Uid, call: &Call, row: &PPod, now: Now, dirty: &mut Dirty<Key>) {
+        let Some(vpod) = self.pods.vpods.get(vuid) else { return };
+        let recorded = vpod.mapping.as_ref().and_then(|mapping| mapping.uid.as_ref());
+        if recorded == Some(&row.uid) && vpod.deleting.is_none() {
+            // The very pod we recorded, stripped of what marks it while nobody looked: not lost, and not ours to touch.
+            tracing::warn!(pod = %call.target.name, "the physical pod does not point back to its virtual pod any more");
+            return self.learn_nothing(vuid, now, dirty);
+        }
+        // Names are unique: where somebody else's pod stands, ours does not.
+        let existed = vpod.was_copied();
+        self.around(vuid, dirty, |pods| pods.case(vuid).ended = Some(Box::new(Ended { existed, last: None })));
+    }
+
+    fn learn_refusal(&mut self, vuid: &Uid, call: &Call, refusal: Refusal, now: Now, dirty: &mut Dirty<Key>) {
+        match (refusal, call.target.side, &call.verb) {
             (Refusal::Gone, Side::Virtual, Verb::Get) => {
                 self.around(vuid, dirty, |pods| pods.case(vuid).vpod_gone = true);
             }
@@ -99,13 +113,19 @@ impl Pair {
                 });
             }
             (Refusal::Exists, Side::Physical, Verb::Create(_)) => {
-                self.pods.case(vuid).taken = true;
-                dirty.mark(Key::Pod(vuid.clone()));
+                if let Some(case) = self.pods.cases.get_mut(vuid) {
+                    case.taken = true;
+                    dirty.mark(Key::Pod(vuid.clone()));
+                }
             }
             (refused @ (Refusal::Invalid(_) | Refusal::Denied(_)), Side::Physical, Verb::Create(_)) => {
                 let reason = "PhysicalClusterRefused";
                 let message = format!("the physical cluster refused the pod: {}", refused.message());
-                self.pods.case(vuid).refused = Some(Box::new(Verdict { reason, message }));
+                if let Some(case) = self.pods.cases.get_mut(vuid) {
+                    case.refused = Some(Box::new(Verdict { reason, message }));
+                }
+                // Perhaps something it stands on is gone.
+                self.grounds.doubt(now, dirty);
             }
             // Not what we looked at, or no answer: the watch brings the truth, the plan is made anew.
             _ => {}
@@ -114,9 +134,10 @@ impl Pair {
 
     /// Asking again at once would tell us the same.
     fn learn_nothing(&mut self, vuid: &Uid, now: Now, dirty: &mut Dirty<Key>) {
-        self.pods.case(vuid).looked = Some(now.steady);
-        self.pods.drop_finished(vuid);
-        dirty.mark(Key::Pod(vuid.clone()));
+        if let Some(case) = self.pods.cases.get_mut(vuid) {
+            case.looked = Some(now.steady);
+            dirty.mark(Key::Pod(vuid.clone()));
+        }
     }
 
     fn verdict_of(&self, vpod: &VPod) -> Option<Verdict> {

@@ -1,1 +1,375 @@
+//! Plans for pods, one sentence at a time.
 
+use serde_json::{Value, json};
+use tapestry_api::keys;
+use tapestry_cluster::{Answer, Refusal, Side, Uid, Verb};
+use tapestry_engine::Plan;
+
+use super::print::Print;
+use super::row::{PPod, VPod};
+use crate::pair::Key;
+use crate::scene::{Scene, created, mapped, merge, vpod};
+
+fn key(pod: &str) -> Key {
+    Key::Pod(Uid::new(format!("v-{pod}")))
+}
+
+/// A scene with a running pod `web` that is known on both sides; returns both objects.
+fn running(scene: &mut Scene) -> (Value, Value) {
+    scene.see_vpod(&vpod("web"));
+    let map = scene.call(&key("web"));
+    let name = map.body().unwrap()["metadata"]["annotations"][keys::PHYSICAL_POD_NAME].as_str().unwrap().to_owned();
+    scene.see_vpod(&mapped(vpod("web"), &name, None));
+    let create = scene.call(&key("web"));
+    let mut ppod = created(&create);
+    merge(
+        &mut ppod,
+        json!({"spec": {"nodeName": "n1"}, "status": {"phase": "Running", "podIP": "10.0.0.1",
+        "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"}]}}),
+    );
+    scene.see_ppod(&ppod);
+    let uid = ppod["metadata"]["uid"].as_str().unwrap();
+    let mut up = mapped(vpod("web"), &name, Some(uid));
+    merge(
+        &mut up,
+        json!({"status": {"phase": "Running", "podIP": "10.0.0.1",
+        "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"}]}}),
+    );
+    (up, ppod)
+}
+
+fn deleted(mut object: Value, grace: u32) -> Value {
+    object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:01:00Z");
+    object["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
+    object
+}
+
+#[test]
+fn a_pod_is_mapped_then_copied_then_its_status_comes_up_with_the_uid_and_then_it_rests() {
+    let mut scene = Scene::new();
+    scene.see_vpod(&vpod("web"));
+    let map = scene.call(&key("web"));
+    assert_eq!((map.why, map.target.side), ("Map", Side::Virtual));
+    assert!(map.target.uid.is_some() && map.target.rv.is_some(), "two leaders must not choose two names");
+    let (up, ppod) = running(&mut scene);
+    let status = scene.call(&key("web"));
+    let body = status.body().unwrap();
+    assert_eq!(status.why, "Status");
+    assert_eq!(body["metadata"]["uid"], "v-web");
+    assert_eq!(body["metadata"]["annotations"][keys::PHYSICAL_POD_UID], ppod["metadata"]["uid"]);
+    assert_eq!(body["status"]["phase"], "Running");
+    scene.see_vpod(&up);
+    assert_eq!(scene.plan(&key("web")), Plan::Rest);
+}
+
+#[test]
+fn law_07_the_copy_carries_fields_that_no_type_of_ours_knows() {
+    let mut scene = Scene::new();
+    let mut odd = vpod("web");
+    merge(&mut odd, json!({"spec": {"aFieldOfTomorrow": {"deep": [1, 0.1, {"x": null}]}}}));
+    scene.see_vpod(&mapped(odd, "web-x", None));
+    let create = scene.call(&key("web"));
+    assert_eq!(created(&create)["spec"]["aFieldOfTomorrow"], json!({"deep": [1, 0.1, {"x": null}]}));
+}
+
+#[test]
+fn law_06_the_copy_carries_our_origin_and_points_back() {
+    let mut scene = Scene::new();
+    let (_, ppod) = running(&mut scene);
+    let labels = &ppod["metadata"]["labels"];
+    assert_eq!(labels[keys::MANAGED_BY], keys::MANAGED_BY_TAPESTRY);
+    assert_eq!(labels[keys::ORIGIN], *scene.pair.origin.label);
+    let annotations = &ppod["metadata"]["annotations"];
+    assert_eq!(annotations[keys::ORIGIN], *scene.pair.origin.full);
+    assert_eq!(annotations[keys::VIRTUAL_POD_UID], "v-web");
+}
+
+#[test]
+fn law_09_what_does_not_fit_stays_outside_and_says_why_until_there_is_room() {
+    let mut scene = Scene::new();
+    for pod in ["a", "b", "c", "d", "e"] {
+        scene.see_vpod(&vpod(pod));
+    }
+    for pod in ["a", "b", "c", "d"] {
+        assert_eq!(scene.call(&key(pod)).why, "Map", "{pod}");
+    }
+    let refuse = scene.call(&key("e"));
+    let condition = &refuse.body().unwrap()["status"]["conditions"][0];
+    assert_eq!(
+        (refuse.why, &condition["reason"], &condition["status"]),
+        ("Refuse", &json!("OutOfLease"), &json!("False"))
+    );
+    // Written once, not again and again.
+    let mut told = vpod("e");
+    merge(&mut told, json!({"status": {"conditions": [condition]}}));
+    scene.see_vpod(&told);
+    assert_eq!(scene.plan(&key("e")), Plan::Rest);
+    // One of the others ends.
+    let mut done = vpod("a");
+    done["status"]["phase"] = json!("Succeeded");
+    scene.see_vpod(&done);
+    assert_eq!(scene.call(&key("e")).why, "Map");
+}
+
+#[test]
+fn law_09_a_mapping_that_somebody_wrote_admits_nothing() {
+    let mut scene = Scene::new();
+    let mut big = mapped(vpod("big"), "big-x", None);
+    merge(&mut big, json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "5"}}}]}}));
+    scene.see_vpod(&big);
+    assert_eq!(scene.call(&key("big")).why, "Refuse");
+}
+
+#[test]
+fn law_05_a_mapping_into_another_namespace_is_replaced_and_never_followed() {
+    let mut scene = Scene::new();
+    let mut forged = mapped(vpod("web"), "etcd-0", None);
+    forged["metadata"]["annotations"][keys::PHYSICAL_POD_NAMESPACE] = json!("kube-system");
+    scene.see_vpod(&forged);
+    let map = scene.call(&key("web"));
+    assert_eq!(map.body().unwrap()["metadata"]["annotations"][keys::PHYSICAL_POD_NAMESPACE], "mount");
+    // And when such a pod is deleted, it is released without a look at what it points to.
+    scene.see_vpod(&deleted(forged, 30));
+    assert_eq!(scene.call(&key("web")).why, "Release");
+}
+
+#[test]
+fn a_name_that_a_stranger_has_is_given_up_for_another_one() {
+    let mut scene = Scene::new();
+    scene.see_vpod(&mapped(vpod("web"), "web-taken", None));
+    scene.refuse(&key("web"), Refusal::Exists);
+    let look = scene.call(&key("web"));
+    assert_eq!((look.why, &look.verb), ("LookForCopy", &Verb::Get));
+    let stranger =
+        json!({"metadata": {"name": "web-taken", "namespace": "mount", "uid": "s"}, "spec": {"containers": []}});
+    let object = scene.stamp(stranger);
+    scene.settle(&key("web"), &look, Ok(Answer { object }));
+    let map = scene.call(&key("web"));
+    assert_eq!(map.why, "Map");
+    assert_ne!(map.body().unwrap()["metadata"]["annotations"][keys::PHYSICAL_POD_NAME], "web-taken");
+}
+
+#[test]
+fn a_name_that_our_own_copy_has_is_success() {
+    let mut scene = Scene::new();
+    scene.see_vpod(&mapped(vpod("web"), "web-x", None));
+    let create = scene.call(&key("web"));
+    scene.refuse(&key("web"), Refusal::Exists);
+    let look = scene.call(&key("web"));
+    let object = scene.stamp(created(&create));
+    scene.settle(&key("web"), &look, Ok(Answer { object }));
+    assert_eq!(scene.plan(&key("web")), Plan::Rest);
+}
+
+#[test]
+fn deletion_goes_down_with_its_grace_and_again_when_it_shrinks() {
+    let mut scene = Scene::new();
+    let (up, ppod) = running(&mut scene);
+    scene.see_vpod(&deleted(up.clone(), 30));
+    let delete = scene.call(&key("web"));
+    assert_eq!(delete.verb, Verb::Delete { grace: Some(30) });
+    assert_eq!(delete.target.uid, Some(Uid::new(ppod["metadata"]["uid"].as_str().unwrap())));
+    scene.see_ppod(&deleted(ppod.clone(), 30));
+    assert_eq!(scene.plan(&key("web")), Plan::Rest);
+    scene.see_vpod(&deleted(up, 5));
+    assert_eq!(scene.call(&key("web")).verb, Verb::Delete { grace: Some(5) });
+}
+
+#[test]
+fn a_deleted_pod_gets_its_terminal_status_before_it_is_released() {
+    let mut scene = Scene::new();
+    let (up, mut ppod) = running(&mut scene);
+    scene.see_vpod(&deleted(up.clone(), 30));
+    ppod["status"]["phase"] = json!("Succeeded");
+    scene.lose_ppod(&deleted(ppod, 30), true);
+    let finish = scene.call(&key("web"));
+    assert_eq!((finish.why, &finish.body().unwrap()["status"]["phase"]), ("Finish", &json!("Succeeded")));
+    let mut finished = deleted(up, 30);
+    finished["status"]["phase"] = json!("Succeeded");
+    scene.see_vpod(&finished);
+    let release = scene.call(&key("web"));
+    assert_eq!((release.why, &release.verb), ("Release", &Verb::Delete { grace: Some(0) }));
+    assert!(release.target.uid.is_some());
+    // With a finalizer of somebody else's it stays, and there is nothing more for us to do.
+    finished["metadata"]["deletionGracePeriodSeconds"] = json!(0);
+    scene.see_vpod(&finished);
+    assert_eq!(scene.plan(&key("web")), Plan::Rest);
+}
+
+#[test]
+fn law_01_a_copy_that_is_out_of_sight_is_looked_for_and_lost_only_when_the_server_says_so() {
+    let mut scene = Scene::new();
+    let (up, ppod) = running(&mut scene);
+    scene.see_vpod(&up);
+    scene.lose_ppod(&ppod, false);
+    let look = scene.call(&key("web"));
+    assert_eq!((look.why, &look.verb), ("LookForCopy", &Verb::Get));
+    for proves_nothing in
+        [Refusal::Unknown(String::new()), Refusal::Replaced, Refusal::Later(std::time::Duration::ZERO)]
+    {
+        scene.settle(&key("web"), &look, Err(proves_nothing));
+        assert_eq!(scene.call(&key("web")).why, "LookForCopy");
+    }
+    scene.settle(&key("web"), &look, Err(Refusal::Gone));
+    let lost = scene.call(&key("web"));
+    assert_eq!((lost.why, &lost.body().unwrap()["status"]["reason"]), ("PhysicalPodLost", &json!("PhysicalPodLost")));
+}
+
+#[test]
+fn law_01_a_copy_is_deleted_only_when_the_server_says_that_its_pod_is_gone() {
+    let mut scene = Scene::new();
+    let (_, ppod) = running(&mut scene);
+    let mut fresh = Scene::new();
+    fresh.see_ppod(&ppod);
+    let look = fresh.call(&key("web"));
+    assert_eq!((look.why, look.target.side, &look.verb), ("LookForVirtualPod", Side::Virtual, &Verb::Get));
+    fresh.settle(&key("web"), &look, Err(Refusal::Unknown("timeout".to_owned())));
+    assert_eq!(fresh.call(&key("web")).verb, Verb::Get);
+    fresh.settle(&key("web"), &look, Err(Refusal::Gone));
+    let delete = fresh.call(&key("web"));
+    assert_eq!((delete.why, delete.target.side), ("VirtualPodGone", Side::Physical));
+    assert!(delete.target.uid.is_some());
+}
+
+#[test]
+fn law_01_a_pod_that_has_another_uid_by_now_is_gone() {
+    let mut scene = Scene::new();
+    let (_, ppod) = running(&mut scene);
+    let mut fresh = Scene::new();
+    fresh.see_ppod(&ppod);
+    let look = fresh.call(&key("web"));
+    let mut successor = vpod("web");
+    successor["metadata"]["uid"] = json!("another");
+    let object = fresh.stamp(successor);
+    fresh.settle(&key("web"), &look, Ok(Answer { object }));
+    assert_eq!(fresh.call(&key("web")).why, "VirtualPodGone");
+}
+
+#[test]
+fn law_01_nothing_is_planned_for_pods_while_a_cluster_is_silent_or_another_one() {
+    use tapestry_cluster::probe::Connection;
+    for connection in [Connection::Down("refused".to_owned()), Connection::Up(Uid::new("somebody-else"))] {
+        let mut scene = Scene::new();
+        let (up, ppod) = running(&mut scene);
+        scene.see_vpod(&deleted(up, 30));
+        scene.see(crate::pair::Seen::Connection(Side::Physical, connection));
+        assert_eq!(scene.plan(&key("web")), Plan::Rest);
+        scene.lose_ppod(&ppod, true);
+        assert_eq!(scene.plan(&key("web")), Plan::Rest);
+    }
+}
+
+#[test]
+fn a_finished_pod_whose_copy_was_collected_stays_as_it_ended() {
+    let mut scene = Scene::new();
+    let (mut up, ppod) = running(&mut scene);
+    up["status"]["phase"] = json!("Succeeded");
+    scene.see_vpod(&up);
+    scene.lose_ppod(&ppod, true);
+    assert_eq!(scene.plan(&key("web")), Plan::Rest);
+}
+
+#[test]
+fn labels_taken_from_a_running_copy_are_put_back() {
+    let mut scene = Scene::new();
+    let (up, mut ppod) = running(&mut scene);
+    scene.see_vpod(&up);
+    ppod["metadata"]["labels"] = json!({});
+    scene.see_ppod(&ppod);
+    assert_eq!(scene.call(&key("web")).why, "MendLabels");
+    // Even everything that says it is ours: it is the same object.
+    ppod["metadata"]["annotations"] = json!({});
+    scene.see_ppod(&ppod);
+    let mend = scene.call(&key("web"));
+    assert_eq!(mend.why, "MendLabels");
+    assert_eq!(mend.body().unwrap()["metadata"]["annotations"][keys::VIRTUAL_POD_UID], "v-web");
+}
+
+#[test]
+fn a_copy_that_somebody_deletes_takes_its_pod_out_of_service_at_once() {
+    let mut scene = Scene::new();
+    let (up, ppod) = running(&mut scene);
+    scene.see_vpod(&up);
+    scene.see_ppod(&deleted(ppod, 30));
+    let status = scene.call(&key("web"));
+    let conditions = status.body().unwrap()["status"]["conditions"].clone();
+    let says =
+        |kind: &str| conditions.as_array().unwrap().iter().find(|c| c["type"] == kind).unwrap()["status"].clone();
+    assert_eq!((says("Ready"), says("DisruptionTarget")), (json!("False"), json!("True")));
+}
+
+#[test]
+fn law_04_a_field_that_the_virtual_server_drops_is_not_pushed_for_ever() {
+    let mut scene = Scene::new();
+    let (mut up, mut ppod) = running(&mut scene);
+    ppod["status"]["hostIP"] = json!("1.2.3.4");
+    scene.see_ppod(&ppod);
+    let status = scene.call(&key("web"));
+    // The answer lacks hostIP: an older server that does not know the field.
+    let object = scene.stamp(up.clone());
+    scene.settle(&key("web"), &status, Ok(Answer { object }));
+    assert_eq!(scene.plan(&key("web")), Plan::Rest);
+    // But when somebody changes the virtual status, ours is written again.
+    merge(&mut up, json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}));
+    scene.see_vpod(&up);
+    assert_eq!(scene.call(&key("web")).why, "Status");
+}
+
+#[test]
+fn law_03_foreign_conditions_do_not_make_us_write_and_ours_that_went_are_removed() {
+    let with = |conditions: Value| {
+        Print::read(&json!({"phase": "Running", "conditions": conditions}).to_string(), None).unwrap()
+    };
+    let physical = with(json!([{"type": "Ready", "status": "True"}]));
+    let foreign = with(json!([{"type": "Ready", "status": "True"}, {"type": "example.com/Gate", "status": "True"}]));
+    let containers = super::print::Containers::default();
+    assert!(foreign.agrees_with(&physical, &containers, super::print::Disrupted::No));
+    let stale = with(json!([{"type": "Ready", "status": "True"}, {"type": "PodResizePending", "status": "True"}]));
+    assert!(!stale.agrees_with(&physical, &containers, super::print::Disrupted::No));
+}
+
+#[test]
+fn pods_that_name_what_we_do_not_carry_yet_are_refused_with_words() {
+    let mut scene = Scene::new();
+    let mut needy = vpod("web");
+    merge(&mut needy, json!({"spec": {"volumes": [{"name": "v", "configMap": {"name": "settings"}}]}}));
+    scene.see_vpod(&needy);
+    let refuse = scene.call(&key("web"));
+    let condition = &refuse.body().unwrap()["status"]["conditions"][0];
+    assert_eq!(condition["reason"], "DependentUnsupported");
+    assert!(condition["message"].as_str().unwrap().contains("settings"), "{condition}");
+}
+
+#[test]
+fn pods_of_excluded_namespaces_and_of_daemon_sets_are_left_alone() {
+    let mut scene = Scene::new();
+    let mut daemon = vpod("d");
+    daemon["metadata"]["ownerReferences"] = json!([{"kind": "DaemonSet"}]);
+    scene.see_vpod(&daemon);
+    assert_eq!(scene.plan(&key("d")), Plan::Rest);
+    let mut system = vpod("s");
+    system["metadata"]["namespace"] = json!("kube-system");
+    scene.see_vpod(&system);
+    assert_eq!(scene.call(&key("s")).body().unwrap()["status"]["conditions"][0]["reason"], "NamespaceExcluded");
+    // Deleting them needs nobody's copy.
+    scene.see_vpod(&deleted(daemon, 30));
+    assert_eq!(scene.call(&key("d")).why, "Release");
+}
+
+#[test]
+fn law_11_rows_are_small() {
+    assert!(size_of::<VPod>() <= 320, "{}", size_of::<VPod>());
+    assert!(size_of::<PPod>() <= 104, "{}", size_of::<PPod>());
+    assert!(size_of::<super::row::Copy>() <= 240, "{}", size_of::<super::row::Copy>());
+    assert!(size_of::<super::Case>() <= 256, "{}", size_of::<super::Case>());
+}
+
+#[test]
+fn law_11_raw_json_is_kept_only_while_it_is_needed() {
+    let mut scene = Scene::new();
+    let (up, ppod) = running(&mut scene);
+    let uid = Uid::new(ppod["metadata"]["uid"].as_str().unwrap());
+    scene.see_vpod(&up);
+    assert!(scene.pair.pods.vpods.get(&Uid::new("v-web")).unwrap().raw.is_none());
+    assert!(scene.pair.pods.ppods.get(&uid).unwrap().ours.as_ref().unwrap().status.is_none());
+}

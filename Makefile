@@ -1,0 +1,225 @@
+# The front door. `make` lists what there is.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.ONESHELL:
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+
+ifeq ($(filter oneshell,$(.FEATURES)),)
+$(error this Makefile needs GNU make 3.82 or newer)
+endif
+
+# ---- settings: `make VARIABLE=value`, or the environment ----
+
+# All that is built lives outside the clone: clones share it, and `git clean` costs nothing.
+override TAPESTRY_CACHE := $(or $(TAPESTRY_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tapestry)
+override CARGO_TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(TAPESTRY_CACHE)/target)
+# Gigabytes. Above this `make test` starts cargo's folder anew; a fresh debug build takes about 2.
+CACHE_LIMIT ?= 15
+# End-to-end tests that run at the same time: more starve the control planes, and leases expire.
+E2E_THREADS ?= 2
+# Part of the name of the end-to-end tests to run; empty: all.
+E2E ?=
+# `make demo DEMO=check` asserts what it shows, and ends.
+DEMO ?=
+# Arguments of the benchmark.
+BENCH ?=
+SOAK_BENCH ?= --pods 5000
+SOAK_SCHEDULES ?= 200000
+
+ifeq ($(filter /%,$(firstword $(TAPESTRY_CACHE))),)
+$(error TAPESTRY_CACHE must be an absolute path, not '$(TAPESTRY_CACHE)')
+endif
+export TAPESTRY_CACHE CARGO_TARGET_DIR
+
+# ---- words used below ----
+
+# What runs on no cluster at all; every other file in crates/*/tests runs on real control planes.
+in_memory := objects world
+tests := $(basename $(notdir $(wildcard crates/*/tests/*.rs)))
+unit_tests := $(addprefix --test ,$(filter $(in_memory),$(tests)))
+cluster_tests := $(addprefix --test ,$(filter-out $(in_memory),$(tests)))
+
+debug := $(CARGO_TARGET_DIR)/debug
+release := $(CARGO_TARGET_DIR)/release
+times := $(CARGO_TARGET_DIR)/e2e-times.txt
+
+bold := $(if $(MAKE_TERMOUT),$(shell printf '\033[1m'))
+plain := $(if $(MAKE_TERMOUT),$(shell printf '\033[0m'))
+heading = printf '\n$(bold)== %s$(plain)\n' "$(1)"
+
+# Called alone, a step first makes what it needs; `make test` walks through all steps in order and says WALK=1.
+alone = $(if $(WALK),,$(1))
+
+# ---- what people call ----
+
+.PHONY: help
+help: ## list what there is
+	@echo 'Tapestry: make TARGET'
+	echo
+	sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-14s %s\n' "$$name" "$$text"; done
+	echo
+	echo 'Caches: $(TAPESTRY_CACHE) (set TAPESTRY_CACHE to move them)'
+
+.PHONY: build
+build: $(call alone,need-rust) ## everything, with debug information: tapestry, testbed, tests
+	@$(call heading,build)
+	# Always --workspace, never --package: cargo then picks one set of features, and no later step compiles a crate again.
+	cargo build --workspace --all-targets
+	echo 'built $(debug)/tapestry'
+
+.PHONY: demo
+demo: $(call alone,build testbed) ## lend two clusters to a third on this machine, and watch (DEMO=check: assert and end)
+	@$(call heading,demo)
+	# The debug build on purpose: it is there already, a release build takes minutes more.
+	'$(debug)/testbed' demo --tapestry '$(debug)/tapestry' $(if $(filter check,$(DEMO)),--check)
+
+.PHONY: test
+checks := prune fmt clippy build generated test-unit docs testbed test-e2e demo-check
+test: ## all that CI checks, fastest first
+	@$(MAKE) --keep-going need-rust need-go
+	summary=
+	for check in $(checks); do
+	  start=$$SECONDS
+	  $(MAKE) $$check WALK=1 || { $(call heading,FAILED after $${SECONDS} s: make $$check); exit 1; }
+	  summary+=$$(printf '%6d s  %s' $$((SECONDS - start)) $$check)$$'\n'
+	done
+	if [ -s '$(times)' ]; then
+	  $(call heading,the ten slowest end-to-end tests)
+	  LC_ALL=C sort -rn '$(times)' | sed -n 1,10p | while read -r seconds name; do printf '%6s s  %s\n' "$$seconds" "$$name"; done
+	fi
+	$(call heading,all checks passed in $$SECONDS s)
+	printf '%s' "$$summary"
+
+.PHONY: test-unit
+test-unit: $(call alone,need-rust) ## unit and property tests and World, no cluster: seconds
+	@$(call heading,unit tests)
+	# Crates without tests of a sort need no word.
+	cargo test --workspace --lib --bins $(unit_tests) --quiet | sed '/^$$/d; /^running 0 tests$$/d; /^test result: ok\. 0 passed/d'
+
+.PHONY: test-e2e
+test-e2e: $(call alone,build testbed) ## tests on real control planes (E2E=part of a name: only those)
+	@$(call heading,tests on real control planes)
+	# Nothing is compiled beside this run: a starved control plane loses its leases, and tests fail for no fault of theirs.
+	rm -f '$(times)'
+	cargo test --workspace $(cluster_tests) --no-fail-fast -- --test-threads=$(E2E_THREADS) $(E2E)
+
+.PHONY: testbed
+testbed: $(call alone,need-go) ## build etcd, the Kubernetes control plane and kwok for the tests, once (7 minutes)
+	@$(call heading,test control planes)
+	testbed/build
+
+.PHONY: bench
+bench: release testbed ## measure the release build on real control planes (BENCH=arguments)
+	@$(call heading,bench)
+	'$(release)/bench' $(BENCH)
+
+.PHONY: soak
+soak: release testbed ## what takes long: 200 000 schedules in World, a burst of 5 000 pods
+	@$(call heading,$(SOAK_SCHEDULES) schedules in World)
+	TAPESTRY_WORLD_SCHEDULES=$(SOAK_SCHEDULES) cargo test --release --workspace --test world
+	$(call heading,bench $(SOAK_BENCH))
+	'$(release)/bench' $(SOAK_BENCH)
+
+.PHONY: crds
+crds: need-rust ## write deploy/crds from the Rust types
+	@cargo build --quiet --workspace --bin crds
+	'$(debug)/crds' deploy/crds
+
+.PHONY: release
+release: need-rust ## the optimised binaries
+	@$(call heading,release build)
+	cargo build --workspace --bins --release
+
+.PHONY: fmt
+fmt: $(call alone,need-rust) ## check the formatting (cargo fmt repairs it)
+	@$(call heading,formatting)
+	cargo fmt --all --check || { echo 'run: cargo fmt'; exit 1; }
+
+.PHONY: clippy
+clippy: $(call alone,need-rust) ## lint everything, warnings are errors
+	@$(call heading,clippy)
+	# The first step that compiles also refuses a Cargo.lock that does not fit.
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+.PHONY: docs
+docs: $(call alone,need-rust) ## build the API documentation, warnings are errors, and run its examples
+	@$(call heading,API documentation)
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+	cargo test --workspace --doc --quiet | sed '/^$$/d; /^running 0 tests$$/d; /^test result: ok\. 0 passed/d'
+
+.PHONY: deny
+deny: need-rust ## check licences, duplicates and advisories of all dependencies (needs cargo-deny)
+	@cargo deny --version >/dev/null 2>&1 || { echo 'cargo-deny is missing. Install it: cargo install --locked cargo-deny'; exit 1; }
+	cargo deny check
+
+.PHONY: clean
+clean: need-rust ## remove what cargo built (the test control planes stay)
+	@cargo clean
+
+# ---- what the above is made of ----
+
+.PHONY: generated
+generated: $(call alone,build)
+	@$(call heading,generated files)
+	'$(debug)/crds' --check deploy/crds && echo 'up to date'
+
+.PHONY: demo-check
+demo-check:
+	@$(MAKE) demo DEMO=check
+
+# Cargo never removes what no build needs any more. Only our own folder is pruned, never one that the user chose,
+# and cargo itself removes it. testbed/build prunes the test control planes.
+.PHONY: prune
+prune:
+	@folder='$(TAPESTRY_CACHE)/target'
+	[ "$$folder" = '$(CARGO_TARGET_DIR)' ] && [ -e "$$folder/CACHEDIR.TAG" ] || exit 0
+	$(call heading,prune $$folder)
+	# Executables that nobody has run or linked for two weeks: tests of code that has moved on.
+	find "$$folder" -mindepth 3 -maxdepth 3 -path '*/deps/*' -type f -executable -atime +14 -print -delete | wc -l | sed 's/$$/ old test binaries removed/'
+	size=$$(du -s --block-size=1G "$$folder" | cut -f1)
+	echo "$$size of at most $(CACHE_LIMIT) GB used"
+	if [ "$$size" -gt '$(CACHE_LIMIT)' ]; then cargo clean; fi
+
+.PHONY: need-rust
+need-rust:
+	@missing=0
+	lacks() { printf '%s\n' "$$1" "  what to do: $$2" >&2; missing=1; }
+	pinned=$$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
+	install="install rustup (https://rustup.rs), then run: rustup toolchain install $$pinned --profile minimal --component rustfmt --component clippy"
+	if ! command -v cargo >/dev/null; then
+	  lacks 'Rust is missing.' "$$install"
+	elif ! version=$$(rustc --version 2>/dev/null); then
+	  # rustup stands in for cargo and rustc, but has not got the toolchain that rust-toolchain.toml names.
+	  lacks "Rust $$pinned is not installed." "$${install#*then run: }"
+	else
+	  version=$${version#rustc }; version=$${version%% *}
+	  if [ "$$(printf '%s\n' "$$pinned" "$$version" | sort -V | sed -n 1p)" != "$$pinned" ]; then
+	    lacks "Rust $$version is too old: $$pinned or newer is needed." "$$install"
+	  elif [ "$$version" != "$$pinned" ]; then
+	    echo "note: Rust $$version, not the pinned $$pinned: formatting and lints may differ" >&2
+	  fi
+	  for tool in fmt clippy; do
+	    cargo $$tool --version >/dev/null 2>&1 || lacks "cargo $$tool is missing." "rustup component add rustfmt clippy (or your system's packages of these names)"
+	  done
+	fi
+	command -v "$${CC:-cc}" >/dev/null || lacks "A C compiler is missing ($${CC:-cc}): the TLS library needs one." 'install gcc or clang (Debian, Ubuntu: apt install build-essential; Fedora: dnf install gcc)'
+	exit $$missing
+
+.PHONY: need-go
+need-go:
+	@missing=0
+	lacks() { printf '%s\n' "$$1" "  what to do: $$2" >&2; missing=1; }
+	needed=$$(sed -n 's/^go //p' testbed/kube/*/go.mod | sort -V | tail -n 1)
+	if ! command -v go >/dev/null; then
+	  lacks "Go is missing: the test control planes are built from source." "install Go $$needed or newer (https://go.dev/doc/install)"
+	# Inside a module an older Go fetches the version it needs, unless it is told not to.
+	elif ! (cd testbed/kube/kubernetes && go version >/dev/null 2>&1); then
+	  lacks "$$(go env GOVERSION 2>/dev/null || echo Go) is too old: $$needed or newer is needed." 'install it (https://go.dev/doc/install), or set GOTOOLCHAIN=auto'
+	fi
+	for tool in flock sha256sum; do
+	  command -v $$tool >/dev/null || lacks "$$tool is missing." 'install util-linux and coreutils'
+	done
+	exit $$missing

@@ -1,0 +1,221 @@
+//! For tests of the plans: objects as JSON and a pair that has seen them. Small on purpose; World does the rest.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tapestry_api::keys;
+use tapestry_cluster::feed::{Change, Epoch};
+use tapestry_cluster::probe::Connection;
+use tapestry_cluster::{Answer, Call, Refusal, Side, Uid};
+use tapestry_engine::{Dirty, Model as _, Now, Plan};
+
+use crate::bindings::BindingRow;
+use crate::nodes::row::{PNode, VNode};
+use crate::origin::Origin;
+use crate::pair::{Key, Pair, Seen};
+use crate::pods::row::{PPod, VPod};
+use crate::policies::PolicyRow;
+
+pub(crate) const PREFIX: &str = "vnode-east-";
+
+/// A pair with its binding, one policy, one node of 4 CPU lent whole, everything listed and connected.
+pub(crate) struct Scene {
+    pub(crate) pair: Pair,
+    pub(crate) now: Now,
+    rv: u64,
+}
+
+impl Scene {
+    pub(crate) fn new() -> Self {
+        let mut scene = Self::empty();
+        scene.see_binding(json!({}));
+        scene.see_policy("all", json!({"cluster": "east"}));
+        scene.see_pnode(pnode("n1"));
+        for seen in [
+            Seen::VNode(Change::Listed(Epoch(1))),
+            Seen::PNode(Change::Listed(Epoch(1))),
+            Seen::VPod(Change::Listed(Epoch(1))),
+            Seen::PPod(Change::Listed(Epoch(1))),
+            Seen::Policy(Change::Listed(Epoch(1))),
+            Seen::Connection(Side::Virtual, Connection::Up(Uid::new("v-cluster"))),
+            Seen::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))),
+        ] {
+            scene.see(seen);
+        }
+        scene.do_all(&Key::Ground(crate::grounds::Ground::ServiceAccount));
+        scene.do_all(&Key::Ground(crate::grounds::Ground::PriorityClass));
+        scene.do_all(&Key::Node(name("n1")));
+        scene
+    }
+
+    /// A pair that has seen nothing.
+    pub(crate) fn empty() -> Self {
+        let origin = Origin::new("v-cluster", "b-uid", "east");
+        let mut count = 0u64;
+        let entropy = Box::new(move || {
+            count += 1;
+            count.to_be_bytes()
+        });
+        let now = Now { wall: "2026-01-01T00:00:00Z".parse().unwrap(), steady: std::time::Duration::from_secs(100) };
+        Self { pair: Pair::new(origin, "b-uid", "east", entropy), now, rv: 1 }
+    }
+
+    pub(crate) fn see(&mut self, seen: Seen) {
+        self.pair.observe(seen, self.now, &mut Dirty::default());
+    }
+
+    /// Gives the object the next version and returns its text.
+    pub(crate) fn stamp(&mut self, mut object: Value) -> Bytes {
+        self.rv += 1;
+        object["metadata"]["resourceVersion"] = json!(self.rv.to_string());
+        object.to_string().into()
+    }
+
+    pub(crate) fn see_binding(&mut self, spec: Value) {
+        let mut whole =
+            json!({"clusterID": "east", "secretRef": {"name": "s", "namespace": "t"}, "mountNamespace": "mount"});
+        merge(&mut whole, spec);
+        let object = json!({
+            "apiVersion": "cloud.tencent.com/v1beta1", "kind": "ClusterBinding", "metadata": {"name": "east", "uid": "b-uid"},
+            "spec": whole, "status": {"physicalClusterUID": "p-cluster", "virtualClusterUID": "v-cluster"},
+        });
+        let text = self.stamp(object);
+        let row = BindingRow::decode(&text).unwrap().unwrap();
+        self.see(Seen::Binding(Change::Put(row, Epoch(1))));
+    }
+
+    pub(crate) fn see_policy(&mut self, policy: &str, spec: Value) {
+        let object = json!({
+            "apiVersion": "cloud.tencent.com/v1beta1", "kind": "ResourceLeasingPolicy",
+            "metadata": {"name": policy, "uid": format!("uid-{policy}"), "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": spec,
+        });
+        let text = self.stamp(object);
+        let row = PolicyRow::decode(&text).unwrap().unwrap();
+        self.see(Seen::Policy(Change::Put(row, Epoch(1))));
+    }
+
+    pub(crate) fn see_pnode(&mut self, object: Value) {
+        let text = self.stamp(object);
+        self.see(Seen::PNode(Change::Put(PNode::decode(&text).unwrap().unwrap(), Epoch(1))));
+    }
+
+    pub(crate) fn see_vnode(&mut self, object: Value) {
+        let text = self.stamp(object);
+        self.see(Seen::VNode(Change::Put(VNode::decode(&text).unwrap().unwrap(), Epoch(1))));
+    }
+
+    pub(crate) fn see_vpod(&mut self, object: &Value) {
+        let text = self.stamp(object.clone());
+        self.see(Seen::VPod(Change::Put(VPod::decode(&text, PREFIX).unwrap().unwrap(), Epoch(1))));
+    }
+
+    pub(crate) fn see_ppod(&mut self, object: &Value) {
+        let text = self.stamp(object.clone());
+        let row = PPod::decode(&text, &self.pair.origin).unwrap().unwrap();
+        self.see(Seen::PPod(Change::Put(row, Epoch(1))));
+    }
+
+    pub(crate) fn lose_ppod(&mut self, object: &Value, proven: bool) {
+        let text = self.stamp(object.clone());
+        let row = PPod::decode(&text, &self.pair.origin).unwrap().unwrap();
+        self.see(Seen::PPod(Change::Gone { row, proven }));
+    }
+
+    pub(crate) fn plan(&self, key: &Key) -> Plan {
+        let plan = self.pair.plan(key, self.now);
+        assert_eq!(plan, self.pair.plan(key, self.now), "planning twice gives the same plan");
+        plan
+    }
+
+    /// The call that is planned.
+    pub(crate) fn call(&self, key: &Key) -> Call {
+        match self.plan(key) {
+            Plan::Do(call) => *call,
+            other => panic!("no call for {key:?} but {other:?}"),
+        }
+    }
+
+    pub(crate) fn settle(&mut self, key: &Key, call: &Call, done: Result<Answer, Refusal>) {
+        self.pair.settle(key, call, done, self.now, &mut Dirty::default());
+    }
+
+    pub(crate) fn refuse(&mut self, key: &Key, refusal: Refusal) {
+        let call = self.call(key);
+        self.settle(key, &call, Err(refusal));
+    }
+
+    /// Carries out creations until the key rests: what is read is missing, what is created is as asked.
+    fn do_all(&mut self, key: &Key) {
+        while let Plan::Do(call) = self.plan(key) {
+            let done = match &call.verb {
+                tapestry_cluster::Verb::Create(body) => {
+                    let mut object = body.clone();
+                    object["metadata"]["uid"] = json!(format!("uid-of-{}", call.target.name));
+                    Ok(Answer { object: self.stamp(object) })
+                }
+                tapestry_cluster::Verb::Get => Err(Refusal::Gone),
+                other => panic!("not expected here: {other:?}"),
+            };
+            self.settle(key, &call, done);
+        }
+    }
+}
+
+/// A ready node of 4 CPU, 8 GiB, 110 pods.
+pub(crate) fn pnode(node: &str) -> Value {
+    json!({
+        "metadata": {"name": node, "uid": format!("uid-{node}"), "labels": {"zone": "a"}},
+        "spec": {},
+        "status": {
+            "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"},
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}],
+            "nodeInfo": {"kubeletVersion": "v1.36.0"},
+        },
+    })
+}
+
+/// A pending virtual pod on the virtual node of `n1`, asking for one CPU.
+pub(crate) fn vpod(pod: &str) -> Value {
+    json!({
+        "metadata": {"name": pod, "namespace": "demo", "uid": format!("v-{pod}"), "generation": 1},
+        "spec": {
+            "nodeName": "vnode-east-n1",
+            "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}],
+        },
+        "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]},
+    })
+}
+
+/// What the physical cluster made of a create call.
+pub(crate) fn created(call: &Call) -> Value {
+    let tapestry_cluster::Verb::Create(body) = &call.verb else { panic!("not a create: {call}") };
+    let mut object = body.clone();
+    object["metadata"]["uid"] = json!(format!("p-{}", object["metadata"]["name"].as_str().unwrap()));
+    object["status"] = json!({"phase": "Pending"});
+    object
+}
+
+/// Sets the mapping annotations as our own patch would.
+pub(crate) fn mapped(mut vpod: Value, ppod: &str, uid: Option<&str>) -> Value {
+    let annotations = &mut vpod["metadata"]["annotations"];
+    annotations[keys::PHYSICAL_POD_NAMESPACE] = json!("mount");
+    annotations[keys::PHYSICAL_POD_NAME] = json!(ppod);
+    if let Some(uid) = uid {
+        annotations[keys::PHYSICAL_POD_UID] = json!(uid);
+    }
+    vpod
+}
+
+pub(crate) fn name(text: &str) -> tapestry_cluster::Name {
+    tapestry_cluster::Name::parse(text).unwrap()
+}
+
+pub(crate) fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from,
+    }
+}
