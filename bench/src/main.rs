@@ -1,1 +1,65 @@
-fn main() {}
+//! `bench`: how much of what the machine can do does the syncer leave to its users?
+//! Measures it and a bare client back to back on the same real control planes; must not judge from a debug build.
+//!
+//! | room | what stands there |
+//! |---|---|
+//! | `run` | `bench run`: which scenes, in which order |
+//! | `scene` | one load by one subject: raise pods, measure, clear them, measure |
+//! | `rest` | nothing happens for a minute; then the process starts anew among many pods |
+//! | `stage` | both clusters, and what stands in them before the first pod |
+//! | `subject` | the process under test: start, ready, CPU, memory, stop |
+//! | `bare` | `bench bare`: the client with the fewest writes and no safety |
+//! | `load` | makes and deletes virtual pods |
+//! | `eyes` | resuming watches on both sides that note when each pod was seen how |
+//! | `figures` | what was measured, as data |
+//! | `budget` | what the design allows |
+//! | `machine` | the computer, and where its time went |
+//! | `report` | tables, JSON, `RESULTS.md` |
+
+mod bare;
+mod budget;
+mod eyes;
+mod figures;
+mod load;
+mod machine;
+mod report;
+mod rest;
+mod run;
+mod scene;
+mod stage;
+mod subject;
+
+use clap::{Parser, Subcommand};
+
+/// Measures the syncer against a bare client, back to back on the same real control planes.
+#[derive(Parser)]
+#[command(name = "bench", version, args_conflicts_with_subcommands = true)]
+struct Args {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    #[command(flatten)]
+    run: run::Run,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Start clusters, measure, print (what `bench` alone does too)
+    Run(run::Run),
+    /// The client that the syncer is compared with; `run` starts it
+    Bare(bare::Bare),
+}
+
+fn main() -> anyhow::Result<()> {
+    // The one provider in the tree; without this the first TLS handshake would have to guess.
+    let installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    debug_assert!(installed.is_ok(), "nobody else installs a provider");
+    let Args { verb, run } = Args::parse();
+    // As many workers as the syncer has, so that the two are compared under the same conditions.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        match verb.unwrap_or(Verb::Run(run)) {
+            Verb::Run(run) => run.run().await,
+            Verb::Bare(bare) => bare.serve().await,
+        }
+    })
+}

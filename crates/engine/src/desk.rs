@@ -80,7 +80,10 @@ impl<M: Model> Desk<M> {
 
     /// Looks at every key again: on a timer, after a complete list.
     pub fn replan(&mut self) {
-        for key in self.model.keys() {
+        let mut keys = self.model.keys();
+        // Models keep hash maps, whose order is another one in each process; a run must be repeatable.
+        keys.sort_unstable();
+        for key in keys {
             self.touch(key);
         }
     }

@@ -120,7 +120,11 @@ impl<R: Row> Table<R> {
     /// Absence alone proves nothing (law 1), so what becomes of them is the caller's to say.
     pub fn listed(&mut self, epoch: Epoch) -> Vec<Uid> {
         self.listed = Some(epoch);
-        self.rows.iter().filter(|(_, entry)| entry.epoch < epoch).map(|(uid, _)| uid.clone()).collect()
+        let absent = self.rows.iter().filter(|(_, entry)| entry.epoch < epoch);
+        let mut absent: Vec<Uid> = absent.map(|(uid, _)| uid.clone()).collect();
+        // The order of a hash map is another one in each process; a run must be repeatable.
+        absent.sort_unstable();
+        absent
     }
 }
 

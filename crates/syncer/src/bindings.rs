@@ -27,7 +27,6 @@ pub struct BindingRow {
 /// The binding in force.
 pub(crate) struct Bound {
     pub(crate) binding: Binding,
-    pub(crate) mount: Name,
     row: BindingRow,
 }
 
@@ -92,15 +91,11 @@ impl Pair {
         if row.uid.as_str() != &*self.binding_uid || self.bound.as_ref().is_some_and(|bound| bound.row.rv > row.rv) {
             return;
         }
-        let mount = row.parsed.as_ref().ok().and_then(|binding| Name::parse(&binding.mount_namespace).ok());
         let before = self.bound.take().map(|bound| (bound.binding, bound.row.deleting));
         if let Err(invalid) = &row.parsed {
             tracing::warn!(binding = %row.name, %invalid, "the binding is invalid: nothing is planned");
         }
-        self.bound = match (row.parsed.clone(), mount) {
-            (Ok(binding), Some(mount)) => Some(Bound { binding, mount, row }),
-            _ => None,
-        };
+        self.bound = row.parsed.clone().ok().map(|binding| Bound { binding, row });
         let after = self.bound.as_ref().map(|bound| (&bound.binding, bound.row.deleting));
         if before.as_ref().map(|(binding, deleting)| (binding, *deleting)) != after {
             self.grounds.reset();

@@ -78,7 +78,7 @@ impl Pair {
             Ground::ServiceAccount => {
                 let Ok(name) = Name::parse(keys::POD_SERVICE_ACCOUNT) else { return Plan::Rest };
                 let body = json!({"automountServiceAccountToken": false});
-                (Target::namespaced(Side::Physical, &kind::SERVICE_ACCOUNT, bound.mount.clone(), name), body)
+                (Target::namespaced(Side::Physical, &kind::SERVICE_ACCOUNT, self.home.mount.clone(), name), body)
             }
             Ground::PriorityClass => {
                 let Ok(name) = Name::parse(&bound.binding.priority_class) else { return Plan::Rest };

@@ -81,6 +81,11 @@ impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
     }
 }
 
+/// A hash that is the same in every process: to spread or to name things, never to compare contents.
+pub(crate) fn stable_hash(content: impl Hash) -> u64 {
+    foldhash::quality::FixedState::default().hash_one(content)
+}
+
 /// A keyed 64-bit hash: the key is drawn once per process, so that nobody can make two contents look equal.
 pub(crate) fn fingerprint(content: impl Hash) -> u64 {
     static KEY: LazyLock<foldhash::quality::RandomState> = LazyLock::new(Default::default);

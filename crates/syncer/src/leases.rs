@@ -11,7 +11,7 @@ use serde_json::json;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Uid, Verb, kind};
 use tapestry_engine::{Dirty, Now, Plan};
 
-use crate::json::fingerprint;
+use crate::json::stable_hash;
 use crate::pair::{Key, Pair};
 
 /// How often.
@@ -82,7 +82,7 @@ impl Pair {
                     _ if !matches!(call.verb, Verb::Create(_)) && age(renewed, now) > OLD => Duration::ZERO,
                     // From the first renewal on they are spread evenly, and stay so.
                     _ => RENEW_EVERY
-                        .mul_f64(f64::from(u16::try_from(fingerprint(vnode.as_str()) % 1000).unwrap_or(0)) / 1000.0),
+                        .mul_f64(f64::from(u16::try_from(stable_hash(vnode.as_str()) % 1000).unwrap_or(0)) / 1000.0),
                 };
                 State::Held { uid, renew_at: now.steady + wait }
             }),

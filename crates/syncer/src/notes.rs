@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tapestry_cluster::{Call, Name, Side, Target, Verb, kind};
 use tapestry_engine::{Dirty, Now, Plan};
 
-use crate::json::fingerprint;
+use crate::json::stable_hash;
 use crate::pair::{Key, Pair};
 use crate::pods::row::VPod;
 
@@ -30,7 +30,7 @@ const LIMIT: usize = 256;
 impl Note {
     /// A warning about a virtual pod.
     pub(crate) fn about_vpod(vpod: &VPod, reason: &str, message: &str, now: Now) -> Option<Self> {
-        let unique = fingerprint((vpod.uid.as_str(), reason, now.wall.as_nanosecond()));
+        let unique = stable_hash((vpod.uid.as_str(), reason, now.wall.as_nanosecond()));
         // Event names are the object's, cut so that the suffix fits into 253 characters.
         let base: String = vpod.name.as_str().chars().take(236).collect();
         let name = Name::parse(&format!("{base}.{unique:016x}")).ok()?;

@@ -2,6 +2,8 @@
 //! Nothing without it is ever touched (law 6).
 
 use tapestry_api::keys;
+use tapestry_cluster::Name;
+use tapestry_cluster::object::BadName;
 use tapestry_domain::names;
 
 /// One virtual cluster and one of its bindings.
@@ -13,6 +15,22 @@ pub struct Origin {
     pub label: Box<str>,
     /// Label: name of the binding.
     pub binding_label: Box<str>,
+}
+
+/// Where a binding's objects are: known at the start, immutable for its life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Home {
+    /// All names of our virtual nodes start like this.
+    pub vnode_prefix: Box<str>,
+    /// The physical namespace of all copies.
+    pub mount: Name,
+}
+
+impl Home {
+    /// The home of this binding's objects.
+    pub fn new(cluster_id: &str, mount_namespace: &str) -> Result<Self, BadName> {
+        Ok(Self { vnode_prefix: format!("vnode-{cluster_id}-").into(), mount: Name::parse(mount_namespace)? })
+    }
 }
 
 impl Origin {

@@ -12,7 +12,7 @@ use crate::leases::Leases;
 use crate::nodes::Nodes;
 use crate::nodes::row::{PNode, VNode};
 use crate::notes::Notes;
-use crate::origin::Origin;
+use crate::origin::{Home, Origin};
 use crate::pods::row::{PPod, VPod};
 use crate::pods::{Entropy, Pods};
 use crate::policies::{Policies, PolicyRow};
@@ -57,8 +57,7 @@ pub enum Seen {
 pub struct Pair {
     pub(crate) origin: Origin,
     pub(crate) binding_uid: Box<str>,
-    /// All our virtual nodes' names start like this.
-    pub(crate) vnode_prefix: Box<str>,
+    pub(crate) home: Home,
     pub(crate) bound: Option<Bound>,
     connections: [Connection; 2],
     /// Who each cluster last said it is, kept while it is silent.
@@ -74,11 +73,11 @@ pub struct Pair {
 impl Pair {
     /// A syncer that knows nothing yet but who it is.
     #[must_use]
-    pub fn new(origin: Origin, binding_uid: &str, cluster_id: &str, entropy: Entropy) -> Self {
+    pub fn new(origin: Origin, home: Home, binding_uid: &str, entropy: Entropy) -> Self {
         Self {
             origin,
             binding_uid: binding_uid.into(),
-            vnode_prefix: vnode_prefix(cluster_id).into(),
+            home,
             bound: None,
             connections: [Connection::Unknown, Connection::Unknown],
             identities: [None, None],
@@ -104,12 +103,6 @@ impl Pair {
     pub fn ready(&self) -> bool {
         self.working().is_some()
     }
-}
-
-/// How the names of a cluster's virtual nodes start.
-#[must_use]
-pub fn vnode_prefix(cluster_id: &str) -> String {
-    format!("vnode-{cluster_id}-")
 }
 
 impl Model for Pair {

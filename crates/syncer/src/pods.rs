@@ -61,7 +61,7 @@ struct Case {
     looked: Option<Duration>,
     /// The grace period with which we asked for the copy's deletion.
     asked: Option<u32>,
-    /// Prints (physical, virtual) after our last push: if neither has changed since, pushing again is in vain.
+    /// Fingerprints of our last status patch and of the virtual status that came of it: the same again would be in vain.
     pushed: Option<(u64, u64)>,
 }
 
@@ -137,7 +137,7 @@ impl Pods {
         let mapping = self.vpods.get(vuid).and_then(|vpod| vpod.mapping.as_ref());
         let claimants = || case.claimants.iter().filter_map(|uid| self.ppods.get(uid));
         let named = |ppod: &&PPod| match (&ppod.ours, mapping) {
-            (Some(copy), Some(mapping)) => copy.name == mapping.name && copy.namespace == mapping.namespace,
+            (Some(copy), Some(mapping)) => copy.name == mapping.name,
             _ => false,
         };
         claimants().find(named).or_else(|| claimants().next())
@@ -203,8 +203,14 @@ impl Pair {
         let uid = row.uid.clone();
         self.around(&uid, dirty, |pods| {
             let deleting = row.deleting();
-            if let Put::Fresh(_) = pods.vpods.put(row, epoch) {
+            let name = row.mapping.as_ref().map(|mapping| mapping.name.clone());
+            if let Put::Fresh(before) = pods.vpods.put(row, epoch) {
                 let case = pods.case(&uid);
+                let mapping = before.and_then(|before| before.mapping);
+                if case.name.is_some() && name.is_some() && name != mapping.map(|mapping| mapping.name) {
+                    // Whoever wrote a mapping first has chosen the name, also for us (law 2).
+                    (case.name, case.taken) = (name, false);
+                }
                 case.vpod_gone = false;
                 case.looked = None;
                 if deleting && case.claimants.is_empty() {
@@ -217,6 +223,7 @@ impl Pair {
     }
 
     fn put_ppod(&mut self, mut row: PPod, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
+        row.disown_outside(&self.home.mount);
         let known = self.pods.ppods.get(&row.uid);
         if let (None, Some(Some(copy))) = (&row.ours, known.map(|known| &known.ours)) {
             // Somebody stripped what marks it. It is the same object, so it stays ours, and is to be mended.
@@ -251,7 +258,8 @@ impl Pair {
         }
     }
 
-    fn lose_ppod(&mut self, row: PPod, proven: bool, dirty: &mut Dirty<Key>) {
+    fn lose_ppod(&mut self, mut row: PPod, proven: bool, dirty: &mut Dirty<Key>) {
+        row.disown_outside(&self.home.mount);
         let uid = row.uid.clone();
         // What the table knows may say more than a stripped last state.
         let known = self.pods.ppods.get(&uid).and_then(|known| known.ours.as_ref()).map(|copy| copy.vpod.uid.clone());
@@ -350,6 +358,39 @@ impl Pair {
             }
             dirty.mark(Key::Node(node));
         }
+    }
+}
+
+impl Pair {
+    /// Counts everything from scratch and compares it with the sums that are kept by differences; for tests.
+    pub fn check_sums(&self) -> Result<(), String> {
+        let mut used: HashMap<&Name, Resources> = HashMap::new();
+        let mut held: HashMap<Name, Resources> = HashMap::new();
+        let contributions: Vec<_> = self.pods.ppods.iter().filter_map(|ppod| self.pods.contribution(ppod)).collect();
+        for (node, counts) in &contributions {
+            used.entry(node).or_default().add(counts);
+        }
+        for uid in self.pods.cases.keys() {
+            if let Some((vnode, request)) = self.footprint(uid).held {
+                held.entry(vnode).or_default().add(&request);
+            }
+        }
+        let same = |kept: &Resources, counted: Option<&Resources>| {
+            kept.iter().all(|(name, quantity)| counted.map_or_else(Default::default, |c| c.get(name)) == quantity)
+        };
+        for (node, kept) in &self.pods.used {
+            if !same(kept, used.get(node)) {
+                return Err(format!("used of {node}: kept {kept}, counted {:?}", used.get(node)));
+            }
+        }
+        for (vnode, door) in &self.pods.doors {
+            if !same(&door.held, held.get(vnode)) {
+                return Err(format!("held at {vnode}: kept {}, counted {:?}", door.held, held.get(vnode)));
+            }
+        }
+        let all = used.keys().all(|node| self.pods.used.contains_key(*node))
+            && held.keys().all(|vnode| self.pods.doors.contains_key(vnode));
+        if all { Ok(()) } else { Err("something counted is not kept at all".to_owned()) }
     }
 }
 

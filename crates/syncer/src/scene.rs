@@ -10,12 +10,10 @@ use tapestry_engine::{Dirty, Model as _, Now, Plan};
 
 use crate::bindings::BindingRow;
 use crate::nodes::row::{PNode, VNode};
-use crate::origin::Origin;
+use crate::origin::{Home, Origin};
 use crate::pair::{Key, Pair, Seen};
 use crate::pods::row::{PPod, VPod};
 use crate::policies::PolicyRow;
-
-pub(crate) const PREFIX: &str = "vnode-east-";
 
 /// A pair with its binding, one policy, one node of 4 CPU lent whole, everything listed and connected.
 pub(crate) struct Scene {
@@ -56,7 +54,7 @@ impl Scene {
             count.to_be_bytes()
         });
         let now = Now { wall: "2026-01-01T00:00:00Z".parse().unwrap(), steady: std::time::Duration::from_secs(100) };
-        Self { pair: Pair::new(origin, "b-uid", "east", entropy), now, rv: 1 }
+        Self { pair: Pair::new(origin, Home::new("east", "mount").unwrap(), "b-uid", entropy), now, rv: 1 }
     }
 
     pub(crate) fn see(&mut self, seen: Seen) {
@@ -105,7 +103,7 @@ impl Scene {
 
     pub(crate) fn see_vpod(&mut self, object: &Value) {
         let text = self.stamp(object.clone());
-        self.see(Seen::VPod(Change::Put(VPod::decode(&text, PREFIX).unwrap().unwrap(), Epoch(1))));
+        self.see(Seen::VPod(Change::Put(VPod::decode(&text, &self.pair.home).unwrap().unwrap(), Epoch(1))));
     }
 
     pub(crate) fn see_ppod(&mut self, object: &Value) {

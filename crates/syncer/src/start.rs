@@ -26,8 +26,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bindings::BindingRow;
 use crate::nodes::row::{PNode, VNode};
-use crate::origin::Origin;
-use crate::pair::{Pair, Seen, vnode_prefix};
+use crate::origin::{Home, Origin};
+use crate::pair::{Pair, Seen};
 use crate::pods::row::{PPod, VPod};
 use crate::policies::PolicyRow;
 
@@ -107,19 +107,19 @@ pub async fn start(
         tracing::error!("a fresh connection has a pinned identity already");
     }
     let origin = Origin::new(identity.as_str(), &parsed.uid, binding);
-    let pair = Pair::new(origin.clone(), &parsed.uid, &parsed.cluster_id, Box::new(entropy));
-    let prefix = vnode_prefix(&parsed.cluster_id);
+    let home = Home::new(&parsed.cluster_id, &parsed.mount_namespace)?;
+    let pair = Pair::new(origin.clone(), home.clone(), &parsed.uid, Box::new(entropy));
     let metrics = SyncerMetrics::register(registry);
     let gate = Arc::new(LiveGate::new(virtual_cluster.clone(), physical_cluster.clone(), Metrics::register(registry)));
     tracing::info!(binding, cluster = %parsed.cluster_id, mount = %parsed.mount_namespace, "syncer starts");
-    Ok(Syncer { pair, origin, prefix, name, virtual_cluster, physical_cluster, gate, clock, metrics, ready, cancel })
+    Ok(Syncer { pair, origin, home, name, virtual_cluster, physical_cluster, gate, clock, metrics, ready, cancel })
 }
 
 /// A syncer that is ready to run.
 pub struct Syncer {
     pair: Pair,
     origin: Origin,
-    prefix: String,
+    home: Home,
     name: Name,
     virtual_cluster: Cluster,
     physical_cluster: Cluster,
@@ -133,7 +133,7 @@ pub struct Syncer {
 impl Syncer {
     /// Runs until cancelled: no new calls then, those in flight are waited for.
     pub async fn run(self) {
-        let Self { pair, origin, prefix, name, virtual_cluster, physical_cluster, gate, clock, metrics, ready, cancel } =
+        let Self { pair, origin, home, name, virtual_cluster, physical_cluster, gate, clock, metrics, ready, cancel } =
             self;
         let mut tasks = JoinSet::new();
         let bell = Arc::new(Notify::new());
@@ -146,7 +146,7 @@ impl Syncer {
             bindings: watches.start(&virtual_cluster, own, BindingRow::decode),
             policies: watches.start(&virtual_cluster, everything(&kind::POLICY), PolicyRow::decode),
             vnodes: watches.start(&virtual_cluster, labelled, VNode::decode),
-            vpods: watches.start(&virtual_cluster, bound, move |json| VPod::decode(json, &prefix)),
+            vpods: watches.start(&virtual_cluster, bound, move |json| VPod::decode(json, &home)),
             pnodes: watches.start(&physical_cluster, everything(&kind::NODE), PNode::decode),
             ppods: watches.start(&physical_cluster, everything(&kind::POD), move |json| PPod::decode(json, &origin)),
         };

@@ -9,6 +9,7 @@
 //! | [`eye`] | a watch, as one leader sees it: late, coalesced, started over |
 //! | [`schedule`] | leaders, actors and faults; one step at a time, then peace |
 //! | [`kubelet`] | scheduler and kubelets of one side, as an actor |
+//! | [`controller`] | the controller-manager of one side, as an actor |
 //! | [`crash`] | the same story again and again, with a crash after every call |
 
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use serde_json::Value;
 use tapestry_cluster::{Answer, Call, Kind, Refusal, Side};
 use tapestry_engine::Now;
 
+pub mod controller;
 pub mod crash;
 pub mod eye;
 pub mod journal;
@@ -28,6 +30,7 @@ pub mod schedule;
 pub mod server;
 mod strategy;
 
+pub use controller::ControllerManager;
 pub use crash::{exhaustive_crash, explore};
 pub use eye::{Eye, Sight};
 pub use journal::Failure;
@@ -132,7 +135,7 @@ impl World {
         object["kind"] = kind.kind.into();
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default").to_owned();
         let namespace = kind.namespaced.then_some(namespace.as_str());
-        match self.servers[index(side)].create(kind, namespace, object, self.now.wall) {
+        match self.servers[index(side)].create(kind, namespace, &object, self.now.wall) {
             Ok(_) => true,
             Err(denial) if denial.is_exists() => false,
             Err(denial) => panic!("{} {}: {denial}", side.as_str(), kind.plural),

@@ -186,7 +186,7 @@ impl Pair {
     fn is_ours(&self, row: &VNode) -> bool {
         let Some(pnode) = self.nodes.pnode(&row.physical) else { return false };
         row.annotations.get(keys::PHYSICAL_NODE_UID).map(String::as_str) == Some(pnode.uid.as_str())
-            && row.name.as_str().starts_with(&*self.vnode_prefix)
+            && row.name.as_str().starts_with(&*self.home.vnode_prefix)
     }
 }
 

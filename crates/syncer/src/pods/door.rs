@@ -93,7 +93,8 @@ impl Pair {
             }
             self.pods.queue(uid, None, footprint.waits.as_ref());
         }
-        let vnodes: Vec<Name> = self.pods.doors.keys().cloned().collect();
+        let mut vnodes: Vec<Name> = self.pods.doors.keys().cloned().collect();
+        vnodes.sort_unstable();
         for vnode in vnodes {
             self.open_door(&vnode, dirty);
         }
@@ -103,8 +104,7 @@ impl Pair {
     /// The name under which a pod enters: the one it was given before a restart, else a new one.
     fn choose_name(&mut self, uid: &Uid) -> Option<Name> {
         let vpod = self.pods.vpods.get(uid)?;
-        let mount = &self.bound.as_ref()?.mount;
-        if let Some(mapping) = vpod.mapping.as_ref().filter(|mapping| mapping.namespace == *mount) {
+        if let Some(mapping) = &vpod.mapping {
             return Some(mapping.name.clone());
         }
         self.new_name(uid)

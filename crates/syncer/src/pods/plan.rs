@@ -13,6 +13,7 @@ use super::print::{Disrupted, render_admitted, render_failed, render_patch};
 use super::row::{Copy, PPod, VPod};
 use super::{Case, Ended};
 use crate::bindings::Bound;
+use crate::json::fingerprint;
 use crate::origin::Origin;
 use crate::pair::Pair;
 
@@ -32,7 +33,9 @@ impl Pair {
             (None, None) => Plan::Rest,
             (None, Some(ppod)) => plan_orphan(case, ppod, now),
             (Some(vpod), Some(ppod)) => self.plan_pair(case, vpod, ppod, now),
-            (Some(vpod), None) if vpod.deleting.is_some() => self.plan_leaving(bound, case, vpod, now),
+            // Names that begin alike (`east`, `east-2`): a pod on another binding's node is none of ours, wherever it points (law 6).
+            (Some(vpod), None) if case.ended.is_none() && self.nodes.vnode(&vpod.node).is_none() => Plan::Rest,
+            (Some(vpod), None) if vpod.deleting.is_some() => self.plan_leaving(case, vpod, now),
             (Some(vpod), None) => self.plan_down(bound, case, vpod, now),
         }
     }
@@ -43,36 +46,49 @@ impl Pair {
         if !copy.intact {
             return mend(ppod, copy, &self.origin).into();
         }
-        let mapped = vpod.mapping.as_ref().is_some_and(|m| m.name == copy.name && m.namespace == copy.namespace);
+        if vpod.terminal() && vpod.deleting.is_none() && !ppod.terminal && vpod.recorded() != Some(&ppod.uid) {
+            // It ended with another copy, or before it had one: a finished pod is not run again.
+            return if ppod.deleting.or(case.asked).is_some() {
+                Plan::Rest
+            } else {
+                delete(ppod, copy, None, "PodFinished").into()
+            };
+        }
+        let mapped = vpod.mapping.as_ref().is_some_and(|mapping| mapping.name == copy.name);
         if !mapped && vpod.deleting.is_none() {
-            return map(vpod, &copy.namespace, &copy.name, "RepairMapping").into();
+            return map(vpod, &self.home.mount, &copy.name, "RepairMapping").into();
         }
         if let Some(grace) = vpod.deleting {
             // At least a second: the kubelet then confirms the end, and nothing runs twice.
             let grace = grace.max(1);
             let sent = ppod.deleting.into_iter().chain(case.asked).min();
             if sent.is_none_or(|sent| grace < sent) {
-                let target = ppod_target(copy).uid(&ppod.uid);
-                return Call { target, verb: Verb::Delete { grace: Some(grace) }, why: "VirtualPodDeleted" }.into();
+                return delete(ppod, copy, Some(grace), "VirtualPodDeleted").into();
             }
         }
         plan_up(case, vpod, ppod, copy, now)
     }
 
     /// The virtual pod is to go and there is no copy in sight.
-    fn plan_leaving(&self, bound: &Bound, case: &Case, vpod: &VPod, now: Now) -> Plan {
-        if vpod.deleting == Some(0) {
+    fn plan_leaving(&self, case: &Case, vpod: &VPod, now: Now) -> Plan {
+        let released = vpod.deleting == Some(0);
+        if released && (vpod.terminal() || !vpod.finalizers) {
             // Nothing of ours holds it any more; others' finalizers are theirs.
             return Plan::Rest;
         }
-        let Some(mapping) = vpod.mapping.as_ref().filter(|mapping| mapping.namespace == bound.mount) else {
+        // Whose finalizer holds a pod (a Job's) waits for its terminal phase, also after a deletion by force.
+        let finish = |ended: &Ended| match vpod.terminal() || !(ended.existed || vpod.finalizers) {
+            true => release(vpod).into(),
+            false => fail_or_finish(vpod, ended, now),
+        };
+        let Some(mapping) = &vpod.mapping else {
             // Never copied. Pods on nodes that are not ours are not ours to release.
-            return if self.nodes.vnode(&vpod.node).is_some() { release(vpod).into() } else { Plan::Rest };
+            let ours = self.nodes.vnode(&vpod.node).is_some();
+            return if ours { finish(&Ended { existed: false, last: None }) } else { Plan::Rest };
         };
         match &case.ended {
-            None => look_for_copy(case, &mapping.namespace, &mapping.name, now),
-            Some(ended) if ended.existed && !vpod.terminal() => fail_or_finish(vpod, ended, now),
-            Some(_) => release(vpod).into(),
+            None => look_for_copy(case, &self.home.mount, &mapping.name, now),
+            Some(ended) => finish(ended),
         }
     }
 
@@ -81,12 +97,12 @@ impl Pair {
         if vpod.terminal() {
             return Plan::Rest;
         }
-        let mapping = vpod.mapping.as_ref().filter(|mapping| mapping.namespace == bound.mount);
-        match (&case.ended, mapping) {
+        match (&case.ended, &vpod.mapping) {
             (Some(ended), _) if ended.existed => return fail_or_finish(vpod, ended, now),
             (None, Some(mapping)) if vpod.was_copied() => {
-                return look_for_copy(case, &mapping.namespace, &mapping.name, now);
+                return look_for_copy(case, &self.home.mount, &mapping.name, now);
             }
+            (None, None) if vpod.was_copied() => return plan_unmapped(case, vpod, now),
             _ => {}
         }
         let verdict = match self.eligible(vpod) {
@@ -103,10 +119,10 @@ impl Pair {
         }
         let (Some(name), Ok(())) = (&case.name, self.eligible(vpod)) else { return Plan::Rest };
         if case.taken {
-            return look_for_copy(case, &bound.mount, name, now);
+            return look_for_copy(case, &self.home.mount, name, now);
         }
-        if mapping.is_none_or(|mapping| mapping.name != *name) {
-            return map(vpod, &bound.mount, name, "Map").into();
+        if vpod.mapping.as_ref().is_none_or(|mapping| mapping.name != *name) {
+            return map(vpod, &self.home.mount, name, "Map").into();
         }
         self.plan_create(bound, vpod, name)
     }
@@ -119,7 +135,7 @@ impl Pair {
         };
         let frame = Frame {
             name: name.as_str(),
-            namespace: bound.mount.as_str(),
+            namespace: self.home.mount.as_str(),
             node: vnode.physical.as_str(),
             direct_scheduling: bound.binding.direct_scheduling,
             priority_class: Some(&bound.binding.priority_class),
@@ -132,7 +148,7 @@ impl Pair {
         };
         match render_copy(raw, &frame) {
             Ok(copy) => {
-                let target = Target::namespaced(Side::Physical, &kind::POD, bound.mount.clone(), name.clone());
+                let target = Target::namespaced(Side::Physical, &kind::POD, self.home.mount.clone(), name.clone());
                 Call { target, verb: Verb::Create(copy), why: "CreateCopy" }.into()
             }
             // What cannot be carried was refused at the door; a pod that changed since then is decoded anew.
@@ -159,8 +175,7 @@ fn plan_orphan(case: &Case, ppod: &PPod, now: Now) -> Plan {
         return Plan::Rest;
     }
     if case.vpod_gone {
-        let target = ppod_target(copy).uid(&ppod.uid);
-        return Call { target, verb: Verb::Delete { grace: None }, why: "VirtualPodGone" }.into();
+        return delete(ppod, copy, None, "VirtualPodGone").into();
     }
     if let Some(again) = case.looked.map(|at| at + LOOK_AGAIN).filter(|again| *again > now.steady) {
         return Plan::Wait(again);
@@ -172,13 +187,10 @@ fn plan_orphan(case: &Case, ppod: &PPod, now: Now) -> Plan {
 /// Status up, if the two sides do not say the same.
 fn plan_up(case: &Case, vpod: &VPod, ppod: &PPod, copy: &Copy, now: Now) -> Plan {
     let disrupted = disrupted(ppod.deleting.is_some(), vpod.deleting.is_some());
-    let recorded = vpod.mapping.as_ref().and_then(|mapping| mapping.uid.as_ref());
+    let recorded = vpod.recorded();
     let agreed = vpod.print.agrees_with(&copy.print, &vpod.containers, disrupted);
     // The first news from below carries the UID up; until then it can wait.
     if agreed && recorded.is_none_or(|uid| *uid == ppod.uid) {
-        return Plan::Rest;
-    }
-    if recorded == Some(&ppod.uid) && case.pushed == Some((copy.print.hash(), vpod.print.hash())) {
         return Plan::Rest;
     }
     let Some(status) = &copy.status else {
@@ -190,6 +202,11 @@ fn plan_up(case: &Case, vpod: &VPod, ppod: &PPod, copy: &Copy, now: Now) -> Plan
         && let Some(Value::Array(conditions)) = status.get_mut("conditions")
     {
         conditions.push(render_admitted(None, now.wall));
+    }
+    let status = Value::Object(status);
+    if recorded == Some(&ppod.uid) && case.pushed == Some((fingerprint(status.to_string()), vpod.print.hash())) {
+        // This very patch led to this very status: the virtual API server does not take all of it.
+        return Plan::Rest;
     }
     let annotations = json!({keys::PHYSICAL_POD_UID: ppod.uid.as_str(), keys::LAST_SYNC_TIME: stamp(now)});
     let patch = json!({"metadata": {"annotations": annotations}, "status": status});
@@ -215,6 +232,16 @@ fn fail_or_finish(vpod: &VPod, ended: &Ended, now: Now) -> Plan {
     patch_status(vpod, json!({"metadata": {"annotations": annotations}, "status": status}), why).into()
 }
 
+/// It ran, and somebody took away the mapping, so there is no name to ask for. The copy would point back to it: when none has
+/// come into sight for minutes, in which both clusters answered, there is none.
+fn plan_unmapped(case: &Case, vpod: &VPod, now: Now) -> Plan {
+    match case.looked.map(|at| at + LOOK_AGAIN) {
+        None => Call { target: vpod_target(&vpod.namespace, &vpod.name), verb: Verb::Get, why: "ReadPod" }.into(),
+        Some(until) if until > now.steady => Plan::Wait(until),
+        Some(_) => fail_or_finish(vpod, &Ended { existed: true, last: None }, now),
+    }
+}
+
 /// Evidence: only a live read can say that there is no copy.
 fn look_for_copy(case: &Case, namespace: &Name, name: &Name, now: Now) -> Plan {
     if let Some(again) = case.looked.map(|at| at + LOOK_AGAIN).filter(|again| *again > now.steady) {
@@ -222,6 +249,10 @@ fn look_for_copy(case: &Case, namespace: &Name, name: &Name, now: Now) -> Plan {
     }
     let target = Target::namespaced(Side::Physical, &kind::POD, namespace.clone(), name.clone());
     Call { target, verb: Verb::Get, why: "LookForCopy" }.into()
+}
+
+fn delete(ppod: &PPod, copy: &Copy, grace: Option<u32>, why: &'static str) -> Call {
+    Call { target: ppod_target(copy).uid(&ppod.uid), verb: Verb::Delete { grace }, why }
 }
 
 /// Lets the virtual pod go.

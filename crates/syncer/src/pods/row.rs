@@ -15,7 +15,7 @@ use tapestry_domain::shape::Text;
 
 use super::print::{Containers, Phase, Print};
 use crate::json::{Meta, Pairs};
-use crate::origin::Origin;
+use crate::origin::{Home, Origin};
 
 /// A virtual pod bound to a node that may be ours.
 #[derive(Debug, Clone)]
@@ -53,10 +53,9 @@ pub(crate) enum Daemon {
     OptedIn,
 }
 
-/// The mapping annotations of a virtual pod.
+/// The mapping annotations of a virtual pod: which pod in the mount namespace is its copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mapping {
-    pub(crate) namespace: Name,
     pub(crate) name: Name,
     pub(crate) uid: Option<Uid>,
 }
@@ -167,15 +166,15 @@ struct AdmittedCondition<'a> {
 
 impl VPod {
     /// Decodes a virtual pod; `None` when it is bound to a node that cannot be ours.
-    pub fn decode(json: &Bytes, node_prefix: &str) -> Result<Option<Self>, serde_json::Error> {
+    pub fn decode(json: &Bytes, home: &Home) -> Result<Option<Self>, serde_json::Error> {
         let PodJson { metadata: meta, spec: raw_spec, status } = serde_json::from_slice(json)?;
         let spec: SpecJson<'_> = serde_json::from_str(raw_spec.get())?;
-        let Some(node) = spec.node_name.clone().filter(|node| node.as_str().starts_with(node_prefix)) else {
+        let Some(node) = spec.node_name.clone().filter(|node| node.as_str().starts_with(&*home.vnode_prefix)) else {
             return Ok(None);
         };
         let status = status.map_or("{}", RawValue::get);
         let print = Print::read(status, None)?;
-        let mapping = Mapping::read(&meta);
+        let mapping = Mapping::read(&meta, home);
         let created = mapping.as_ref().is_some_and(|mapping| mapping.uid.is_some());
         // The spec is kept for the copy, and only then.
         let wanted = !created && meta.deletion_timestamp.is_none() && !print.phase.terminal();
@@ -211,9 +210,14 @@ impl VPod {
         self.print.phase.terminal()
     }
 
+    /// The UID of its copy, once that has reported something.
+    pub(crate) fn recorded(&self) -> Option<&Uid> {
+        self.mapping.as_ref().and_then(|mapping| mapping.uid.as_ref())
+    }
+
     /// Whether a copy of it must have existed: its UID was recorded, or its status speaks of one.
     pub(crate) fn was_copied(&self) -> bool {
-        self.mapping.as_ref().is_some_and(|mapping| mapping.uid.is_some()) || self.print.phase != Phase::Pending
+        self.recorded().is_some() || self.print.phase != Phase::Pending
     }
 }
 
@@ -242,13 +246,23 @@ impl PPod {
     }
 }
 
+impl PPod {
+    /// Outside the mount namespace there is no copy of ours, whatever a pod says of itself: somebody copied one of ours.
+    pub(crate) fn disown_outside(&mut self, mount: &Name) {
+        if self.ours.as_ref().is_some_and(|copy| copy.namespace != *mount) {
+            self.ours = None;
+        }
+    }
+}
+
 impl Mapping {
-    /// What cannot be a name is as good as absent: it must never reach a URL (law 10).
-    fn read(meta: &Meta<'_>) -> Option<Self> {
-        let name = |key| meta.annotation(key).and_then(|text| Name::parse(text).ok());
+    /// What cannot be a name must never reach a URL (law 10), and outside the mount namespace there is no copy of ours:
+    /// such a mapping is as good as none.
+    fn read(meta: &Meta<'_>, home: &Home) -> Option<Self> {
+        let name = meta.annotation(keys::PHYSICAL_POD_NAME).and_then(|text| Name::parse(text).ok());
+        let here = meta.annotation(keys::PHYSICAL_POD_NAMESPACE) == Some(home.mount.as_str());
         Some(Self {
-            namespace: name(keys::PHYSICAL_POD_NAMESPACE)?,
-            name: name(keys::PHYSICAL_POD_NAME)?,
+            name: name.filter(|_| here)?,
             uid: meta.annotation(keys::PHYSICAL_POD_UID).filter(|uid| !uid.is_empty()).map(Uid::new),
         })
     }

@@ -7,6 +7,7 @@ use tapestry_engine::{Dirty, Now};
 use super::Ended;
 use super::door::Verdict;
 use super::row::{PPod, VPod};
+use crate::json::fingerprint;
 use crate::notes::Note;
 use crate::pair::{Key, Pair};
 
@@ -35,7 +36,7 @@ impl Pair {
             self.around(vuid, dirty, |pods| pods.case(vuid).vpod_gone = true);
             return;
         }
-        let Ok(Some(row)) = VPod::decode(&answer.object, &self.vnode_prefix) else {
+        let Ok(Some(row)) = VPod::decode(&answer.object, &self.home) else {
             return self.learn_nothing(vuid, now, dirty);
         };
         if matches!(call.verb, Verb::Delete { .. }) && !row.finalizers {
@@ -51,11 +52,12 @@ impl Pair {
         }
         let after = row.print.hash();
         self.put_vpod(row, None, dirty);
-        let physical = self.pods.copy(vuid).and_then(|ppod| Some(ppod.ours.as_ref()?.print.hash()));
-        if call.why == "Status"
-            && let (Some(physical), Some(case)) = (physical, self.pods.cases.get_mut(vuid))
-        {
-            case.pushed = Some((physical, after));
+        if let Some(case) = self.pods.cases.get_mut(vuid) {
+            match &call.verb {
+                Verb::Strategic(_, patch) => case.pushed = Some((fingerprint(patch["status"].to_string()), after)),
+                Verb::Get => case.looked = Some(now.steady),
+                _ => {}
+            }
         }
     }
 
@@ -88,8 +90,7 @@ impl Pair {
     /// The pod under the mapped name does not point back to this virtual pod.
     fn learn_stranger(&mut self, vuid: &Uid, call: &Call, row: &PPod, now: Now, dirty: &mut Dirty<Key>) {
         let Some(vpod) = self.pods.vpods.get(vuid) else { return };
-        let recorded = vpod.mapping.as_ref().and_then(|mapping| mapping.uid.as_ref());
-        if recorded == Some(&row.uid) && vpod.deleting.is_none() {
+        if vpod.recorded() == Some(&row.uid) && vpod.deleting.is_none() {
             // The very pod we recorded, stripped of what marks it while nobody looked: not lost, and not ours to touch.
             tracing::warn!(pod = %call.target.name, "the physical pod does not point back to its virtual pod any more");
             return self.learn_nothing(vuid, now, dirty);

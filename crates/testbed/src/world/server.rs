@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tapestry_cluster::{Answer, Call, Kind, Refusal, Rv, Side, Sub, Uid, Verb, kind};
+use tapestry_cluster::{Answer, Call, Kind, Name, Refusal, Rv, Side, Sub, Uid, Verb, kind};
 
 use super::{patch, strategy};
 
@@ -141,7 +141,7 @@ impl Server {
         let mut server = Self { side, shelves: Vec::new(), rv: 0, made: 0 };
         for name in ["default", "kube-system", "kube-node-lease"] {
             let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-            let made = server.create(&kind::NAMESPACE, None, body, now);
+            let made = server.create(&kind::NAMESPACE, None, &body, now);
             debug_assert!(made.is_ok(), "a namespace is always valid");
         }
         server
@@ -179,22 +179,23 @@ impl Server {
     /// Events of all kinds after a version, in order.
     pub(super) fn since(&self, rv: Rv) -> Vec<(&'static Kind, &Event)> {
         let newer = |shelf: &Shelf| shelf.log.partition_point(|event| event.object.rv <= rv);
-        let mut events: Vec<_> =
-            self.shelves.iter().flat_map(|shelf| shelf.log[newer(shelf)..].iter().map(|event| (shelf.kind, event))).collect();
+        let mut events: Vec<_> = self
+            .shelves
+            .iter()
+            .flat_map(|shelf| shelf.log[newer(shelf)..].iter().map(|event| (shelf.kind, event)))
+            .collect();
         events.sort_by_key(|(_, event)| event.object.rv);
         events
     }
 
     /// Carries out a call.
     pub fn call(&mut self, call: &Call, now: Timestamp) -> Result<Answer, Refusal> {
-        let (kind, namespace) = (call.target.kind, call.target.namespace.as_ref().map(|name| name.as_str()));
+        let (kind, namespace) = (call.target.kind, call.target.namespace.as_ref().map(Name::as_str));
         let path = path(namespace, call.target.name.as_str());
         let done = if kind.namespaced == namespace.is_some() {
             match &call.verb {
                 Verb::Get => self.existing(kind, &path).map(|object| object.text().clone()),
-                Verb::Create(body) => {
-                    self.create(kind, namespace, body.clone(), now).map(|object| object.text().clone())
-                }
+                Verb::Create(body) => self.create(kind, namespace, body, now).map(|object| object.text().clone()),
                 Verb::Merge(..) | Verb::Strategic(..) | Verb::Apply(..) => {
                     self.patch(call, namespace, &path, now).map(|object| object.text().clone())
                 }
@@ -223,11 +224,11 @@ impl Server {
         &mut self,
         kind: &'static Kind,
         namespace: Option<&str>,
-        body: Value,
+        body: &Value,
         now: Timestamp,
     ) -> Result<Arc<Version>, Denial> {
-        check_type(kind, &body)?;
-        let mut object = patch::clean(&body);
+        check_type(kind, body)?;
+        let mut object = patch::clean(body);
         if !object["metadata"].is_object() || object.get("spec").is_some_and(|spec| !spec.is_object()) {
             return Err(Denial::bad_request("metadata and spec must be maps"));
         }
@@ -286,7 +287,7 @@ impl Server {
                 (true, None) => {
                     let mut body = body;
                     body["metadata"]["name"] = json!(call.target.name.as_str());
-                    self.create(kind, namespace, body, now)
+                    self.create(kind, namespace, &body, now)
                 }
                 (true, Some(_)) => Err(Denial::conflict(kind, call.target.name.as_str(), "uid mismatch")),
                 (false, _) => Err(Denial::not_found(kind, call.target.name.as_str())),

@@ -188,7 +188,10 @@ fn validate_metadata(old: Option<&Value>, new: &Value) -> Result<(), Denial> {
         && old["metadata"].get("deletionTimestamp").is_some()
         && finalizers(new).iter().any(|new| !finalizers(old).contains(new))
     {
-        return Err(Denial::invalid("metadata.finalizers", "no new finalizers can be added to an object being deleted"));
+        return Err(Denial::invalid(
+            "metadata.finalizers",
+            "no new finalizers can be added to an object being deleted",
+        ));
     }
     Ok(())
 }
@@ -249,7 +252,9 @@ pub(super) fn is_terminal(pod: &Value) -> bool {
 fn qos_class(pod: &Value) -> &'static str {
     let containers = pod["spec"]["containers"].as_array().into_iter().flatten();
     let asks = |container: &Value| {
-        ["requests", "limits"].iter().any(|kind| container["resources"][*kind].as_object().is_some_and(|r| !r.is_empty()))
+        ["requests", "limits"]
+            .iter()
+            .any(|kind| container["resources"][*kind].as_object().is_some_and(|r| !r.is_empty()))
     };
     if containers.into_iter().any(asks) { "Burstable" } else { "BestEffort" }
 }

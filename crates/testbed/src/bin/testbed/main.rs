@@ -1,6 +1,7 @@
 //! `testbed`: real control planes on this machine, for trying things out; and the supervisor that tests start them through.
 //! Must stay a table of verbs.
 
+mod demo;
 mod hold;
 mod supervise;
 mod up;
@@ -18,6 +19,7 @@ struct Args {
 #[derive(Subcommand)]
 enum Verb {
     Up(up::Up),
+    Demo(demo::Demo),
     #[command(hide = true)]
     Supervise(supervise::Supervise),
     #[command(hide = true)]
@@ -29,6 +31,7 @@ enum Verb {
 fn main() -> anyhow::Result<()> {
     match Args::parse().verb {
         Verb::Up(up) => up.run(),
+        Verb::Demo(demo) => demo.run(),
         Verb::Supervise(supervise) => supervise.run(),
         Verb::Leash(leash) => leash.run(),
         Verb::Hold(hold) => hold.run(),

@@ -1,0 +1,122 @@
+//! Makes and deletes virtual pods, in a burst or at a rate. Must not wait for anything but the API server's answers:
+//! a load that waits for its pods measures itself.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use serde::Serialize;
+use tapestry_cluster::gate::carry_out;
+use tapestry_cluster::{Call, Cluster, Name, Refusal, Side, Target, Verb, kind};
+use tapestry_testbed::builders::pod;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::eyes::{Eyes, LABEL};
+
+/// The virtual namespace of all pods.
+pub(crate) const NAMESPACE: &str = "bench";
+/// Requests of the load in flight.
+const CONCURRENCY: usize = 50;
+
+/// How many pods, how fast.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Load {
+    /// Pods.
+    pub(crate) pods: u32,
+    /// Per second; 0: as fast as the API server takes them.
+    pub(crate) rate: u32,
+    /// Counted from 1: the same load again.
+    pub(crate) round: u32,
+}
+
+impl std::fmt::Display for Load {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.rate {
+            0 => write!(f, "burst {}", self.pods)?,
+            rate => write!(f, "{rate}/s, {}", self.pods)?,
+        }
+        if self.round > 1 { write!(f, " again") } else { Ok(()) }
+    }
+}
+
+impl Load {
+    /// How long carrying it may take at most: what the load itself takes, a minute, and a second for each ten pods.
+    pub(crate) fn deadline(self) -> Duration {
+        let making = self.pods.checked_div(self.rate).unwrap_or(0);
+        Duration::from_secs(u64::from(60 + making + self.pods / 10))
+    }
+
+    /// Creates the pods of this run, bound to `vnodes` in turn; gives the moment before the first request.
+    pub(crate) async fn create(self, run: u32, cluster: &Cluster, vnodes: &[String], eyes: &Eyes) -> Result<Instant> {
+        eyes.begin(run, self.pods as usize);
+        let calls: Vec<Call> = vnodes
+            .iter()
+            .cycle()
+            .zip(0..self.pods)
+            .map(|(vnode, index)| create(run, index, vnode))
+            .collect::<Result<_>>()?;
+        let begin = Instant::now();
+        let mut ticks = (self.rate > 0).then(|| interval(Duration::from_secs(1) / self.rate));
+        if let Some(ticks) = &mut ticks {
+            // A late pod does not delay those after it.
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        }
+        let paced = stream::unfold((ticks, calls.into_iter().enumerate()), async |(mut ticks, mut calls)| {
+            if let Some(ticks) = &mut ticks {
+                ticks.tick().await;
+            }
+            Some((calls.next()?, (ticks, calls)))
+        });
+        let create = |(index, call): (usize, Call)| async move {
+            match carry_out(cluster, &call).await {
+                Ok(_) => eyes.note_created(index),
+                Err(refusal) => bail!("{call}: {}", refusal.message()),
+            }
+            Ok(())
+        };
+        paced.map(create).buffer_unordered(CONCURRENCY).try_collect::<()>().await?;
+        Ok(begin)
+    }
+
+    /// Asks for the deletion of all of them, as fast as the API server takes it, with the pods' own grace period.
+    pub(crate) async fn delete(self, run: u32, cluster: &Cluster) -> Result<()> {
+        let delete = |index: u32| async move {
+            let target = Target::namespaced(Side::Virtual, &kind::POD, Name::parse(NAMESPACE)?, name(run, index)?);
+            let call = Call { target, verb: Verb::Delete { grace: None }, why: "Load" };
+            match carry_out(cluster, &call).await {
+                Ok(_) | Err(Refusal::Gone) => Ok(()),
+                Err(refusal) => bail!("{call}: {}", refusal.message()),
+            }
+        };
+        stream::iter(0..self.pods).map(delete).buffer_unordered(CONCURRENCY).try_collect::<()>().await
+    }
+}
+
+fn create(run: u32, index: u32, vnode: &str) -> Result<Call> {
+    let name = name(run, index)?;
+    let body = pod(name.as_str())
+        .namespace(NAMESPACE)
+        .on(vnode)
+        .cpu("10m")
+        .tolerate_all()
+        .label(LABEL, &format!("{run}-{index}"))
+        .with("/spec/automountServiceAccountToken", false)
+        .build();
+    let target = Target::namespaced(Side::Virtual, &kind::POD, Name::parse(NAMESPACE)?, name);
+    Ok(Call { target, verb: Verb::Create(body), why: "Load" })
+}
+
+fn name(run: u32, index: u32) -> Result<Name> {
+    Ok(Name::parse(&format!("bench-{run}-{index:05}"))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_load_has_the_time_it_needs() {
+        assert_eq!(Load { pods: 1000, rate: 0, round: 1 }.deadline(), Duration::from_secs(160));
+        assert_eq!(Load { pods: 600, rate: 20, round: 1 }.deadline(), Duration::from_secs(150));
+    }
+}

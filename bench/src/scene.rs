@@ -1,0 +1,79 @@
+//! One load carried by one subject: pods are raised and measured, cleared and measured.
+//! Must leave both clusters as empty as it found them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use tokio::time::sleep;
+
+use crate::figures::{Calls, Cleared, Cost, Raised, Scene, Who};
+use crate::load::Load;
+use crate::machine::Reading;
+use crate::stage::Stage;
+use crate::subject::Subject;
+
+/// After the last pod: what the subject still does about them counts too.
+const AFTERMATH: Duration = Duration::from_secs(1);
+
+/// Plays one load.
+pub(crate) async fn play(stage: &Stage, who: Who, load: Load, run: u32) -> Result<Scene> {
+    let subject = stage.start(who).await?;
+    let played = async {
+        let raised = raise(stage, &subject, load, run).await?;
+        let cleared = clear(stage, &subject, load, run).await?;
+        anyhow::Ok(Scene { load, who, raised, cleared })
+    };
+    let scene = played.await.map_err(|error| subject.blame(error))?;
+    subject.stop().await?;
+    Ok(scene)
+}
+
+/// Creates the pods and waits until all of them run, seen from the virtual side.
+pub(crate) async fn raise(stage: &Stage, subject: &Subject<'_>, load: Load, run: u32) -> Result<Raised> {
+    let phase = Phase::begin(stage, subject).await?;
+    let begin = load.create(run, &stage.clients[0], &stage.vnodes, &stage.eyes).await?;
+    let pods = stage.eyes.all_running(load.deadline()).await?;
+    let (calls, cost) = phase.end(load.pods).await?;
+    Ok(Raised::new(begin, &pods, calls, cost))
+}
+
+/// Deletes the pods and waits until none is left on either side.
+pub(crate) async fn clear(stage: &Stage, subject: &Subject<'_>, load: Load, run: u32) -> Result<Cleared> {
+    let phase = Phase::begin(stage, subject).await?;
+    let begin = Instant::now();
+    load.delete(run, &stage.clients[0]).await?;
+    stage.eyes.all_gone(load.deadline()).await?;
+    let took = begin.elapsed();
+    let (calls, cost) = phase.end(load.pods).await?;
+    stage.is_empty().await?;
+    Ok(Cleared::new(load.pods, took, calls, cost))
+}
+
+/// A time in which requests and processor time are counted.
+pub(crate) struct Phase<'a> {
+    stage: &'a Stage,
+    subject: &'a Subject<'a>,
+    marks: [tapestry_testbed::audit::Mark; 2],
+    before: Reading,
+}
+
+impl<'a> Phase<'a> {
+    pub(crate) async fn begin(stage: &'a Stage, subject: &'a Subject<'a>) -> Result<Self> {
+        let marks = stage.mark().await?;
+        let before = stage.processes(subject)?.read()?;
+        Ok(Self { stage, subject, marks, before })
+    }
+
+    async fn end(self, pods: u32) -> Result<(Calls, Cost)> {
+        sleep(AFTERMATH).await;
+        self.close(pods).await
+    }
+
+    /// Ends it now.
+    pub(crate) async fn close(self, pods: u32) -> Result<(Calls, Cost)> {
+        let Self { stage, subject, marks, before } = self;
+        let spent = before.until(stage.processes(subject)?.read()?)?;
+        let cost = Cost::new(spent, subject.memory()?, pods);
+        Ok((stage.calls(subject.who, &marks, pods).await?, cost))
+    }
+}

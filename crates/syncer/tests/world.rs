@@ -1,0 +1,394 @@
+//! The whole syncer in World: crash after every call, late and lost answers, watches that lag, two leaders, strangers.
+//! After each call the laws hold; after the faults everything converges. One seed decides a run.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use fastrand::Rng;
+use serde_json::{Value, json};
+use tapestry_api::keys;
+use tapestry_cluster::probe::Connection;
+use tapestry_cluster::{Call, Side, Uid, Verb, kind};
+use tapestry_syncer::bindings::BindingRow;
+use tapestry_syncer::nodes::row::{PNode, VNode};
+use tapestry_syncer::origin::{Home, Origin};
+use tapestry_syncer::pair::{Pair, Seen};
+use tapestry_syncer::pods::row::{PPod, VPod};
+use tapestry_syncer::policies::PolicyRow;
+use tapestry_testbed::world::{
+    Birth, Config, Eye, Failure, Faults, Kubelet, Life, Schedule, World, exhaustive_crash, explore,
+};
+
+use Side::{Physical, Virtual};
+
+const NODES: [&str; 2] = ["n1", "n2"];
+/// Pods that the user plays with.
+const PODS: usize = 12;
+
+// ---- the stage ----
+
+/// A run with binding, policy and nodes in place, and the rules that hold whatever happens.
+fn stage(config: Config) -> Schedule<Pair> {
+    let origin = Rc::new(Origin::new("v-cluster", &binding_uid(), "east"));
+    let for_life = Rc::clone(&origin);
+    let mut schedule = Schedule::new(config, move |birth| life(birth, &for_life))
+        .rule(one_copy_per_pod)
+        .on_call(only_with_reason)
+        .on_call({
+            let origin = Rc::clone(&origin);
+            move |world, _, call| no_stranger_is_touched(world, call, &origin)
+        })
+        .quiet(|call| call.target.kind == &kind::LEASE)
+        .on_reach(|side, up| Some(Seen::Connection(side, connection(side, up))));
+    set_the_stage(&mut schedule.world);
+    schedule
+}
+
+fn connection(side: Side, up: bool) -> Connection {
+    if up { Connection::Up(Uid::new(identity(side))) } else { Connection::Down("no way".to_owned()) }
+}
+
+fn identity(side: Side) -> &'static str {
+    match side {
+        Virtual => "v-cluster",
+        Physical => "p-cluster",
+    }
+}
+
+fn set_the_stage(world: &mut World) {
+    let spec = json!({"clusterID": "east", "secretRef": {"name": "s", "namespace": "t"}, "mountNamespace": "mount"});
+    world.make(Virtual, &kind::CLUSTER_BINDING, json!({"metadata": {"name": "east"}, "spec": spec}));
+    world.make(Virtual, &kind::POLICY, json!({"metadata": {"name": "all"}, "spec": {"cluster": "east"}}));
+    for (side, namespace) in [(Virtual, "demo"), (Virtual, "kube-node-lease"), (Physical, "mount"), (Physical, "owner")]
+    {
+        world.make(side, &kind::NAMESPACE, json!({"metadata": {"name": namespace}}));
+    }
+    for node in NODES {
+        let ready = json!([{"type": "Ready", "status": "True"}]);
+        let status = json!({"allocatable": {"cpu": "8", "memory": "16Gi", "pods": "20"}, "conditions": ready});
+        world.make(Physical, &kind::NODE, json!({"metadata": {"name": node}, "status": status}));
+    }
+}
+
+/// The first object of a fresh world always gets the same UID.
+fn binding_uid() -> String {
+    let mut world = World::default();
+    set_the_stage(&mut world);
+    let binding = world.get(Virtual, &kind::CLUSTER_BINDING, "east").expect("it was just made");
+    binding["metadata"]["uid"].as_str().expect("every object has one").to_owned()
+}
+
+fn life(birth: Birth, origin: &Rc<Origin>) -> Life<Pair> {
+    let mut names = Rng::with_seed(birth.seed);
+    let entropy = Box::new(move || names.u64(..).to_be_bytes());
+    let own = Rc::clone(origin);
+    let label = origin.label.to_string();
+    let home = Home::new("east", "mount").expect("a name");
+    let here = home.clone();
+    Life {
+        model: Pair::new((**origin).clone(), home, &binding_uid(), entropy),
+        eyes: vec![
+            Eye::rows(Virtual, &kind::CLUSTER_BINDING, BindingRow::decode, Seen::Binding),
+            Eye::rows(Virtual, &kind::POLICY, PolicyRow::decode, Seen::Policy),
+            Eye::rows(Virtual, &kind::NODE, VNode::decode, Seen::VNode)
+                .only(move |node| node["metadata"]["labels"][keys::ORIGIN] == *label),
+            Eye::rows(Virtual, &kind::POD, move |json| VPod::decode(json, &here), Seen::VPod)
+                .only(|pod| pod["spec"]["nodeName"].is_string()),
+            Eye::rows(Physical, &kind::NODE, PNode::decode, Seen::PNode),
+            Eye::rows(Physical, &kind::POD, move |json| PPod::decode(json, &own), Seen::PPod),
+        ],
+        facts: Side::BOTH.map(|side| Seen::Connection(side, connection(side, true))).into(),
+    }
+}
+
+// ---- who else is there ----
+
+fn pod(name: &str, node: &str, cpu: &str) -> Value {
+    let container = json!({"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}});
+    json!({
+        "metadata": {"name": name, "namespace": "demo"},
+        "spec": {"nodeName": format!("vnode-east-{node}"), "containers": [container]},
+        "status": {"phase": "Pending"},
+    })
+}
+
+/// Creates, deletes, force-deletes, recreates under the same name, forges mappings, adds finalizers.
+fn user(world: &mut World, rng: &mut Rng) {
+    let name = format!("p{}", rng.usize(..PODS));
+    let path = format!("demo/{name}");
+    match rng.u32(..20) {
+        0..10 => {
+            let mut object = pod(&name, NODES[rng.usize(..2)], ["500m", "1", "3"][rng.usize(..3)]);
+            match rng.u32(..10) {
+                0 => object["metadata"]["finalizers"] = json!(["example.com/wait"]),
+                1 => forge(&mut object, "owner", "app", None),
+                2 => forge(&mut object, "mount", "lodger", Some("made-up")),
+                _ => {}
+            }
+            world.make(Virtual, &kind::POD, object);
+        }
+        10..14 => drop(world.delete(Virtual, &kind::POD, &path, Some(30))),
+        14 => drop(world.delete(Virtual, &kind::POD, &path, Some(5))),
+        15 => drop(world.delete(Virtual, &kind::POD, &path, Some(0))),
+        16 => drop(world.edit(Virtual, &kind::POD, &path, |pod| pod["metadata"]["finalizers"] = json!([]))),
+        // The controller-manager does this when it thinks that the node is gone.
+        17 => drop(world.edit(Virtual, &kind::POD, &path, |pod| {
+            pod["status"]["conditions"] = json!([{"type": "Ready", "status": "False"}]);
+        })),
+        18 => drop(world.edit(Virtual, &kind::POD, &path, |pod| forge(pod, "owner", "app", Some("made-up")))),
+        _ => drop(world.edit(Virtual, &kind::POD, &path, |pod| pod["metadata"]["annotations"] = json!({}))),
+    }
+}
+
+fn forge(pod: &mut Value, namespace: &str, name: &str, uid: Option<&str>) {
+    let annotations = &mut pod["metadata"]["annotations"];
+    annotations[keys::PHYSICAL_POD_NAMESPACE] = json!(namespace);
+    annotations[keys::PHYSICAL_POD_NAME] = json!(name);
+    annotations[keys::PHYSICAL_POD_UID] = json!(uid);
+}
+
+/// The owner of the physical cluster: runs pods of his own, deletes ours, takes labels away.
+fn owner(world: &mut World, rng: &mut Rng) {
+    let ours = |pod: &Value| pod["metadata"]["labels"][keys::MANAGED_BY].is_string();
+    match rng.u32(..12) {
+        0..3 => {
+            let (namespace, name) = [("mount", "lodger"), ("owner", "app"), ("owner", "other")][rng.usize(..3)];
+            let mut object = pod(name, NODES[rng.usize(..2)], "1");
+            object["metadata"]["namespace"] = json!(namespace);
+            object["spec"]["nodeName"] = json!(NODES[rng.usize(..2)]);
+            world.make(Physical, &kind::POD, object);
+        }
+        3..5 => drop(world.delete(
+            Physical,
+            &kind::POD,
+            ["mount/lodger", "owner/app", "owner/other"][rng.usize(..3)],
+            Some(0),
+        )),
+        5..7 => {
+            if let Some(path) = world.pick(Physical, &kind::POD, rng, ours) {
+                world.delete(Physical, &kind::POD, &path, [None, Some(0)][rng.usize(..2)]);
+            }
+        }
+        7 => {
+            if let Some(path) = world.pick(Physical, &kind::POD, rng, ours) {
+                world.edit(Physical, &kind::POD, &path, |pod| pod["metadata"]["labels"] = json!({}));
+            }
+        }
+        8 => drop(world.edit(Physical, &kind::NODE, NODES[rng.usize(..2)], |node| {
+            node["spec"]["unschedulable"] = json!(node["spec"]["unschedulable"] != json!(true));
+        })),
+        _ => {}
+    }
+}
+
+// ---- what must hold ----
+
+fn back(ppod: &Value) -> Option<&str> {
+    ppod["metadata"]["annotations"][keys::VIRTUAL_POD_UID].as_str()
+}
+
+fn alive(pod: &Value) -> bool {
+    let terminal = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    !terminal && pod["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// Never two live copies of one virtual pod.
+fn one_copy_per_pod(world: &World) -> Result<(), String> {
+    let mut copies: BTreeMap<&str, u32> = BTreeMap::new();
+    for ppod in world.list(Physical, &kind::POD).filter(|ppod| alive(ppod)) {
+        if let Some(uid) = back(ppod) {
+            *copies.entry(uid).or_default() += 1;
+        }
+    }
+    match copies.iter().find(|(_, count)| **count > 1) {
+        Some((uid, count)) => Err(format!("{count} live copies of virtual pod {uid}")),
+        None => Ok(()),
+    }
+}
+
+/// A running copy is deleted only when its virtual pod is going, gone or finished; a pod is declared lost only without a copy.
+fn only_with_reason(world: &World, _leader: usize, call: &Call) -> Result<(), String> {
+    let path = match &call.target.namespace {
+        Some(namespace) => format!("{namespace}/{}", call.target.name),
+        None => call.target.name.to_string(),
+    };
+    let there = world.get(call.target.side, call.target.kind, &path);
+    let hits = there.filter(|object| {
+        Some(object["metadata"]["uid"].as_str().unwrap_or_default()) == call.target.uid.as_ref().map(Uid::as_str)
+    });
+    match (&call.verb, call.target.side, hits) {
+        (Verb::Delete { .. }, Physical, Some(ppod)) => {
+            let Some(uid) = back(ppod) else { return Err(format!("{call} hits a pod that is not ours")) };
+            let vpod = world.list(Virtual, &kind::POD).find(|vpod| vpod["metadata"]["uid"] == uid);
+            let finished = |vpod: &Value| {
+                matches!(vpod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+                    && vpod["metadata"]["annotations"][keys::PHYSICAL_POD_UID] != ppod["metadata"]["uid"]
+            };
+            match vpod {
+                Some(vpod) if vpod["metadata"]["deletionTimestamp"].is_null() && !finished(vpod) => {
+                    Err(format!("{call} although the virtual pod lives"))
+                }
+                _ => Ok(()),
+            }
+        }
+        (Verb::Strategic(..), Virtual, Some(vpod)) if call.why == "PhysicalPodLost" => {
+            let uid = vpod["metadata"]["uid"].as_str().unwrap_or_default();
+            let recorded = &vpod["metadata"]["annotations"][keys::PHYSICAL_POD_UID];
+            let copy = world
+                .list(Physical, &kind::POD)
+                .find(|ppod| back(ppod) == Some(uid) && ppod["metadata"]["uid"] == *recorded);
+            match copy {
+                Some(_) => Err(format!("{call} although the copy is there")),
+                None => Ok(()),
+            }
+        }
+        (Verb::Delete { .. }, Virtual, Some(vpod)) if call.target.kind == &kind::POD => {
+            match vpod["metadata"]["deletionTimestamp"].is_null() {
+                true => Err(format!("{call} although nobody asked for its deletion")),
+                false => Ok(()),
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whatever exists on the physical side and does not carry our origin is not written to; a stripped copy of ours may be mended.
+fn no_stranger_is_touched(world: &World, call: &Call, origin: &Origin) -> Result<(), String> {
+    if call.target.side != Physical || call.is_read() || matches!(call.verb, Verb::Create(_)) {
+        return Ok(());
+    }
+    let Some(uid) = &call.target.uid else { return Err(format!("{call} names no UID")) };
+    let path =
+        call.target.namespace.as_ref().map_or(String::new(), |namespace| format!("{namespace}/{}", call.target.name));
+    let Some(object) = world.get(Physical, call.target.kind, &path) else { return Ok(()) };
+    let hits = object["metadata"]["uid"] == uid.as_str();
+    let ours = object["metadata"]["annotations"][keys::ORIGIN] == *origin.full;
+    if hits && !ours { Err(format!("{call} touches a stranger")) } else { Ok(()) }
+}
+
+/// After the faults: every pod that should run has one copy that says the same; nothing else of ours is left.
+fn converged(world: &World) -> Result<(), String> {
+    for vpod in world.list(Virtual, &kind::POD) {
+        let (name, uid) = (&vpod["metadata"]["name"], vpod["metadata"]["uid"].as_str().unwrap_or_default());
+        let copies: Vec<&Value> = world.list(Physical, &kind::POD).filter(|ppod| back(ppod) == Some(uid)).collect();
+        if !vpod["metadata"]["deletionTimestamp"].is_null() {
+            let held = vpod["metadata"]["finalizers"].as_array().is_some_and(|held| !held.is_empty());
+            if !held || !copies.is_empty() {
+                return Err(format!("{name} is still going, with {} copies", copies.len()));
+            }
+            continue;
+        }
+        let phase = vpod["status"]["phase"].as_str();
+        if matches!(phase, Some("Succeeded" | "Failed")) {
+            continue;
+        }
+        let conditions = vpod["status"]["conditions"].as_array();
+        let outside =
+            conditions.into_iter().flatten().any(|c| c["type"] == keys::CONDITION_ADMITTED && c["status"] == "False");
+        match copies[..] {
+            [] if outside => {}
+            [copy] => {
+                let same = |field: &str| copy["status"][field] == vpod["status"][field];
+                if !same("phase")
+                    || !same("podIP")
+                    || copy["metadata"]["name"] != vpod["metadata"]["annotations"][keys::PHYSICAL_POD_NAME]
+                {
+                    return Err(format!("{name} and its copy do not say the same:\n{vpod}\n{copy}"));
+                }
+                if copy["metadata"]["labels"][keys::MANAGED_BY].is_null() {
+                    return Err(format!("the copy of {name} is without our labels"));
+                }
+            }
+            _ => return Err(format!("{name} has {} copies and is {phase:?}: {vpod}", copies.len())),
+        }
+    }
+    for ppod in world.list(Physical, &kind::POD) {
+        let Some(uid) = back(ppod) else { continue };
+        if !world.list(Virtual, &kind::POD).any(|vpod| vpod["metadata"]["uid"] == uid) {
+            return Err(format!("orphan {}", ppod["metadata"]["name"]));
+        }
+    }
+    Ok(())
+}
+
+fn rests_and_converges(schedule: &mut Schedule<Pair>, leaders: usize) -> Result<(), Failure> {
+    schedule.quiesce()?;
+    schedule.check(converged)?;
+    for leader in 0..leaders {
+        if let Some(Err(why)) = schedule.model(leader).map(Pair::check_sums) {
+            return Err(schedule.fail(why));
+        }
+    }
+    Ok(())
+}
+
+fn play(config: Config, steps: usize) -> Result<(), Failure> {
+    let leaders = config.leaders;
+    let mut schedule = stage(config).actor(Kubelet::new(Physical)).actor(user).actor(owner);
+    schedule.run(steps)?;
+    rests_and_converges(&mut schedule, leaders)
+}
+
+/// How many schedules: a few thousand by default, more with `TAPESTRY_WORLD_SCHEDULES`, or the one of `TAPESTRY_WORLD_SEED`.
+fn seeds(default: u64) -> Range<u64> {
+    match replayed() {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("TAPESTRY_WORLD_SCHEDULES").unwrap_or(default),
+    }
+}
+
+fn replayed() -> Option<u64> {
+    number("TAPESTRY_WORLD_SEED")
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test has no command line of its own")]
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// A run that is replayed tells its whole story.
+fn config(seed: u64) -> Config {
+    let config = Config::new(seed);
+    if replayed().is_some() { Config { journal: 100_000, ..config } } else { config }
+}
+
+// ---- the tests ----
+
+#[test]
+fn pods_come_and_go_without_a_fault_and_everything_converges() -> Result<(), Failure> {
+    explore(seeds(500), |seed| play(config(seed).faults(Faults::NONE), 600))
+}
+
+#[test]
+fn law_08_every_fault_at_once_loses_nothing_and_everything_converges() -> Result<(), Failure> {
+    explore(seeds(1500), |seed| play(config(seed), 600))
+}
+
+#[test]
+fn law_02_two_leaders_at_once_never_make_two_copies_and_touch_no_stranger() -> Result<(), Failure> {
+    explore(seeds(1000), |seed| play(config(seed).leaders(2), 600))
+}
+
+#[test]
+fn law_08_a_crash_after_any_single_call_leaves_a_state_that_converges() -> Result<(), Failure> {
+    for seed in 0..3 {
+        let make = || {
+            let mut schedule = stage(config(seed).faults(Faults::NONE)).actor(Kubelet::steady(Physical));
+            for n in 0..4 {
+                schedule.world.make(Virtual, &kind::POD, pod(&format!("p{n}"), NODES[n % 2], "1"));
+            }
+            schedule
+        };
+        let calls = exhaustive_crash(make, |schedule| {
+            schedule.run(300)?;
+            schedule.world.delete(Virtual, &kind::POD, "demo/p0", Some(30));
+            schedule.world.delete(Virtual, &kind::POD, "demo/p1", Some(0));
+            schedule.world.delete(Physical, &kind::POD, "mount/nobody", Some(0));
+            schedule.run(200)?;
+            rests_and_converges(schedule, 1)
+        })?;
+        assert!(calls > 20, "the story is too short: {calls} calls");
+    }
+    Ok(())
+}

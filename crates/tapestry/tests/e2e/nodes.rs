@@ -1,0 +1,448 @@
+//! Nodes: every lendable physical node appears as a virtual node, with exactly what is lent.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use tapestry_api::keys;
+use tapestry_testbed::builders::{node, pod, policy};
+use tapestry_testbed::eventually;
+
+use crate::looks::{SOON, annotation, condition, items, label, phase, strings, taints, text};
+use crate::loom::{BINDING, Ground, Loom, POLICY, TEST, pattern};
+
+fn no_schedule(keys: &[&str]) -> std::collections::BTreeSet<(String, String)> {
+    keys.iter().map(|key| ((*key).to_owned(), "NoSchedule".to_owned())).collect()
+}
+
+/// What a virtual node offers of CPU, memory and pods.
+fn offers(vnode: &Value) -> [&str; 3] {
+    ["cpu", "memory", "pods"].map(|resource| text(&vnode["status"]["allocatable"][resource]))
+}
+
+/// Waits until the virtual node of `node` offers exactly this.
+async fn lends(loom: &Loom, node: &str, offer: [&str; 3]) -> Result<Value> {
+    loom.vnode_when(node, &format!("offers {offer:?}"), |vnode| offers(vnode) == offer).await
+}
+
+#[tokio::test]
+async fn every_selected_node_appears_ready_with_exactly_what_is_lent() -> Result<()> {
+    let pattern = pattern("lent")
+        .node(node("lent-a").cpu("8").memory("16Gi").pods(20))
+        .node(node("lent-b").cpu("3").allocatable("cpu", "2500m").memory("1000000001").pods(5))
+        .other_node(node("lent-c"))
+        .policy(|policy| policy.limit("cpu", "4").limit_percent("memory", 50));
+    pattern
+        .run(async |loom| {
+            // min(4, idle) CPU, half of the memory rounded down, all pods.
+            lends(loom, "lent-a", ["4", "8Gi", "20"]).await?;
+            let vnode = lends(loom, "lent-b", ["2500m", "500M", "5"]).await?;
+            ensure!(vnode["status"]["capacity"] == vnode["status"]["allocatable"], "{}", vnode["status"]);
+            loom.vnode_ready("lent-a").await?;
+            loom.vnode_ready("lent-b").await?;
+            let unselected = loom.virtual_side.get("v1/Node", &loom.vnode_of("lent-c")).await?;
+            ensure!(unselected.is_none(), "a node that nobody selects is lent");
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_strangers_pod_shrinks_what_is_lent_and_its_end_gives_it_back() -> Result<()> {
+    let pattern = pattern("foreign")
+        .node(node("foreign-0").cpu("4").memory("8Gi").pods(10))
+        .policy(|policy| policy.limit_percent("cpu", 50).limit("memory", "7Gi"));
+    pattern
+        .run(async |loom| {
+            lends(loom, "foreign-0", ["2", "7Gi", "10"]).await?;
+            let stranger = |name: &str| pod(name).namespace(&loom.mount).on("foreign-0");
+            // Physical admission wants the account that the controller-manager makes.
+            let account = format!("{}/default", loom.mount);
+            eventually("the mount namespace takes pods", SOON, async || {
+                match loom.physical_side.get("v1/ServiceAccount", &account).await {
+                    Ok(Some(_)) => Ok(()),
+                    other => Err(format!("{other:?}")),
+                }
+            })
+            .await?;
+            loom.physical_side.create(&stranger("one").cpu("1").memory("2Gi").build()).await?;
+            lends(loom, "foreign-0", ["1500m", "6Gi", "9"]).await?;
+            loom.physical_side.create(&stranger("two").cpu("1500m").memory("1Gi").build()).await?;
+            lends(loom, "foreign-0", ["750m", "5Gi", "8"]).await?;
+            loom.physical_side.delete("v1/Pod", &format!("{}/one", loom.mount)).await?;
+            lends(loom, "foreign-0", ["1250m", "7Gi", "9"]).await?;
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_virtual_node_says_what_it_is_and_copies_no_annotation() -> Result<()> {
+    let lent = node("looks-0")
+        .label("zone", "a")
+        .label("node-role.kubernetes.io/worker", "")
+        .label("karpenter.sh/nodepool", "x")
+        .label("tapestry.io/forged", "x")
+        .annotation("volumes.kubernetes.io/controller-managed-attach-detach", "true")
+        .annotation("owner", "somebody")
+        .taint("team", "red", "PreferNoSchedule")
+        .taint("tapestry.io/forged", "x", "NoSchedule");
+    pattern("looks")
+        .node(lent)
+        .run(async |loom| {
+            let vnode = loom.vnode_ready("looks-0").await?;
+            let pnode = loom.physical_side.get("v1/Node", "looks-0").await?.context("no physical node")?;
+            let origin = label(&vnode, keys::ORIGIN).to_owned();
+            ensure!(origin.len() == 32, "origin {origin}");
+            let expected: BTreeMap<String, String> = [
+                ("kubernetes.io/os", "linux"),
+                ("kubernetes.io/arch", "amd64"),
+                ("kubernetes.io/hostname", "vnode-looks-looks-0"),
+                ("node.kubernetes.io/exclude-from-external-load-balancers", "true"),
+                ("zone", "a"),
+                (TEST, "looks"),
+                (keys::MANAGED_BY, "tapestry"),
+                (keys::CLUSTER_BINDING, "looks"),
+                (keys::ORIGIN, &origin),
+                (keys::NODE_TYPE, "virtual"),
+                (keys::PHYSICAL_CLUSTER_ID, "looks"),
+                (keys::PHYSICAL_NODE_NAME, "looks-0"),
+            ]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into();
+            let mut labels = strings(&vnode["metadata"]["labels"]);
+            // The virtual controller-manager's own.
+            labels.retain(|key, _| !key.starts_with("beta.kubernetes.io/"));
+            assert_eq!(labels, expected);
+
+            let mut annotations = strings(&vnode["metadata"]["annotations"]);
+            // The virtual controller-manager's own.
+            annotations.remove("node.alpha.kubernetes.io/ttl");
+            let keys: Vec<&str> = annotations.keys().map(String::as_str).collect();
+            let ours = [
+                keys::EXPECTED_METADATA,
+                keys::LAST_SYNC_TIME,
+                keys::PHYSICAL_NODE_NAME,
+                keys::PHYSICAL_NODE_UID,
+                keys::POLICIES_APPLIED,
+            ];
+            assert_eq!(keys, ours);
+            assert_eq!(annotation(&vnode, keys::PHYSICAL_NODE_UID), pnode["metadata"]["uid"]);
+            assert_eq!(annotation(&vnode, keys::POLICIES_APPLIED), "looks");
+
+            assert_eq!(vnode["spec"]["providerID"], "tapestry://looks/looks-0");
+            assert_eq!(vnode["spec"]["unschedulable"], Value::Null);
+            let mut expected = no_schedule(&[keys::TAINT_VNODE]);
+            expected.insert(("team".to_owned(), "PreferNoSchedule".to_owned()));
+            assert_eq!(taints(&vnode), expected);
+
+            assert_eq!(vnode["status"]["addresses"], json!([{ "type": "Hostname", "address": "vnode-looks-looks-0" }]));
+            assert_eq!(vnode["status"]["nodeInfo"], pnode["status"]["nodeInfo"]);
+            for there in items(&pnode["status"]["conditions"]) {
+                let here = condition(&vnode, text(&there["type"]));
+                for field in ["status", "reason", "message", "lastTransitionTime"] {
+                    assert_eq!(here[field], there[field], "{} {field}", there["type"]);
+                }
+            }
+            assert_eq!(condition(&vnode, keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE)["status"], "True");
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_virtual_node_follows_its_physical_node() -> Result<()> {
+    pattern("follow")
+        .on(Ground::Still)
+        .node(node("follow-0").label("zone", "a").label("old", "x").taint("team", "red", "NoSchedule"))
+        .run(async |loom| {
+            loom.vnode_ready("follow-0").await?;
+            let change = json!({ "metadata": { "labels": { "zone": "b", "old": null, "new": "y" } },
+                "spec": { "unschedulable": true, "taints": [{ "key": "crew", "value": "blue", "effect": "NoExecute" }] } });
+            loom.physical_side.patch("v1/Node", "follow-0", &change).await?;
+            let mut expected = no_schedule(&[keys::TAINT_VNODE, keys::TAINT_PHYSICAL_CORDONED]);
+            expected.insert(("crew".to_owned(), "NoExecute".to_owned()));
+            let vnode = loom.vnode_when("follow-0", "has the new taints", |vnode| taints(vnode) == expected).await?;
+            assert_eq!([label(&vnode, "zone"), label(&vnode, "old"), label(&vnode, "new")], ["b", "", "y"]);
+
+            let not_ready = json!([
+                { "type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "broken",
+                  "lastTransitionTime": "2026-01-02T00:00:00Z", "lastHeartbeatTime": "2026-01-02T00:00:00Z" },
+                { "type": "DiskPressure", "status": "True", "reason": "Full", "message": "",
+                  "lastTransitionTime": "2026-01-02T00:00:00Z", "lastHeartbeatTime": "2026-01-02T00:00:00Z" },
+            ]);
+            let status = json!({ "status": { "conditions": not_ready } });
+            loom.physical_side.patch_subresource("status", "v1/Node", "follow-0", &status).await?;
+            let broken = |vnode: &Value| {
+                let ready = condition(vnode, "Ready");
+                ready["status"] == "False" && ready["message"] == "broken" && condition(vnode, "DiskPressure")["status"] == "True"
+            };
+            loom.vnode_when("follow-0", "is as broken as its physical node", broken).await?;
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn the_default_taint_can_be_disabled() -> Result<()> {
+    pattern("untainted")
+        .on(Ground::Still)
+        .binding(|binding| binding.with("/spec/disableNodeDefaultTaint", true))
+        .run(async |loom| {
+            let vnode = loom.vnode_ready(loom.node()).await?;
+            assert_eq!(taints(&vnode), no_schedule(&[]));
+            let patch = json!({ "spec": { "disableNodeDefaultTaint": false } });
+            loom.virtual_side.patch(BINDING, &loom.name, &patch).await?;
+            let tainted = |vnode: &Value| taints(vnode) == no_schedule(&[keys::TAINT_VNODE]);
+            loom.vnode_when(loom.node(), "has the default taint", tainted).await?;
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn the_lease_of_a_virtual_node_is_owned_by_it_and_renewed() -> Result<()> {
+    pattern("lease")
+        .on(Ground::Still)
+        .run(async |loom| {
+            let vnode = loom.vnode_ready(loom.node()).await?;
+            let place = format!("kube-node-lease/{}", loom.vnode());
+            let lease = async |what: &str, holds: &dyn Fn(&Value) -> bool| {
+                eventually(what, SOON, async || {
+                    match loom.virtual_side.get("coordination.k8s.io/v1/Lease", &place).await {
+                        Ok(Some(lease)) if holds(&lease) => Ok(lease),
+                        other => Err(format!("{other:?}")),
+                    }
+                })
+                .await
+            };
+            let first = lease("there is a Lease", &|_| true).await?;
+            assert_eq!(first["spec"]["holderIdentity"], loom.vnode());
+            assert_eq!(first["spec"]["leaseDurationSeconds"], 40);
+            let owner = &first["metadata"]["ownerReferences"];
+            assert_eq!(
+                *owner,
+                json!([{ "apiVersion": "v1", "kind": "Node", "name": loom.vnode(), "uid": vnode["metadata"]["uid"] }])
+            );
+            let since = first["spec"]["renewTime"].clone();
+            // Timestamps of one format compare as text.
+            lease("the Lease is renewed", &|lease| text(&lease["spec"]["renewTime"]) > text(&since)).await?;
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_users_own_label_annotation_and_taint_survive_and_ours_are_restored() -> Result<()> {
+    pattern("users")
+        .on(Ground::Still)
+        .node(node("users-0").label("zone", "a"))
+        .run(async |loom| {
+            let vnode = loom.vnode_ready("users-0").await?;
+            let mut list = items(&vnode["spec"]["taints"]).to_vec();
+            list.push(json!({ "key": "mine", "effect": "NoSchedule" }));
+            let own = json!({ "metadata": { "labels": { "mine": "yes" }, "annotations": { "mine": "yes" } },
+                "spec": { "taints": list } });
+            loom.virtual_side.patch("v1/Node", &loom.vnode(), &own).await?;
+            // Ours: a label removed, one changed, an annotation removed, the taint removed.
+            let theirs = json!({ "metadata": {
+                "labels": { keys::MANAGED_BY: null, "zone": "elsewhere" }, "annotations": { keys::PHYSICAL_NODE_UID: null } },
+                "spec": { "taints": [{ "key": "mine", "effect": "NoSchedule" }] } });
+            loom.virtual_side.patch("v1/Node", &loom.vnode(), &theirs).await?;
+            loom.physical_side.patch("v1/Node", "users-0", &json!({ "metadata": { "labels": { "fresh": "1" } } })).await?;
+            let whole = |vnode: &Value| {
+                label(vnode, keys::MANAGED_BY) == "tapestry"
+                    && label(vnode, "zone") == "a"
+                    && label(vnode, "fresh") == "1"
+                    && annotation(vnode, keys::PHYSICAL_NODE_UID) != ""
+                    && taints(vnode) == no_schedule(&[keys::TAINT_VNODE, "mine"])
+            };
+            let vnode = loom.vnode_when("users-0", "is mended", whole).await?;
+            assert_eq!((label(&vnode, "mine"), annotation(&vnode, "mine")), ("yes", "yes"));
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_virtual_node_that_lost_the_labels_it_is_found_by_is_found_again() -> Result<()> {
+    pattern("stripped")
+        .on(Ground::Still)
+        .run(async |loom| {
+            let before = loom.vnode_ready(loom.node()).await?;
+            let strip = json!({ "metadata": { "labels": { keys::ORIGIN: null, keys::MANAGED_BY: null } } });
+            loom.virtual_side.patch("v1/Node", &loom.vnode(), &strip).await?;
+            let whole = |vnode: &Value| label(vnode, keys::ORIGIN) != "" && label(vnode, keys::MANAGED_BY) != "";
+            let after = loom.vnode_when(loom.node(), "has its labels again", whole).await?;
+            assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_virtual_node_that_a_stranger_deleted_comes_back() -> Result<()> {
+    pattern("deleted")
+        .on(Ground::Still)
+        .run(async |loom| {
+            let before = loom.vnode_ready(loom.node()).await?;
+            loom.virtual_side.delete("v1/Node", &loom.vnode()).await?;
+            let anew = |vnode: &Value| vnode["metadata"]["uid"] != before["metadata"]["uid"];
+            loom.vnode_when(loom.node(), "is there again", anew).await?;
+            loom.vnode_ready(loom.node()).await?;
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_deselected_node_is_tainted_and_removed_when_empty() -> Result<()> {
+    pattern("deselect")
+        .on(Ground::Still)
+        .run(async |loom| {
+            loom.vnode_ready(loom.node()).await?;
+            loom.virtual_side.create(&loom.pod("web").build()).await?;
+            let ppod = loom.copy("web").await?;
+            loom.play_running(&ppod).await?;
+            loom.runs("web").await?;
+            let deselect = json!({ "metadata": { "labels": { TEST: null } } });
+            loom.physical_side.patch("v1/Node", loom.node(), &deselect).await?;
+            let leaving = |vnode: &Value| {
+                taints(vnode).contains(&(keys::TAINT_VNODE_DELETING.to_owned(), "NoSchedule".to_owned()))
+            };
+            loom.vnode_when(loom.node(), "is tainted", leaving).await?;
+            let (vpod, _) = loom.runs("web").await?;
+            ensure!(vpod["metadata"]["deletionTimestamp"].is_null(), "the pod that ran was touched");
+
+            loom.virtual_side.delete("v1/Pod", &loom.at("web")).await?;
+            let leaving = loom.physical_leaving(&ppod).await?;
+            loom.play_removed(&leaving).await?;
+            loom.gone("web").await?;
+            loom.vnode_gone(loom.node()).await
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_physical_node_that_is_gone_for_a_minute_takes_its_virtual_node_with_it() -> Result<()> {
+    pattern("vanish")
+        .on(Ground::Still)
+        .run(async |loom| {
+            let before = loom.vnode_ready(loom.node()).await?;
+            loom.physical_side.delete("v1/Node", loom.node()).await?;
+            // Not at once: a node that is registered anew keeps its virtual node.
+            let again = node(loom.node()).label(TEST, &loom.name).build();
+            let again = loom.physical_side.create(&again).await?;
+            let renewed = |vnode: &Value| annotation(vnode, keys::PHYSICAL_NODE_UID) == again["metadata"]["uid"];
+            let after = loom.vnode_when(loom.node(), "is of the new node", renewed).await?;
+            assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
+
+            loom.physical_side.delete("v1/Node", loom.node()).await?;
+            // The first proof, then the second a minute later.
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            ensure!(loom.virtual_side.get("v1/Node", &loom.vnode()).await?.is_some(), "it went at once");
+            loom.skip(Duration::from_secs(61));
+            loom.vnode_gone(loom.node()).await
+        })
+        .await
+}
+
+#[tokio::test]
+async fn the_policy_of_the_highest_priority_holds_and_the_next_follows_it() -> Result<()> {
+    pattern("ranks")
+        .on(Ground::Still)
+        .policy(|policy| policy.limit("cpu", "1"))
+        .another_policy(policy("ranks-high").limit("cpu", "3").with("/spec/priority", 10))
+        .another_policy(
+            policy("ranks-elsewhere").limit("cpu", "5").with("/spec/priority", 20).node_label("zone", "none"),
+        )
+        .run(async |loom| {
+            let vnode = lends(loom, loom.node(), ["3", "256Gi", "110"]).await?;
+            assert_eq!(annotation(&vnode, keys::POLICIES_APPLIED), "ranks-high");
+            loom.virtual_side.delete(POLICY, "ranks-high").await?;
+            let vnode = lends(loom, loom.node(), ["1", "256Gi", "110"]).await?;
+            assert_eq!(annotation(&vnode, keys::POLICIES_APPLIED), "ranks");
+            loom.virtual_side.patch(POLICY, "ranks", &json!({ "spec": { "resourceLimits": [] } })).await?;
+            lends(loom, loom.node(), ["32", "256Gi", "110"]).await?;
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn law_09_nothing_is_lent_without_a_policy() -> Result<()> {
+    pattern("lawless")
+        .on(Ground::Still)
+        .without_policy()
+        .another_policy(policy("lawless-hours").window("00:00", "24:00", &[]))
+        .run(async |loom| {
+            loom.virtual_side.delete(POLICY, "lawless-hours").await?;
+            let quiet = async || {
+                // Half a second after the syncer was ready it had every chance to create one.
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                loom.virtual_side.get("v1/Node", &loom.vnode()).await
+            };
+            ensure!(quiet().await?.is_none(), "a node is lent without a policy");
+            // A policy for another binding lends nothing here.
+            loom.virtual_side.create(&policy("lawless-other").cluster("somebody").build()).await?;
+            ensure!(quiet().await?.is_none(), "another binding's policy lends our node");
+            loom.virtual_side.delete(POLICY, "lawless-other").await?;
+            loom.virtual_side.create(&policy("lawless").cluster("lawless").build()).await?;
+            loom.vnode_ready(loom.node()).await?;
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn law_09_nothing_enters_after_the_policy_is_deleted() -> Result<()> {
+    pattern("repealed")
+        .on(Ground::Still)
+        .run(async |loom| {
+            loom.vnode_ready(loom.node()).await?;
+            loom.virtual_side.create(&loom.bound("early").cpu("1").build()).await?;
+            loom.play_running(&loom.copy("early").await?).await?;
+            loom.runs("early").await?;
+
+            loom.virtual_side.delete(POLICY, "repealed").await?;
+            let leaving = |vnode: &Value| {
+                taints(vnode).contains(&(keys::TAINT_VNODE_DELETING.to_owned(), "NoSchedule".to_owned()))
+            };
+            loom.vnode_when(loom.node(), "is on its way out", leaving).await?;
+            // Past the scheduler, and past every taint.
+            loom.virtual_side.create(&loom.bound("late").tolerate_all().build()).await?;
+            let refused = |vpod: &Value| condition(vpod, keys::CONDITION_ADMITTED)["status"] == "False";
+            let late = loom.vpod_when("late", "is refused", refused).await?;
+            assert_eq!(condition(&late, keys::CONDITION_ADMITTED)["reason"], "NotLending");
+            assert_eq!(loom.copies("late").await?.len(), 0);
+            assert_eq!(phase(&loom.vpod("early").await?), "Running");
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn law_09_an_owners_stop_takes_everything_back_from_the_next_pod() -> Result<()> {
+    pattern("stops")
+        .on(Ground::Still)
+        .run(async |loom| {
+            loom.vnode_ready(loom.node()).await?;
+            let never = json!({ "metadata": { "annotations": { keys::LEND: keys::LEND_NEVER } } });
+            loom.physical_side.patch("v1/Node", loom.node(), &never).await?;
+            lends(loom, loom.node(), ["0", "0", "0"]).await?;
+            loom.virtual_side.create(&loom.bound("late").build()).await?;
+            let refused = |vpod: &Value| condition(vpod, keys::CONDITION_ADMITTED)["status"] == "False";
+            loom.vpod_when("late", "is refused", refused).await?;
+            assert_eq!(loom.ppods().await?.len(), 0);
+
+            let lend = json!({ "metadata": { "annotations": { keys::LEND: null } } });
+            loom.physical_side.patch("v1/Node", loom.node(), &lend).await?;
+            loom.copy("late").await?;
+            let suspend = json!({ "spec": { "suspend": true } });
+            loom.virtual_side.patch(BINDING, &loom.name, &suspend).await?;
+            lends(loom, loom.node(), ["0", "0", "0"]).await?;
+            Ok(())
+        })
+        .await
+}

@@ -1,0 +1,264 @@
+//! The story, chapter by chapter. Every chapter ends when what it tells is true on both clusters, or fails saying what was
+//! expected and seen. Must not tell what it has not looked at.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+use tapestry_api::keys;
+use tapestry_testbed::builders::{deployment, namespace, pod};
+use tapestry_testbed::cluster::Progress;
+use tapestry_testbed::eventually;
+
+use super::screen::{Screen, bar};
+use super::stage::{BINDING, DEADLINE, Files, LENT_PERCENT, MOUNT, OWNER, POLICY, Stage};
+use super::syncer::Syncer;
+use super::{nodes, pods, text};
+
+/// Namespace and name of the Deployment that runs on borrowed nodes.
+const HELLO: (&str, &str) = ("demo", "hello");
+/// Rows of a table; more scroll the beginning away.
+const MOST_NODES: usize = 10;
+const MOST_PODS: usize = 6;
+/// Between two looks while the demo stays up.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Who tells, to whom, with which program.
+pub(super) struct Story {
+    pub(super) screen: Arc<Screen>,
+    pub(super) tapestry: PathBuf,
+    /// Nodes of the physical cluster, and pods of its owner.
+    pub(super) nodes: usize,
+    /// Pods on borrowed nodes, at first.
+    pub(super) replicas: usize,
+    /// Whether to end after removing the pods again, instead of staying up.
+    pub(super) check: bool,
+}
+
+/// The stage with the syncer on it.
+struct Scene {
+    stage: Stage,
+    syncer: Syncer,
+    virtual_kubeconfig: PathBuf,
+    physical_kubeconfig: PathBuf,
+    /// Label of everything we make in the physical cluster.
+    origin: String,
+    /// Pods that are not ours, as they were before the syncer started.
+    bystanders: Vec<Value>,
+}
+
+impl Story {
+    pub(super) async fn tell(&self) -> Result<()> {
+        let begin = Instant::now();
+        let screen = &self.screen;
+        screen.heading("1. Two Kubernetes clusters on this machine; only the kubelets are simulated");
+        let stage = self.raise().await?;
+        screen.heading("2. The physical cluster has an owner; the virtual cluster has a binding and a policy");
+        let (origin, bystanders) = self.furnish(&stage).await?;
+        let Files { supervisor, virtual_kubeconfig, physical_kubeconfig } = stage.files()?;
+        screen.heading("3. The syncer: every physical node appears in the virtual cluster, with what is lent of it");
+        let syncer = Syncer::start(supervisor, &self.tapestry, BINDING, &virtual_kubeconfig)?;
+        screen.note(&format!("tapestry syncer --cluster-binding {BINDING}, its log: {}", syncer.log().display()));
+        let scene = Scene { stage, syncer, virtual_kubeconfig, physical_kubeconfig, origin, bystanders };
+        let told = tokio::select! {
+            told = self.lend(&scene) => told,
+            error = scene.syncer.ended() => Err(error),
+        };
+        told.map_err(|error| scene.syncer.blame(&error))?;
+        screen.heading(&format!("check passed in {:.1} s", begin.elapsed().as_secs_f32()));
+        Ok(())
+    }
+
+    async fn raise(&self) -> Result<Stage> {
+        let begin = Instant::now();
+        let screen = self.screen.clone();
+        let progress: Progress = Arc::new(move |cluster, step| screen.note(&format!("{cluster:<10} {step}")));
+        self.screen.live("starting etcd, kube-apiserver, controller manager and scheduler, twice");
+        let stage = Box::pin(Stage::raise(self.nodes, &progress)).await?;
+        self.screen.done("the clusters \"virtual\" and \"physical\" run", begin.elapsed());
+        Ok(stage)
+    }
+
+    async fn furnish(&self, stage: &Stage) -> Result<(String, Vec<Value>)> {
+        let nodes = self.nodes;
+        let begin = Instant::now();
+        self.screen.live("waiting for the owner's pods to run");
+        stage.furnish_physical(nodes).await?;
+        let bystanders = stage.bystanders().await?;
+        let (namespace, name) = OWNER;
+        let others = format!("physical: {nodes} pods of {namespace}/{name}, and a stranger's pod in {MOUNT}");
+        self.screen.done(&others, begin.elapsed());
+        let begin = Instant::now();
+        self.screen.live("creating binding and policy");
+        let origin = stage.furnish_virtual().await?;
+        let bound = format!("virtual: binding {BINDING}; policy {POLICY}: {LENT_PERCENT} % of idle CPU and memory");
+        self.screen.done(&bound, begin.elapsed());
+        Ok((origin, bystanders))
+    }
+
+    /// What happens while the syncer runs.
+    async fn lend(&self, scene: &Scene) -> Result<()> {
+        let (screen, replicas) = (&self.screen, self.replicas);
+        screen.table(&self.nodes_appear(scene).await?.table(MOST_NODES));
+        screen.heading("4. A Deployment in the virtual cluster: its pods run in the physical one");
+        scene.stage.virtual_side.create(&namespace(HELLO.0)).await?;
+        let toleration = json!({ "key": keys::TAINT_VNODE, "operator": "Exists" });
+        let pods = pod(HELLO.1).cpu("250m").memory("256Mi").tolerate(toleration);
+        let hello = deployment(HELLO.1, u32::try_from(replicas)?).namespace(HELLO.0).pods(pods);
+        let begin = Instant::now();
+        scene.stage.virtual_side.create(&hello.build()).await?;
+        let sight = self.pods_run(scene, begin, replicas).await?;
+        screen.table(&sight.table(MOST_PODS));
+        let begin = Instant::now();
+        scene.stage.scale(HELLO, 2 * replicas).await?;
+        self.pods_run(scene, begin, 2 * replicas).await?;
+        self.bystanders_untouched(scene).await?;
+        if !self.check {
+            return self.stay(scene).await;
+        }
+        screen.heading("5. Scaled to nothing: no pod of ours is left, everybody else's are");
+        let begin = Instant::now();
+        scene.stage.scale(HELLO, 0).await?;
+        self.pods_gone(scene, begin).await?;
+        self.bystanders_untouched(scene).await?;
+        self.nodes_appear(scene).await.map(drop)
+    }
+
+    async fn nodes_appear(&self, scene: &Scene) -> Result<nodes::Sight> {
+        let nodes = self.nodes;
+        let begin = Instant::now();
+        let look = async || {
+            let sight = nodes::look(&scene.stage, &scene.origin).await.map_err(|error| format!("{error:#}"))?;
+            let ready = sight.ready();
+            self.screen.live(&format!("virtual nodes {} {ready} of {nodes} Ready", bar(ready, nodes)));
+            let faults = sight.faults(nodes);
+            if faults.is_empty() { Ok(sight) } else { Err(some(&faults)) }
+        };
+        let what = format!("{nodes} virtual nodes are Ready and offer what the policy lends");
+        let sight = eventually(&what, DEADLINE, look).await?;
+        let done = format!("{nodes} virtual nodes Ready, each offers {LENT_PERCENT} % of what is idle");
+        self.screen.done(&done, begin.elapsed());
+        Ok(sight)
+    }
+
+    async fn pods_run(&self, scene: &Scene, begin: Instant, replicas: usize) -> Result<pods::Sight> {
+        let look = async || {
+            let sight = pods::look(&scene.stage, HELLO.0, &scene.origin).await.map_err(|error| format!("{error:#}"))?;
+            let (count, bar) = (sight.count(), bar(sight.count().running, replicas));
+            let pods::Count { bound, copies_running, running, .. } = count;
+            self.screen.live(&format!(
+                "pods {bar} {bound} bound, {copies_running} run in physical, {running} of {replicas} in virtual"
+            ));
+            let faults = sight.faults(replicas);
+            if faults.is_empty() { Ok(sight) } else { Err(some(&faults)) }
+        };
+        let what = format!("{replicas} pods of {}/{} run on both sides and point at each other", HELLO.0, HELLO.1);
+        let sight = eventually(&what, DEADLINE, look).await?;
+        let done = format!("{replicas} pods of {}/{} are Running, here and there", HELLO.0, HELLO.1);
+        self.screen.done(&done, begin.elapsed());
+        Ok(sight)
+    }
+
+    async fn pods_gone(&self, scene: &Scene, begin: Instant) -> Result<()> {
+        let look = async || {
+            let sight = pods::look(&scene.stage, HELLO.0, &scene.origin).await.map_err(|error| format!("{error:#}"))?;
+            let pods::Count { virtual_pods, copies, .. } = sight.count();
+            self.screen.live(&format!("{virtual_pods} pods left in virtual, {copies} in physical"));
+            let faults = sight.faults(0);
+            if virtual_pods + copies == 0 { Ok(()) } else { Err(some(&faults)) }
+        };
+        eventually("not one pod of ours is left on either side", DEADLINE, look).await?;
+        self.screen.done("0 pods of ours are left, here and there", begin.elapsed());
+        Ok(())
+    }
+
+    async fn bystanders_untouched(&self, scene: &Scene) -> Result<()> {
+        let begin = Instant::now();
+        let now = scene.stage.bystanders().await?;
+        let (before, count) = (&scene.bystanders, scene.bystanders.len());
+        ensure!(now.len() == count, "expected the {count} pods that are not ours, saw {}", now.len());
+        for (before, now) in before.iter().map(pods::unchangeable).zip(now.iter().map(pods::unchangeable)) {
+            ensure!(
+                before == now,
+                "expected the pod {} untouched:\n{before}\nsaw:\n{now}",
+                text(&before["metadata"]["name"])
+            );
+        }
+        self.screen.done("the owner's pods and the stranger's are as they were", begin.elapsed());
+        Ok(())
+    }
+
+    /// Says what can be tried, then tells what changes, until somebody ends it.
+    async fn stay(&self, scene: &Scene) -> Result<()> {
+        self.screen.heading("5. Yours");
+        self.invite(scene);
+        let mut told = String::new();
+        loop {
+            let now = summary(scene).await.unwrap_or_else(|error| format!("cannot look: {error:#}"));
+            if now != told {
+                self.screen.note(&now);
+                told = now;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    fn invite(&self, scene: &Scene) {
+        let (vconfig, pconfig) = (scene.virtual_kubeconfig.display(), scene.physical_kubeconfig.display());
+        let ((namespace, name), (owner, shop)) = (HELLO, OWNER);
+        let (replicas, owners) = (2 * self.replicas + 10, 6 * self.nodes);
+        let line = |command: String, what: &str| vec![command, what.to_owned()];
+        self.screen.list(&[
+            line("kubeconfig of virtual".into(), &vconfig.to_string()),
+            line("kubeconfig of physical".into(), &pconfig.to_string()),
+            line("log of the syncer".into(), &scene.syncer.log().display().to_string()),
+            line("metrics of the syncer".into(), &scene.syncer.metrics()),
+        ]);
+        let lack = if has_kubectl() { "" } else { " (they need kubectl, which is not on this machine)" };
+        self.screen.text(&format!("  Things to try in another terminal{lack}:"));
+        self.screen.list(&[
+            line(format!("export KUBECONFIG={vconfig}"), ""),
+            line("kubectl get nodes -o wide".into(), ""),
+            line(format!("kubectl -n {namespace} get pods -o wide"), ""),
+            line(format!("kubectl -n {namespace} scale deployment {name} --replicas={replicas}"), ""),
+            line(format!("kubectl -n {namespace} delete pods --all --wait=false"), "# new ones come, and their copies"),
+            line(format!("kubectl delete resourceleasingpolicy {POLICY}"), "# running pods stay, no new one gets in"),
+        ]);
+        self.screen.text("  The same as the owner of the physical cluster:");
+        self.screen.list(&[
+            line(format!("export KUBECONFIG={pconfig}"), ""),
+            line(format!("kubectl -n {MOUNT} get pods -o wide"), ""),
+            line(format!("kubectl -n {owner} scale deployment {shop} --replicas={owners}"), "# less is lent"),
+            line("kubectl cordon node-0".into(), "# its virtual node takes no new pods"),
+        ]);
+        self.screen.text("  What changes is told here. Ctrl-C ends the demo and removes everything.\n");
+    }
+}
+
+async fn summary(scene: &Scene) -> Result<String> {
+    let (nodes, pods) =
+        tokio::try_join!(nodes::look(&scene.stage, &scene.origin), pods::look(&scene.stage, HELLO.0, &scene.origin))?;
+    let (ready, cpu) = (nodes.ready(), nodes.leased_cpu());
+    let pods::Count { virtual_pods, running, copies, copies_running, .. } = pods.count();
+    Ok(format!(
+        "virtual: {ready} nodes Ready, {cpu} CPU leased, {running} of {virtual_pods} pods Running; \
+         physical: {copies_running} of {copies} copies Running"
+    ))
+}
+
+fn has_kubectl() -> bool {
+    let mut kubectl = std::process::Command::new("kubectl");
+    let answer = kubectl.args(["version", "--client"]).stdin(std::process::Stdio::null()).output();
+    answer.is_ok_and(|answer| answer.status.success())
+}
+
+/// The first faults, and how many more there are.
+fn some(faults: &[String]) -> String {
+    let more = match faults.len().saturating_sub(5) {
+        0 => String::new(),
+        more => format!("\n  ... and {more} more"),
+    };
+    format!("\n  {}{more}", faults[..faults.len().min(5)].join("\n  "))
+}

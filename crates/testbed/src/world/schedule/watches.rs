@@ -1,0 +1,100 @@
+//! What leaders are shown: one watch's next changes, old ones again, a new list.
+//! Must not show anything to a leader that is blind, or of a side that cannot be reached.
+
+use tapestry_cluster::Side;
+use tapestry_engine::Model;
+
+use super::super::journal::Entry;
+use super::{Leader, Schedule};
+
+impl<M: Model> Schedule<M> {
+    /// After an outage some watches resume where they were, others start over.
+    pub(super) fn resume(&mut self, side: Side) {
+        for leader in 0..self.leaders.len() {
+            if self.rng.bool() {
+                self.relist(leader, Some(side));
+            }
+        }
+    }
+
+    /// Shows some leader what one of its watches has.
+    pub(super) fn tell_one(&mut self) -> bool {
+        let shift = self.rng.usize(..self.leaders.len());
+        for place in 0..self.leaders.len() {
+            let leader = (place + shift) % self.leaders.len();
+            if self.leaders[leader].blind > 0 {
+                continue;
+            }
+            let Some(alive) = &mut self.leaders[leader].alive else { continue };
+            let eyes = alive.eyes.len();
+            let shift = if eyes == 0 { 0 } else { self.rng.usize(..eyes) };
+            let ready = (0..eyes).map(|place| (place + shift) % eyes).find(|place| {
+                let eye = &mut alive.eyes[*place];
+                self.world.reachable(eye.side()) && eye.waits(&self.world)
+            });
+            let Some(eye) = ready else { continue };
+            let most = if self.chance(self.config.faults.coalesce) { self.rng.usize(2..20) } else { 1 };
+            self.deliver(leader, eye, most);
+            return true;
+        }
+        false
+    }
+
+    pub(super) fn deliver(&mut self, leader: usize, eye: usize, most: usize) {
+        let now = self.world.now();
+        let Some(alive) = &mut self.leaders[leader].alive else { return };
+        let eye = &mut alive.eyes[eye];
+        let (side, kind) = (eye.side(), eye.kind());
+        let batch = eye.take(&self.world, most);
+        let mut entries = Vec::with_capacity(batch.changes.len() + 1);
+        for shown in batch.changes {
+            if let Some(fact) = eye.decode(&shown) {
+                alive.desk.see(fact, now);
+                entries.push(Entry::Told { leader, side, kind, shown, note: "" });
+            }
+        }
+        if let Some(epoch) = batch.listed {
+            if let Some(fact) = eye.decode_listed(epoch) {
+                alive.desk.see(fact, now);
+            }
+            entries.push(Entry::Listed { leader, side, kind });
+        }
+        for entry in entries {
+            self.note(entry);
+        }
+    }
+
+    /// Shows a leader something it has been shown before.
+    pub(super) fn replay(&mut self, leader: usize) {
+        let now = self.world.now();
+        let Leader { alive: Some(alive), blind: 0, .. } = &mut self.leaders[leader] else { return };
+        if alive.eyes.is_empty() {
+            return;
+        }
+        let place = self.rng.usize(..alive.eyes.len());
+        let eye = &alive.eyes[place];
+        let Some(shown) = eye.again(&self.world, &mut self.rng) else { return };
+        if let Some(fact) = eye.decode(&shown) {
+            let (side, kind) = (eye.side(), eye.kind());
+            alive.desk.see(fact, now);
+            self.note(Entry::Told { leader, side, kind, shown, note: " again" });
+        }
+    }
+
+    /// Starts one watch over, or all of a side.
+    pub(super) fn relist(&mut self, leader: usize, of: Option<Side>) {
+        let Some(alive) = &mut self.leaders[leader].alive else { return };
+        let one = self.rng.usize(..alive.eyes.len().max(1));
+        let mut entries = Vec::new();
+        for (place, eye) in alive.eyes.iter_mut().enumerate() {
+            let (side, kind) = (eye.side(), eye.kind());
+            if of.map_or(place == one, |of| of == side) && self.world.reachable(side) {
+                eye.list(&self.world);
+                entries.push(Entry::Relist { leader, side, kind });
+            }
+        }
+        for entry in entries {
+            self.note(entry);
+        }
+    }
+}
