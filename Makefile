@@ -38,7 +38,8 @@ export TAPESTRY_CACHE CARGO_TARGET_DIR
 
 # What runs on no cluster at all; every other file in crates/*/tests runs on real control planes.
 in_memory := objects world
-tests := $(basename $(notdir $(wildcard crates/*/tests/*.rs)))
+# A test is a file crates/*/tests/NAME.rs or a folder crates/*/tests/NAME/main.rs.
+tests := $(basename $(notdir $(wildcard crates/*/tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs)))
 unit_tests := $(addprefix --test ,$(filter $(in_memory),$(tests)))
 cluster_tests := $(addprefix --test ,$(filter-out $(in_memory),$(tests)))
 
@@ -71,7 +72,7 @@ build: $(call alone,need-rust) ## everything, with debug information: tapestry, 
 	echo 'built $(debug)/tapestry'
 
 .PHONY: demo
-demo: $(call alone,build testbed) ## lend two clusters to a third on this machine, and watch (DEMO=check: assert and end)
+demo: $(call alone,build testbed) ## lend a cluster on this machine to another one, and watch (DEMO=check: assert and end)
 	@$(call heading,demo)
 	# The debug build on purpose: it is there already, a release build takes minutes more.
 	'$(debug)/testbed' demo --tapestry '$(debug)/tapestry' $(if $(filter check,$(DEMO)),--check)
