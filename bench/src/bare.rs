@@ -9,6 +9,7 @@ mod row;
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -33,6 +34,8 @@ use self::row::{LABEL, PPod, VPod};
 
 /// Calls in flight, as many as the syncer's default.
 const CONCURRENCY: usize = 50;
+/// Before a call that was not answered is made again.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Virtual pods carry only what the physical side says of these.
 const STATUS: [&str; 8] = ["phase", "reason", "message", "hostIP", "hostIPs", "podIP", "podIPs", "startTime"];
 
@@ -92,7 +95,8 @@ impl Bare {
                 calls.push(async move { hands.carry(task).await });
             }
             tokio::select! {
-                Some(again) = calls.next() => desk.tasks.extend(again),
+                // First come, first run: a mapped pod is copied before the next one is mapped.
+                Some(next) = calls.next() => next.into_iter().for_each(|task| desk.tasks.push_front(task)),
                 () = bell.notified() => {}
             }
         }
@@ -238,6 +242,7 @@ impl Hands {
             (Ok(_) | Err(Refusal::Gone | Refusal::Exists), _) => None,
             (Err(refusal @ (Refusal::Later(_) | Refusal::Unknown(_))), task) => {
                 eprintln!("again: {call}: {}", refusal.message());
+                tokio::time::sleep(PAUSE).await;
                 Some(task)
             }
             (Err(refusal), _) => {

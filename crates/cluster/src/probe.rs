@@ -10,8 +10,11 @@ use crate::object::Uid;
 
 /// How often we ask.
 pub const PROBE_EVERY: Duration = Duration::from_secs(5);
-/// How long an answer may take: with the period, an outage is known after 5 + 5 s at most.
-pub const PROBE_DEADLINE: Duration = Duration::from_secs(5);
+/// How long an answer may take.
+pub const PROBE_DEADLINE: Duration = Duration::from_secs(4);
+/// A single silence may be a busy moment: it is asked about once more, this much later.
+/// An outage is known after 5 + 4 + 1 + 4 = 14 s at most.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// What is known of the way to a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,28 +36,25 @@ pub async fn probe(
     let apart = cluster.apart()?;
     let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut silences = 0u32;
     loop {
+        let pause = async { if silences == 1 { tokio::time::sleep(AGAIN).await } else { drop(ticks.tick().await) } };
         tokio::select! {
-            _ = ticks.tick() => {}
+            () = pause => {}
             () = connection_tx.closed() => return Ok(()),
         }
-        let answer = tokio::time::timeout(PROBE_DEADLINE, apart.ask_identity()).await;
-        let seen = match answer {
-            Ok(Ok(identity)) => {
-                if !cluster.pin(&identity) {
-                    tracing::error!(cluster = cluster.name(), %identity, "this is another cluster than before");
-                }
-                Connection::Up(identity)
-            }
-            Ok(Err(error)) => Connection::Down(error.to_string()),
-            Err(_) => Connection::Down(format!("no answer within {PROBE_DEADLINE:?}")),
-        };
-        let returned = matches!(*connection_tx.borrow(), Connection::Down(_)) && matches!(seen, Connection::Up(_));
-        if returned {
-            cluster.renew();
-        }
-        if matches!(seen, Connection::Down(_)) {
+        let seen = ask(&apart, &cluster).await;
+        if let Connection::Down(_) = seen {
             apart.renew();
+            silences = silences.saturating_add(1);
+            if silences == 1 {
+                continue;
+            }
+        } else {
+            silences = 0;
+            if let Connection::Down(_) = *connection_tx.borrow() {
+                cluster.renew();
+            }
         }
         connection_tx.send_if_modified(|state| {
             // Two wordings of the same outage are one state.
@@ -68,5 +68,18 @@ pub async fn probe(
             }
             changed
         });
+    }
+}
+
+async fn ask(apart: &Cluster, cluster: &Cluster) -> Connection {
+    match tokio::time::timeout(PROBE_DEADLINE, apart.ask_identity()).await {
+        Ok(Ok(identity)) => {
+            if !cluster.pin(&identity) {
+                tracing::error!(cluster = cluster.name(), %identity, "this is another cluster than before");
+            }
+            Connection::Up(identity)
+        }
+        Ok(Err(error)) => Connection::Down(error.to_string()),
+        Err(_) => Connection::Down(format!("no answer within {PROBE_DEADLINE:?}")),
     }
 }

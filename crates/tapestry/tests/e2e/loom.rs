@@ -28,7 +28,7 @@ use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::looks::{SOON, annotation, items, name, phase, takes_pods};
+use crate::looks::{LATE, SOON, annotation, items, name, phase, takes_pods};
 use crate::timing::{Note, test_name};
 
 /// The label that a test's physical nodes carry, and that its binding selects.
@@ -37,7 +37,7 @@ pub(crate) const POLICY: &str = "cloud.tencent.com/v1beta1/ResourceLeasingPolicy
 pub(crate) const BINDING: &str = "cloud.tencent.com/v1beta1/ClusterBinding";
 
 /// Where a test's physical nodes are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum Ground {
     /// The fleet's first physical cluster: kwok plays the kubelets.
     East,
@@ -45,6 +45,8 @@ pub(crate) enum Ground {
     West,
     /// Only an API server: nothing happens there unless the test does it, so the test is the kubelet.
     Still,
+    /// A cluster of the test's own, still as well.
+    Own(&'static Cluster),
 }
 
 /// In which virtual cluster.
@@ -63,7 +65,12 @@ impl Ground {
             Self::East => fleet().await?.physical(0),
             Self::West => fleet().await?.physical(1),
             Self::Still => STILL.get_or_try_init(|| Cluster::start(bare("still"))).await,
+            Self::Own(cluster) => Ok(cluster),
         }
+    }
+
+    fn is_still(self) -> bool {
+        matches!(self, Self::Still | Self::Own(_))
     }
 }
 
@@ -136,7 +143,7 @@ impl Pattern {
 
     pub(crate) fn on(mut self, ground: Ground) -> Self {
         self.ground = ground;
-        if ground == Ground::Still {
+        if ground.is_still() {
             // There is no scheduler.
             self.binding = self.binding.with("/spec/directScheduling", true);
         }
@@ -227,7 +234,7 @@ impl Pattern {
         let (virtual_side, physical_side) = (virtual_cluster.objects()?, physical_cluster.objects()?);
         let one = || vec![builders::node(&format!("{}-0", self.name)).label(TEST, &self.name).build()];
         let mut nodes = self.nodes.unwrap_or_else(one);
-        if self.ground == Ground::Still {
+        if self.ground.is_still() {
             nodes.iter_mut().for_each(make_ready);
         }
         let loom = Loom {
@@ -410,6 +417,15 @@ impl Loom {
                 1 => Ok(copies.swap_remove(0)),
                 count => Err(format!("{count} copies; {}", self.told(vpod).await)),
             }
+        })
+        .await
+    }
+
+    /// Waits until this many physical pods are in the mount namespace.
+    pub(crate) async fn copies_at_least(&self, count: usize) -> Result<()> {
+        eventually(&format!("{count} pods are copied"), LATE, async || {
+            let copies = self.ppods().await.map_err(|error| error.to_string())?.len();
+            if copies >= count { Ok(()) } else { Err(format!("{copies}")) }
         })
         .await
     }

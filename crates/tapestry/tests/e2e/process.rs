@@ -1,1 +1,440 @@
-//! To come.
+//! The real binary: crashes and restarts, signals, failures before people's eyes, its endpoints.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddrV4;
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use kube::api::DeleteParams;
+use serde_json::{Value, json};
+use tapestry_api::keys;
+use tapestry_testbed::address::{Address, Port};
+use tapestry_testbed::builders::{self, deployment, kubeconfig_secret, node, pod};
+use tapestry_testbed::eventually;
+use tapestry_testbed::supervisor::{Launch, Signal, State, Supervisor};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::looks::{LATE, SOON, annotation, name, phase, uid};
+use crate::loom::{BINDING, Ground, Home, Loom, bare, pattern};
+use crate::stub::kubeconfig;
+use crate::timing::timed;
+
+const TAPESTRY: &str = env!("CARGO_BIN_EXE_tapestry");
+
+/// `tapestry syncer` of a loom, under a supervisor that outlives even a killed test.
+pub(crate) struct Process {
+    supervisor: Supervisor,
+    args: Vec<String>,
+    metrics: SocketAddrV4,
+    health: SocketAddrV4,
+    _address: Address,
+}
+
+impl Process {
+    /// Not started yet.
+    pub(crate) fn new(loom: &Loom, log: &str) -> Result<Self> {
+        let folder = std::env::temp_dir().join(format!("tapestry-e2e-{}-{}", std::process::id(), loom.name));
+        std::fs::create_dir(&folder)?;
+        let supervisor = Supervisor::start(&folder)?;
+        // An address of its own, so that no two processes meet.
+        let address = Address::reserve()?;
+        let (metrics, health) = (address.at(Port::ApiServer), address.at(Port::Kubelet));
+        let kubeconfig = loom.virtual_cluster.kubeconfig();
+        let args = [
+            ("--cluster-binding", loom.name.clone()),
+            ("--virtual-kubeconfig", kubeconfig.display().to_string()),
+            ("--metrics-address", metrics.to_string()),
+            ("--health-address", health.to_string()),
+            ("--log", log.to_owned()),
+        ];
+        let args = ["syncer".to_owned()].into_iter().chain(args.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]));
+        Ok(Self { supervisor, args: args.collect(), metrics, health, _address: address })
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.supervisor.folder().join("log")
+    }
+
+    fn log(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(self.log_file())?)
+    }
+
+    /// Starts it; returns before it is ready.
+    pub(crate) fn start(&self) -> Result<()> {
+        let launch = Launch { program: TAPESTRY.into(), args: self.args.clone(), log: self.log_file() };
+        self.supervisor.launch("syncer", launch).map(drop)
+    }
+
+    pub(crate) async fn ready(&self) -> Result<()> {
+        eventually("the syncer is ready", SOON, async || match http(self.health, "GET", "/readyz", "").await {
+            Ok((200, _)) => Ok(()),
+            other => Err(format!("{other:?}; log: {}", self.log().unwrap_or_default())),
+        })
+        .await
+    }
+
+    pub(crate) fn pid(&self) -> Result<u32> {
+        match self.supervisor.state("syncer")? {
+            State::Running(pid) => Ok(pid),
+            other => bail!("it does not run: {other:?}; log: {}", self.log()?),
+        }
+    }
+
+    /// Sends a signal and waits for the end; tells how it ended.
+    async fn end(&self, signal: Signal) -> Result<String> {
+        self.supervisor.signal("syncer", signal)?;
+        eventually("the syncer has ended", SOON, async || match self.supervisor.state("syncer") {
+            Ok(State::Ended(how)) => Ok(how),
+            other => Err(format!("{other:?}")),
+        })
+        .await
+    }
+}
+
+/// One HTTP request: code and body.
+async fn http(server: SocketAddrV4, method: &str, path: &str, body: &str) -> Result<(u16, String)> {
+    let mut stream = TcpStream::connect(server).await?;
+    let length = body.len();
+    let request = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no answer")?;
+    let code = head.split(' ').nth(1).context("no status")?.parse()?;
+    Ok((code, body.to_owned()))
+}
+
+#[tokio::test]
+async fn law_08_a_syncer_killed_in_a_burst_converges_without_duplicate_or_orphan() -> Result<()> {
+    pattern("burst")
+        .on(Ground::West)
+        .node(node("burst-0"))
+        .node(node("burst-1"))
+        .run_without(async |loom| {
+            let syncer = Process::new(loom, "info")?;
+            syncer.start()?;
+            syncer.ready().await?;
+            let web = deployment("web", 200).namespace(&loom.name).pods(loom.pod("web").cpu("100m"));
+            loom.virtual_side.create(&web.build()).await?;
+            for count in [20, 90] {
+                loom.copies_at_least(count).await?;
+                let how = syncer.end(Signal::Kill).await?;
+                ensure!(how.contains("signal: 9"), "{how}");
+                syncer.start()?;
+            }
+            let vpods = eventually("200 pods run", LATE, async || {
+                let pods = loom.virtual_side.list("v1/Pod", &loom.name).await.map_err(|error| error.to_string())?;
+                let run = pods.iter().filter(|pod| phase(pod) == "Running").count();
+                if run == 200 && pods.len() == 200 { Ok(pods) } else { Err(format!("{run} of {}", pods.len())) }
+            })
+            .await?;
+            one_copy_each(&vpods, &loom.ppods().await?)?;
+
+            // And in the middle of their end.
+            let none = json!({ "spec": { "replicas": 0 } });
+            loom.virtual_side.patch_subresource("scale", "apps/v1/Deployment", &loom.at("web"), &none).await?;
+            eventually("some are gone", LATE, async || {
+                let copies = loom.ppods().await.map_err(|error| error.to_string())?.len();
+                if copies < 150 { Ok(()) } else { Err(format!("{copies}")) }
+            })
+            .await?;
+            syncer.end(Signal::Kill).await?;
+            syncer.start()?;
+            eventually("nothing is left", LATE, async || {
+                let here = loom.virtual_side.list("v1/Pod", &loom.name).await.map_err(|error| error.to_string())?.len();
+                let there = loom.ppods().await.map_err(|error| error.to_string())?.len();
+                if (here, there) == (0, 0) { Ok(()) } else { Err(format!("{here} virtual, {there} physical")) }
+            })
+            .await
+        })
+        .await
+}
+
+/// One live physical pod per virtual UID, each known to its virtual pod, and no other.
+fn one_copy_each(vpods: &[Value], ppods: &[Value]) -> Result<()> {
+    let uids: BTreeSet<&str> = vpods.iter().map(uid).collect();
+    let backs: Vec<&str> = ppods.iter().map(|ppod| annotation(ppod, keys::VIRTUAL_POD_UID)).collect();
+    ensure!(backs.iter().copied().collect::<BTreeSet<_>>() == uids, "copies of other pods, or pods without");
+    ensure!(backs.len() == uids.len(), "{} copies of {} pods", backs.len(), uids.len());
+    for vpod in vpods {
+        let mapped = ppods.iter().find(|ppod| name(ppod) == annotation(vpod, keys::PHYSICAL_POD_NAME));
+        let mapped = mapped.with_context(|| format!("{} is mapped to nothing", name(vpod)))?;
+        ensure!(annotation(mapped, keys::VIRTUAL_POD_UID) == uid(vpod), "{} is mapped to a stranger", name(vpod));
+        ensure!(annotation(vpod, keys::PHYSICAL_POD_UID) == uid(mapped), "{} has another UID recorded", name(vpod));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn law_01_a_pod_force_deleted_while_the_syncer_is_away_loses_its_copy_and_no_other_does() -> Result<()> {
+    pattern("away")
+        .on(Ground::East)
+        .run_without(async |loom| {
+            let syncer = Process::new(loom, "info,tapestry_cluster=debug")?;
+            syncer.start()?;
+            loom.vnode_ready(loom.node()).await?;
+            for pod in ["stays", "goes"] {
+                loom.virtual_side.create(&loom.bound(pod).build()).await?;
+            }
+            let (_, stays) = loom.runs("stays").await?;
+            loom.runs("goes").await?;
+            syncer.end(Signal::Kill).await?;
+            let now = DeleteParams { grace_period_seconds: Some(0), ..Default::default() };
+            loom.virtual_side.delete_with("v1/Pod", &loom.at("goes"), &now).await?;
+            syncer.start()?;
+            loom.gone("goes").await?;
+            // With evidence: it looked before it deleted.
+            let log = syncer.log()?;
+            let place = |words: &str| log.find(words).with_context(|| format!("{words:?} is not in the log"));
+            let looked = place(&format!("get virtual pods/{} (LookForVirtualPod)", loom.at("goes")))?;
+            ensure!(looked < place("(VirtualPodGone)")?, "deleted before it looked");
+            let (_, after) = loom.runs("stays").await?;
+            assert_eq!(uid(&after), uid(&stays));
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_terminated_syncer_ends_in_good_order_within_five_seconds() -> Result<()> {
+    pattern("term")
+        .on(Ground::East)
+        .run_without(async |loom| {
+            let syncer = Process::new(loom, "info")?;
+            syncer.start()?;
+            syncer.ready().await?;
+            loom.vnode_ready(loom.node()).await?;
+            let web = deployment("web", 50).namespace(&loom.name).pods(loom.pod("web").cpu("100m"));
+            loom.virtual_side.create(&web.build()).await?;
+            loom.copies_at_least(5).await?;
+            let began = Instant::now();
+            let how = syncer.end(Signal::Terminate).await?;
+            let took = began.elapsed();
+            assert_eq!(how, "exit status: 0", "{}", syncer.log()?);
+            ensure!(took < Duration::from_secs(5), "{took:?}");
+            ensure!(syncer.log()?.contains("syncer stopped"), "{}", syncer.log()?);
+            let none = json!({ "spec": { "replicas": 0 } });
+            loom.virtual_side.patch_subresource("scale", "apps/v1/Deployment", &loom.at("web"), &none).await?;
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn law_10_a_running_syncer_serves_metrics_health_and_log_level_and_logs_no_credential() -> Result<()> {
+    pattern("serve")
+        .on(Ground::Still)
+        .run_without(async |loom| {
+            let syncer = Process::new(loom, "trace")?;
+            syncer.start()?;
+            syncer.ready().await?;
+            loom.vnode_ready(loom.node()).await?;
+            loom.virtual_side.create(&loom.bound("web").build()).await?;
+            loom.play_running(&loom.copy("web").await?).await?;
+            loom.runs("web").await?;
+            for path in ["/healthz", "/livez", "/readyz"] {
+                assert_eq!(http(syncer.health, "GET", path, "").await?, (200, "ok".to_owned()), "{path}");
+            }
+            assert_eq!(http(syncer.health, "GET", "/nothing", "").await?.0, 404);
+            let (code, metrics) = http(syncer.metrics, "GET", "/metrics", "").await?;
+            assert_eq!(code, 200);
+            for line in [
+                r#"tapestry_syncer_calls_total{side="physical",verb="create",resource="pods",why="CreateCopy",outcome="Ok"} 1"#,
+                "tapestry_syncer_ready 1",
+                "tapestry_syncer_queue_depth 0",
+                "tapestry_syncer_call_duration_seconds_bucket",
+                "# EOF",
+            ] {
+                ensure!(metrics.contains(line), "no {line} in\n{metrics}");
+            }
+            let (code, said) = http(syncer.health, "PUT", "/debug/log-level", "tapestry=loud").await?;
+            assert_eq!(code, 400);
+            ensure!(said.contains("is not a log filter"), "{said}");
+            assert_eq!(http(syncer.health, "PUT", "/debug/log-level", "error").await?.0, 200);
+            let quiet = syncer.log()?.len();
+            loom.virtual_side.create(&loom.bound("next").build()).await?;
+            loom.copy("next").await?;
+            assert_eq!(syncer.log()?.len(), quiet, "it still logs");
+            assert_eq!(http(syncer.health, "PUT", "/debug/log-level", "debug").await?.0, 200);
+            loom.virtual_side.create(&loom.bound("last").build()).await?;
+            loom.copy("last").await?;
+            ensure!(syncer.log()?.len() > quiet, "it logs no more");
+
+            // The two kubeconfigs' keys and certificates, in no line of a trace.
+            let log = syncer.log()?;
+            for cluster in [loom.virtual_cluster, loom.physical_cluster] {
+                for secret in credentials(&cluster.kubeconfig_text()?)? {
+                    ensure!(!log.contains(&secret), "a credential is in the log");
+                }
+            }
+            // A second process finds the address taken, and says so.
+            let second = tokio::process::Command::new(TAPESTRY).args(&syncer.args).kill_on_drop(true).output().await?;
+            let said = failed(&second)?;
+            ensure!(said.contains("--health-address"), "{said}");
+            Ok(())
+        })
+        .await
+}
+
+/// Parts of a kubeconfig that must not be seen: as they are, and the middle of what they encode.
+fn credentials(kubeconfig: &str) -> Result<Vec<String>> {
+    let config: Value = serde_saphyr::from_str(kubeconfig)?;
+    let user = &config["users"][0]["user"];
+    let parts = ["client-key-data", "client-certificate-data"].map(|key| user[key].as_str().unwrap_or_default());
+    ensure!(parts.iter().all(|part| part.len() > 200), "no certificate in the kubeconfig");
+    Ok(parts.iter().map(|part| part[100..160].to_owned()).collect())
+}
+
+/// Exit code 1 and the three lines that people read; gives standard error.
+fn failed(output: &Output) -> Result<String> {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.code() == Some(1), "{:?}: {said}", output.status);
+    let last = said.lines().position(|line| line.starts_with("tapestry: ")).context(said.clone())?;
+    ensure!(said.lines().skip(last).any(|line| line.starts_with("  hint: ")), "no hint: {said}");
+    ensure!(!said.contains("panicked"), "{said}");
+    Ok(said)
+}
+
+#[tokio::test]
+async fn law_10_a_syncer_that_cannot_start_says_why_and_shows_no_credential() -> Result<()> {
+    pattern("unstartable")
+        .on(Ground::Still)
+        .run_without(async |loom| {
+            let there = loom.virtual_cluster.kubeconfig().display().to_string();
+            let run = async |binding: &str, kubeconfig: &str| -> Result<String> {
+                let mut command = tokio::process::Command::new(TAPESTRY);
+                command.args(["syncer", "--cluster-binding", binding, "--virtual-kubeconfig", kubeconfig, "--log", "trace"]);
+                command.args(["--metrics-address", "127.0.0.1:0", "--health-address", "127.0.0.1:0"]);
+                let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
+                failed(&tokio::time::timeout(SOON, output).await.context("it does not end")??)
+            };
+            let expect = |said: &str, words: &[&str]| -> Result<()> {
+                for word in words {
+                    ensure!(said.contains(word), "{word:?} is not in: {said}");
+                }
+                ensure!(!said.contains("hunter2"), "a credential was shown: {said}");
+                Ok(())
+            };
+            expect(&run("nobody", &there).await?, &["cannot read ClusterBinding nobody", "does not exist"])?;
+            expect(&run("Not A Name", &there).await?, &["is not a name"])?;
+            expect(&run(&loom.name, "/no/such/file").await?, &["cannot read /no/such/file", "check --virtual-kubeconfig"])?;
+            let folder = std::env::temp_dir().join(format!("tapestry-e2e-{}-kubeconfigs", std::process::id()));
+            std::fs::create_dir_all(&folder)?;
+            for (file, text, words) in [
+                ("garbage", "users: [{user: {token: hunter2}}".to_owned(), vec!["not the YAML of a kubeconfig"]),
+                ("closed", kubeconfig("https://127.0.0.1:1", r#"{"token":"hunter2"}"#), vec!["cannot be reached"]),
+                (
+                    "stranger",
+                    loom.virtual_cluster.kubeconfig_with_token("hunter2")?,
+                    vec!["the virtual cluster cannot be used", "401"],
+                ),
+            ] {
+                let path = folder.join(file);
+                std::fs::write(&path, text)?;
+                expect(&run(&loom.name, &path.display().to_string()).await?, &words)?;
+            }
+            std::fs::remove_dir_all(&folder)?;
+
+            // Now the binding's Secret.
+            let place = format!("{}/{}", keys::NAMESPACE, loom.name);
+            let secret = |text: &str| kubeconfig_secret(keys::NAMESPACE, &loom.name, text);
+            let server = loom.physical_cluster.url();
+            let exec = r#"{"token":"hunter2","exec":{"command":"sh","apiVersion":"client.authentication.k8s.io/v1"}}"#;
+            for (text, words) in [
+                ("users: [{user: {token: hunter2}}".to_owned(), vec!["the physical cluster cannot be used", "not the YAML"]),
+                (kubeconfig(&server, exec), vec!["exec is not allowed"]),
+                (kubeconfig(&server, r#"{"tokenFile":"/etc/hunter2"}"#), vec!["tokenFile is not allowed"]),
+                (kubeconfig("http://127.0.0.1:1", r#"{"token":"hunter2"}"#), vec!["without https is not allowed"]),
+            ] {
+                loom.virtual_side.apply(&secret(&text)).await?;
+                expect(&run(&loom.name, &there).await?, &words)?;
+            }
+            let mut empty = secret("");
+            empty["data"] = json!({ "config": "aHVudGVyMg==" });
+            loom.virtual_side.delete("v1/Secret", &place).await?;
+            expect(&run(&loom.name, &there).await?, &["Secret", "does not exist"])?;
+            loom.virtual_side.create(&empty).await?;
+            expect(&run(&loom.name, &there).await?, &["no key `kubeconfig`"])?;
+            // And a binding that the schema lets pass.
+            let permissive = builders::binding("unstartable-2").cluster_id("unstartable-2").secret("", "").build();
+            loom.virtual_side.create(&permissive).await?;
+            let said = run("unstartable-2", &there).await;
+            loom.virtual_side.delete(BINDING, "unstartable-2").await?;
+            expect(&said?, &["ClusterBinding unstartable-2 is invalid", "spec.mountNamespace"])?;
+
+            // Wrong usage is another code.
+            let usage = tokio::process::Command::new(TAPESTRY).arg("syncer").output().await?;
+            assert_eq!(usage.status.code(), Some(2));
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn crds_prints_what_an_api_server_takes() -> Result<()> {
+    timed(async {
+        let output = tokio::process::Command::new(TAPESTRY).arg("crds").output().await?;
+        ensure!(output.status.success(), "{:?}", output.status);
+        let text = String::from_utf8(output.stdout)?;
+        let virtual_side = Home::Fleet.cluster().await?.objects()?;
+        let mut names = Vec::new();
+        for document in text.split("---\n").filter(|document| !document.trim().is_empty()) {
+            let definition: Value = serde_saphyr::from_str(document)?;
+            names.push(name(&virtual_side.apply(&definition).await?).to_owned());
+        }
+        assert_eq!(names, ["clusterbindings.cloud.tencent.com", "resourceleasingpolicies.cloud.tencent.com"]);
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn law_11_ten_thousand_pods_cost_less_than_a_kilobyte_each() -> Result<()> {
+    timed(async {
+        let many = tapestry_testbed::Cluster::start(bare("many")).await?;
+        // It must outlive the loom, whose clusters are the fleet's otherwise.
+        let many: &'static tapestry_testbed::Cluster = Box::leak(Box::new(many));
+        let loom = pattern("many").home(Home::Other).on(Ground::Own(many)).node(node("many-0").cpu("900").pods(20_000));
+        loom.run_without(async |loom| {
+            let syncer = Process::new(loom, "info")?;
+            syncer.start()?;
+            syncer.ready().await?;
+            let lends = async |pods: &str| {
+                let what = format!("lends {pods} pods");
+                loom.vnode_when("many-0", &what, |vnode| vnode["status"]["allocatable"]["pods"] == pods).await
+            };
+            lends("20000").await?;
+            let before = resident(syncer.pid()?)?;
+            // Strangers: each takes one place of what can be lent, so that we know when the syncer has seen them all.
+            let began = Instant::now();
+            let numbers: Vec<u32> = (0..10_000).collect();
+            for some in numbers.chunks(100) {
+                let create = async |number: &u32| {
+                    let pod = pod(&format!("stranger-{number}")).namespace(&loom.mount).on("many-0").cpu("50m").memory("64Mi");
+                    loom.physical_side.create(&pod.label("app", "stranger").build()).await
+                };
+                futures::future::try_join_all(some.iter().map(create)).await?;
+            }
+            let created = began.elapsed();
+            lends("10000").await?;
+            let (pid, after) = (syncer.pid()?, resident(syncer.pid()?)?);
+            let each = after.saturating_sub(before) / 10_000;
+            println!("10 000 pods created in {created:?}; resident {before} -> {after} bytes, {each} each (process {pid})");
+            ensure!(each <= 1024, "{each} bytes for each pod: {before} -> {after}");
+            Ok(())
+        })
+        .await
+    })
+    .await
+}
+
+/// Resident memory of a process, in bytes.
+fn resident(pid: u32) -> Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kilobytes * 1024)
+}
