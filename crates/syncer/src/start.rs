@@ -86,6 +86,10 @@ pub async fn start(
 ) -> Result<Syncer, StartError> {
     let name = Name::parse(binding)?;
     let identity = virtual_cluster.ask_identity().await.map_err(StartError::ConnectVirtual)?;
+    // Before anything is read: what does not exist is believed only of a pinned cluster.
+    if !virtual_cluster.pin(&identity) {
+        tracing::error!("a fresh connection has a pinned identity already");
+    }
     let object = read(&virtual_cluster, &kind::CLUSTER_BINDING, None, name.clone()).await?;
     let unreadable = |why: serde_json::Error| StartError::ReadObject {
         what: format!("ClusterBinding {name}"),

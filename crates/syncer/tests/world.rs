@@ -357,17 +357,17 @@ fn config(seed: u64) -> Config {
 
 #[test]
 fn pods_come_and_go_without_a_fault_and_everything_converges() -> Result<(), Failure> {
-    explore(seeds(500), |seed| play(config(seed).faults(Faults::NONE), 600))
+    explore(seeds(300), |seed| play(config(seed).faults(Faults::NONE), 600))
 }
 
 #[test]
 fn law_08_every_fault_at_once_loses_nothing_and_everything_converges() -> Result<(), Failure> {
-    explore(seeds(1500), |seed| play(config(seed), 600))
+    explore(seeds(700), |seed| play(config(seed), 600))
 }
 
 #[test]
 fn law_02_two_leaders_at_once_never_make_two_copies_and_touch_no_stranger() -> Result<(), Failure> {
-    explore(seeds(1000), |seed| play(config(seed).leaders(2), 600))
+    explore(seeds(500), |seed| play(config(seed).leaders(2), 600))
 }
 
 #[test]

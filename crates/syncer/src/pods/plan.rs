@@ -72,10 +72,12 @@ impl Pair {
     /// The virtual pod is to go and there is no copy in sight.
     fn plan_leaving(&self, case: &Case, vpod: &VPod, now: Now) -> Plan {
         let released = vpod.deleting == Some(0);
-        if released && (vpod.terminal() || !vpod.finalizers) {
+        if released && vpod.terminal() && vpod.finalizers {
             // Nothing of ours holds it any more; others' finalizers are theirs.
             return Plan::Rest;
         }
+        // Released and held by nobody: the API server was interrupted between marking and removing it (our process was
+        // killed, its request with it), and will not come back to it. It is released again.
         // Whose finalizer holds a pod (a Job's) waits for its terminal phase, also after a deletion by force.
         let finish = |ended: &Ended| match vpod.terminal() || !(ended.existed || vpod.finalizers) {
             true => release(vpod).into(),

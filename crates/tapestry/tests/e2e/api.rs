@@ -23,12 +23,13 @@ async fn send(client: &kube::Client, method: Method, object: &Value, dry: bool) 
     if method != Method::POST {
         path = format!("{path}/{}", name(object));
     }
+    let deletes = method == Method::DELETE;
     let dry = if dry { "&dryRun=All" } else { "" };
     let request = http::Request::builder()
         .method(method)
         .uri(format!("{path}?fieldValidation=Strict{dry}"))
         .header(http::header::CONTENT_TYPE, "application/json")
-        .body(serde_json::to_vec(object)?)?;
+        .body(if deletes { Vec::new() } else { serde_json::to_vec(object)? })?;
     match client.request::<Value>(request).await {
         Ok(object) => Ok(Ok(object)),
         Err(kube::Error::Api(status)) => Ok(Err(status.message.clone())),

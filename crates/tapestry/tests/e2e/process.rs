@@ -94,6 +94,15 @@ impl Process {
     }
 }
 
+/// The end of its log is part of a failed test's output.
+impl Drop for Process {
+    fn drop(&mut self) {
+        let log = self.log().unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        println!("{}", lines[lines.len().saturating_sub(200)..].join("\n"));
+    }
+}
+
 /// One HTTP request: code and body.
 async fn http(server: SocketAddrV4, method: &str, path: &str, body: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(server).await?;
@@ -114,7 +123,7 @@ async fn law_08_a_syncer_killed_in_a_burst_converges_without_duplicate_or_orphan
         .node(node("burst-0"))
         .node(node("burst-1"))
         .run_without(async |loom| {
-            let syncer = Process::new(loom, "info")?;
+            let syncer = Process::new(loom, "info,tapestry_cluster=debug")?;
             syncer.start()?;
             syncer.ready().await?;
             let web = deployment("web", 200).namespace(&loom.name).pods(loom.pod("web").cpu("100m"));
@@ -144,9 +153,9 @@ async fn law_08_a_syncer_killed_in_a_burst_converges_without_duplicate_or_orphan
             syncer.end(Signal::Kill).await?;
             syncer.start()?;
             eventually("nothing is left", LATE, async || {
-                let here = loom.virtual_side.list("v1/Pod", &loom.name).await.map_err(|error| error.to_string())?.len();
+                let here = loom.virtual_side.list("v1/Pod", &loom.name).await.map_err(|error| error.to_string())?;
                 let there = loom.ppods().await.map_err(|error| error.to_string())?.len();
-                if (here, there) == (0, 0) { Ok(()) } else { Err(format!("{here} virtual, {there} physical")) }
+                if (here.len(), there) == (0, 0) { Ok(()) } else { Err(format!("{} virtual, {there} physical, such as {:?}", here.len(), here.first())) }
             })
             .await
         })
@@ -406,7 +415,7 @@ async fn law_11_ten_thousand_pods_cost_less_than_a_kilobyte_each() -> Result<()>
                 let what = format!("lends {pods} pods");
                 loom.vnode_when("many-0", &what, |vnode| vnode["status"]["allocatable"]["pods"] == pods).await
             };
-            lends("20000").await?;
+            lends("20k").await?;
             let before = resident(syncer.pid()?)?;
             // Strangers: each takes one place of what can be lent, so that we know when the syncer has seen them all.
             let began = Instant::now();
@@ -419,7 +428,7 @@ async fn law_11_ten_thousand_pods_cost_less_than_a_kilobyte_each() -> Result<()>
                 futures::future::try_join_all(some.iter().map(create)).await?;
             }
             let created = began.elapsed();
-            lends("10000").await?;
+            lends("10k").await?;
             let (pid, after) = (syncer.pid()?, resident(syncer.pid()?)?);
             let each = after.saturating_sub(before) / 10_000;
             println!("10 000 pods created in {created:?}; resident {before} -> {after} bytes, {each} each (process {pid})");

@@ -1,1 +1,436 @@
-//! To come.
+//! Our list and watch on real API servers: nothing is missed, nothing is invented, whatever happens to the line.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context as _, Result, ensure};
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tapestry_cluster::connect::Trust;
+use tapestry_cluster::feed::{Change, Epoch, Feed, Mailbox, Row};
+use tapestry_cluster::watch::{Query, watch};
+use tapestry_cluster::{Cluster as Connection, Kind, Rv, Uid, kind};
+use tapestry_syncer::origin::Origin;
+use tapestry_syncer::pods::row::PPod;
+use tapestry_testbed::builders::pod;
+use tapestry_testbed::{Cluster, Objects, Part, eventually};
+use tokio::sync::{Notify, OnceCell};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::line::Line;
+use crate::looks::SOON;
+use crate::loom::{bare, show_logs};
+use crate::stub::{Reply, Stub};
+use crate::timing::timed;
+
+static CONFIG_MAP: Kind = Kind { group: "", version: "v1", plural: "configmaps", kind: "ConfigMap", namespaced: true };
+
+/// What these tests keep of any object.
+#[derive(Debug, Clone, PartialEq)]
+struct Thing {
+    name: String,
+    uid: Uid,
+    rv: Rv,
+    deleting: bool,
+}
+
+impl Row for Thing {
+    fn uid(&self) -> &Uid {
+        &self.uid
+    }
+    fn rv(&self) -> Rv {
+        self.rv
+    }
+    fn deleting(&self) -> bool {
+        self.deleting
+    }
+}
+
+/// Reads an object of the namespace `default`; one named `bad` cannot be read.
+fn decode(json: &Bytes) -> Result<Option<Thing>, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct Object {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Metadata {
+        name: String,
+        #[serde(default)]
+        namespace: String,
+        uid: Uid,
+        resource_version: Rv,
+        #[serde(default)]
+        deletion_timestamp: Option<String>,
+    }
+    let Object { metadata: Metadata { name, namespace, uid, resource_version, deletion_timestamp } } =
+        serde_json::from_slice(json)?;
+    if name == "bad" {
+        return Err(serde::de::Error::custom("a bad one"));
+    }
+    let thing = Thing { name, uid, rv: resource_version, deleting: deletion_timestamp.is_some() };
+    Ok(Some(thing).filter(|thing| namespace == "default" && thing.name != "kube-root-ca.crt"))
+}
+
+/// A watch and all that came out of it.
+struct Eye<R> {
+    mailbox: Mailbox<R>,
+    seen: Mutex<Vec<Change<R>>>,
+    cancel: CancellationToken,
+    _tasks: JoinSet<()>,
+}
+
+impl<R> Drop for Eye<R> {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}
+
+impl<R: Row + Clone + std::fmt::Debug> Eye<R> {
+    async fn open(
+        kubeconfig: &str,
+        query: Query,
+        decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync + 'static,
+    ) -> Result<Self> {
+        show_logs();
+        let cluster = Connection::connect("test", kubeconfig, Trust::Operator, "tapestry-e2e-watch").await?;
+        let feed: Arc<Feed<R>> = Arc::default();
+        let mailbox = feed.subscribe(Arc::new(Notify::new()));
+        let (mut tasks, cancel) = (JoinSet::new(), CancellationToken::new());
+        tasks.spawn(watch(cluster, query, Arc::new(decode), feed, cancel.clone()));
+        Ok(Self { mailbox, seen: Mutex::default(), cancel, _tasks: tasks })
+    }
+
+    /// Waits until all that was seen satisfies a condition; gives it.
+    async fn until(&self, what: &str, holds: impl Fn(&[Change<R>]) -> bool) -> Result<Vec<Change<R>>> {
+        eventually(what, SOON, async || {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.extend(self.mailbox.drain());
+            let last = seen.iter().rev().take(5);
+            if holds(&seen) { Ok(seen.clone()) } else { Err(format!("{} changes, the last: {last:?}", seen.len())) }
+        })
+        .await
+    }
+}
+
+fn query(kind: &'static Kind) -> Query {
+    Query { kind, labels: String::new(), fields: String::new() }
+}
+
+async fn things(kubeconfig: &str, query: Query) -> Result<Eye<Thing>> {
+    Eye::open(kubeconfig, query, decode).await
+}
+
+fn listed(seen: &[Change<Thing>], epoch: u32) -> bool {
+    seen.contains(&Change::Listed(Epoch(epoch)))
+}
+
+fn was_put(seen: &[Change<Thing>], name: &str) -> bool {
+    seen.iter().any(|change| matches!(change, Change::Put(thing, _) if thing.name == name))
+}
+
+/// How a thing went: `Some(proven)`.
+fn went(seen: &[Change<Thing>], name: &str) -> Option<bool> {
+    seen.iter().find_map(|change| match change {
+        Change::Gone { row, proven } if row.name == name => Some(*proven),
+        _ => None,
+    })
+}
+
+/// The names put by this complete start.
+fn names(seen: &[Change<Thing>], epoch: u32) -> BTreeSet<&str> {
+    let put = seen.iter().filter_map(|change| match change {
+        Change::Put(thing, of) if *of == Epoch(epoch) => Some(thing.name.as_str()),
+        _ => None,
+    });
+    put.collect()
+}
+
+fn map(name: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name, "namespace": "default" } })
+}
+
+/// One API server for the tests that only write objects of their own names.
+async fn ground() -> Result<&'static Cluster> {
+    static GROUND: OnceCell<Cluster> = OnceCell::const_new();
+    GROUND.get_or_try_init(|| Cluster::start(bare("watched"))).await
+}
+
+fn labelled(mut object: Value, test: &str) -> Value {
+    object["metadata"]["labels"]["test"] = json!(test);
+    object
+}
+
+fn of_test(kind: &'static Kind, test: &str) -> Query {
+    Query { labels: format!("test={test}"), ..query(kind) }
+}
+
+async fn create(objects: &Objects, test: &str, names: &[&str]) -> Result<()> {
+    for name in names {
+        objects.create(&labelled(map(name), test)).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn law_01_rows_arrive_and_only_a_deletion_timestamp_proves_a_deletion() -> Result<()> {
+    timed(async {
+        let cluster = ground().await?;
+        let objects = cluster.objects()?;
+        for name in ["rows-deleted", "rows-unlabelled"] {
+            objects.create(&labelled(pod(name).on("nowhere").build(), "rows")).await?;
+        }
+        let eye = things(&cluster.kubeconfig_text()?, of_test(&kind::POD, "rows")).await?;
+        let seen = eye.until("the list is complete", |seen| listed(seen, 1)).await?;
+        assert_eq!(names(&seen, 1), ["rows-deleted", "rows-unlabelled"].into());
+        objects.create(&labelled(pod("rows-new").on("nowhere").build(), "rows")).await?;
+        eye.until("a new one arrives", |seen| was_put(seen, "rows-new")).await?;
+        objects.patch("v1/Pod", "default/rows-unlabelled", &json!({ "metadata": { "labels": null } })).await?;
+        let now = kube::api::DeleteParams { grace_period_seconds: Some(0), ..Default::default() };
+        objects.delete_with("v1/Pod", "default/rows-deleted", &now).await?;
+        let seen = eye
+            .until("both have left", |seen| went(seen, "rows-unlabelled").and(went(seen, "rows-deleted")).is_some())
+            .await?;
+        assert_eq!(went(&seen, "rows-deleted"), Some(true));
+        assert_eq!(went(&seen, "rows-unlabelled"), Some(false), "losing a label is no deletion");
+        ensure!(!listed(&seen, 2), "it started over");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn law_12_an_object_that_cannot_be_read_is_skipped_and_the_rest_go_on() -> Result<()> {
+    timed(async {
+        let cluster = ground().await?;
+        let objects = cluster.objects()?;
+        create(&objects, "skip", &["good-1", "bad", "good-2"]).await?;
+        let eye = things(&cluster.kubeconfig_text()?, of_test(&CONFIG_MAP, "skip")).await?;
+        let seen = eye.until("the list is complete", |seen| listed(seen, 1)).await?;
+        assert_eq!(names(&seen, 1), ["good-1", "good-2"].into());
+        objects.patch("v1/ConfigMap", "default/bad", &json!({ "data": { "a": "b" } })).await?;
+        create(&objects, "skip", &["good-3"]).await?;
+        eye.until("the next one arrives", |seen| was_put(seen, "good-3")).await?;
+        objects.delete("v1/ConfigMap", "default/bad").await?;
+        objects.delete("v1/ConfigMap", "default/good-3").await?;
+        let seen = eye.until("it goes again", |seen| went(seen, "good-3").is_some()).await?;
+        ensure!(!listed(&seen, 2), "it started over");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn pods_with_odd_but_legal_fields_are_rows_too() -> Result<()> {
+    timed(async {
+        let cluster = ground().await?;
+        let objects = cluster.objects()?;
+        let odd = [
+            pod("odd-exponent").cpu("1e3").memory("1E"),
+            pod("odd-decimal").cpu("0.1").memory("1.5Gi"),
+            pod("odd-milli").cpu("+1").memory("128974848000m"),
+            pod("odd-extended").limit("example.com/gpu", "3").request("example.com/gpu", "3"),
+            pod("odd.dotted.name").with("/spec/initContainers", json!([{ "name": "i", "image": "x" }])),
+            pod("odd-unicode").annotation("note", "ä\u{2028}\"\\ \u{1F9F5}").label("empty", ""),
+            pod("odd-level").with("/spec/resources", json!({ "requests": { "cpu": "1" } })),
+        ];
+        for pod in &odd {
+            objects.create(&labelled(pod.clone().on("nowhere").build(), "odd")).await?;
+        }
+        let origin = Origin::new("somebody", "else", "x");
+        let decode = move |json: &Bytes| PPod::decode(json, &origin);
+        let eye = Eye::open(&cluster.kubeconfig_text()?, of_test(&kind::POD, "odd"), decode).await?;
+        let complete = |seen: &[Change<PPod>]| matches!(seen.last(), Some(Change::Listed(_)));
+        let seen = eye.until("the list is complete", complete).await?;
+        assert_eq!(seen.len(), odd.len() + 1, "one of them cannot be read: {seen:?}");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_watch_whose_line_was_cut_goes_on_where_it_was() -> Result<()> {
+    timed(async {
+        let cluster = ground().await?;
+        let objects = cluster.objects()?;
+        create(&objects, "cut", &["cut-stays", "cut-goes"]).await?;
+        let line = Line::to(cluster).await?;
+        let eye = things(line.kubeconfig(), of_test(&CONFIG_MAP, "cut")).await?;
+        eye.until("the list is complete", |seen| listed(seen, 1)).await?;
+        line.cut();
+        create(&objects, "cut", &["cut-new", "cut-brief"]).await?;
+        objects.delete("v1/ConfigMap", "default/cut-goes").await?;
+        objects.delete("v1/ConfigMap", "default/cut-brief").await?;
+        create(&objects, "cut", &["cut-last"]).await?;
+        line.mend();
+        let seen = eye.until("the last one arrives", |seen| was_put(seen, "cut-last")).await?;
+        ensure!(was_put(&seen, "cut-new"), "a creation was missed");
+        ensure!(went(&seen, "cut-goes").is_some() && went(&seen, "cut-brief").is_some(), "a deletion was missed");
+        ensure!(!listed(&seen, 2), "it started over although it could resume");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn law_01_after_a_restart_of_the_server_what_is_gone_is_only_absent_from_a_complete_list() -> Result<()> {
+    timed(async {
+        let cluster = Cluster::start(bare("restarted")).await?;
+        let objects = cluster.objects()?;
+        create(&objects, "restart", &["restart-stays", "restart-goes"]).await?;
+        let line = Line::to(&cluster).await?;
+        let eye = things(line.kubeconfig(), of_test(&CONFIG_MAP, "restart")).await?;
+        eye.until("the list is complete", |seen| listed(seen, 1)).await?;
+        line.cut();
+        objects.delete("v1/ConfigMap", "default/restart-goes").await?;
+        create(&objects, "restart", &["restart-new"]).await?;
+        // A new server does not remember the versions of the old one: it answers 410 as an ERROR event.
+        cluster.apiserver().stop().await?;
+        cluster.etcd().kill().await?;
+        cluster.etcd().start()?;
+        cluster.apiserver().start()?;
+        cluster.ready().await?;
+        line.mend();
+        let seen = eye.until("a second list is complete", |seen| listed(seen, 2)).await?;
+        assert_eq!(names(&seen, 2), ["restart-new", "restart-stays"].into());
+        assert_eq!(went(&seen, "restart-goes"), None, "a deletion was invented");
+        create(&cluster.objects()?, "restart", &["restart-later"]).await?;
+        eye.until("it goes on", |seen| was_put(seen, "restart-later")).await?;
+        // The last change that the server of before knew; watching from there is what expired.
+        let log = std::fs::read_to_string(cluster.audit().path())?;
+        ensure!(log.contains("tapestry-e2e-watch"), "the audit log does not show our watch");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_stream_lists_is_read_in_pages() -> Result<()> {
+    timed(async {
+        let config = bare("paged").flag(Part::ApiServer, "--feature-gates=WatchList=false");
+        let cluster = Cluster::start(config).await?;
+        let objects = cluster.objects()?;
+        let numbers: Vec<u32> = (0..1_100).collect();
+        for some in numbers.chunks(50) {
+            let create = async |number: &u32| objects.create(&map(&format!("page-{number}"))).await;
+            futures::future::try_join_all(some.iter().map(create)).await?;
+        }
+        let eye = things(&cluster.kubeconfig_text()?, query(&CONFIG_MAP)).await?;
+        let complete = |seen: &[Change<Thing>]| matches!(seen.last(), Some(Change::Listed(_)));
+        let seen = eye.until("the list is complete", complete).await?;
+        // The start that the server refused counts as one.
+        let puts = seen.iter().filter(|change| matches!(change, Change::Put(..))).count();
+        assert_eq!(puts, 1_100);
+        objects.create(&map("page-later")).await?;
+        eye.until("the watch follows", |seen| was_put(seen, "page-later")).await?;
+        Ok(())
+    })
+    .await
+}
+
+/// An object of the stub.
+fn thing(name: &str, version: u32) -> Value {
+    json!({ "metadata": { "name": name, "namespace": "default", "uid": name, "resourceVersion": version.to_string() } })
+}
+
+fn event(kind: &str, object: &Value) -> String {
+    format!("{}\n", json!({ "type": kind, "object": object }))
+}
+
+/// The end of a streamed list.
+fn end_of_list(version: u32) -> String {
+    let annotations = json!({ "k8s.io/initial-events-end": "true" });
+    event("BOOKMARK", &json!({ "metadata": { "resourceVersion": version.to_string(), "annotations": annotations } }))
+}
+
+fn expired() -> Value {
+    json!({ "kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version" })
+}
+
+#[tokio::test]
+async fn an_expired_version_starts_over_whether_it_comes_as_an_event_or_as_an_answer() -> Result<()> {
+    timed(async {
+        let lists = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&lists);
+        let stub = Stub::serve(move |asked| {
+            if asked.contains("sendInitialEvents") {
+                let list = count.fetch_add(1, Ordering::Relaxed) + 1;
+                let first = event("ADDED", &thing(&format!("list-{list}"), list * 10));
+                let body = first + &end_of_list(list * 10);
+                return if list == 3 { Reply::Open(body) } else { Reply::Whole(200, "", body) };
+            }
+            match asked.split("resourceVersion=").nth(1).and_then(|rest| rest.split('&').next()) {
+                Some("10") => Reply::Whole(200, "", event("ERROR", &expired())),
+                Some("20") => Reply::Whole(410, "", expired().to_string()),
+                _ => Reply::Nothing,
+            }
+        })
+        .await?;
+        let eye = things(&stub.kubeconfig(), query(&CONFIG_MAP)).await?;
+        let seen = eye.until("it has started over twice", |seen| listed(seen, 3)).await?;
+        for list in 1..=3 {
+            ensure!(names(&seen, list) == [format!("list-{list}").as_str()].into(), "{seen:?}");
+        }
+        assert_eq!(lists.load(Ordering::Relaxed), 3, "it started over more often than it had to");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_page_that_expired_starts_the_list_over_and_half_a_list_completes_nothing() -> Result<()> {
+    timed(async {
+        let lists = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&lists);
+        let page = |items: Value, more: &str| json!({ "metadata": { "resourceVersion": "7", "continue": more }, "items": items });
+        let stub = Stub::serve(move |asked| {
+            if asked.contains("sendInitialEvents") {
+                let refused = json!({ "kind": "Status", "code": 422, "reason": "Invalid", "message": "forbidden" });
+                return Reply::Whole(422, "", refused.to_string());
+            }
+            if asked.contains("watch=true") {
+                return Reply::Open(String::new());
+            }
+            let second = asked.contains("continue=half");
+            match (second, count.fetch_add(u32::from(!second), Ordering::Relaxed)) {
+                (false, _) => Reply::Whole(200, "", page(json!([thing("first", 1)]), "half").to_string()),
+                (true, 1) => Reply::Whole(410, "", expired().to_string()),
+                (true, 2) => Reply::Torn("{".to_owned()),
+                (true, _) => Reply::Whole(200, "", page(json!([thing("second", 2)]), "").to_string()),
+            }
+        })
+        .await?;
+        let eye = things(&stub.kubeconfig(), query(&CONFIG_MAP)).await?;
+        let complete = |seen: &[Change<Thing>]| seen.iter().any(|change| matches!(change, Change::Listed(_)));
+        let seen = eye.until("a list is complete", complete).await?;
+        let last = seen.iter().position(|change| matches!(change, Change::Listed(_))).context("no list")?;
+        ensure!(was_put(&seen[..last], "second"), "complete without its second page: {seen:?}");
+        assert_eq!(lists.load(Ordering::Relaxed), 3);
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn ten_thousand_pods_arrive_once_each() -> Result<()> {
+    timed(async {
+        // The events of a stub: how fast a real server creates pods is not what this is about.
+        let stub = Stub::serve(|_| {
+            let mut body = String::new();
+            for number in 0..10_000 {
+                body.push_str(&event("ADDED", &thing(&format!("pod-{number}"), number)));
+            }
+            Reply::Open(body + &end_of_list(10_000))
+        })
+        .await?;
+        let eye = things(&stub.kubeconfig(), query(&CONFIG_MAP)).await?;
+        let seen = eye.until("the list is complete", |seen| listed(seen, 1)).await?;
+        assert_eq!((names(&seen, 1).len(), seen.len()), (10_000, 10_001));
+        Ok(())
+    })
+    .await
+}
+
