@@ -1,5 +1,6 @@
 //! A request as data: what plan, audit and tests look at. Nothing here can be sent; the gate does that.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
@@ -153,10 +154,10 @@ impl Call {
 
     /// The body to send. Preconditions of the target are part of it, so that no plan can forget them.
     #[must_use]
-    pub fn body(&self) -> Option<Value> {
+    pub fn body(&self) -> Option<Cow<'_, Value>> {
         match &self.verb {
             Verb::Get => None,
-            Verb::Create(body) => Some(body.clone()),
+            Verb::Create(body) => Some(Cow::Borrowed(body)),
             Verb::Merge(_, body) | Verb::Strategic(_, body) | Verb::Apply(_, body) => {
                 let mut body = body.clone();
                 if let Some(uid) = &self.target.uid {
@@ -165,7 +166,7 @@ impl Call {
                 if let Some(rv) = self.target.rv {
                     body["metadata"]["resourceVersion"] = json!(rv.to_string());
                 }
-                Some(body)
+                Some(Cow::Owned(body))
             }
             Verb::Delete { grace } => {
                 let mut body = json!({"kind": "DeleteOptions", "apiVersion": "v1"});
@@ -178,7 +179,7 @@ impl Call {
                 if let Some(rv) = self.target.rv {
                     body["preconditions"]["resourceVersion"] = json!(rv.to_string());
                 }
-                Some(body)
+                Some(Cow::Owned(body))
             }
         }
     }
@@ -212,10 +213,10 @@ mod tests {
             Verb::Strategic(Sub::Status, patch.clone()),
             Verb::Apply(Sub::Status, patch),
         ] {
-            let body = Call { target: target.clone(), verb, why: "Test" }.body().unwrap();
+            let body = Call { target: target.clone(), verb, why: "Test" }.body().unwrap().into_owned();
             assert_eq!(body["metadata"], json!({"annotations": {"k": "v"}, "uid": "u-1", "resourceVersion": "7"}));
         }
-        let delete = Call { target, verb: Verb::Delete { grace: Some(0) }, why: "Test" }.body().unwrap();
+        let delete = Call { target, verb: Verb::Delete { grace: Some(0) }, why: "Test" }.body().unwrap().into_owned();
         assert_eq!(delete["preconditions"], json!({"uid": "u-1", "resourceVersion": "7"}));
         assert_eq!(delete["gracePeriodSeconds"], json!(0));
     }

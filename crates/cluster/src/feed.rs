@@ -77,14 +77,22 @@ impl<R: Row + Clone> Feed<R> {
     }
 
     /// Hands a change to every reader.
-    pub fn send(&self, change: &Change<R>) {
+    pub fn send(&self, change: Change<R>) {
         let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
         // A reader that dropped its mailbox holds the other half no more.
         readers.retain(|reader| Arc::strong_count(&reader.held) > 1);
-        for Reader { held, bell } in readers.iter() {
-            held.lock().unwrap_or_else(PoisonError::into_inner).fold(change.clone());
-            bell.notify_one();
+        let Some((last, others)) = readers.split_last() else { return };
+        for reader in others {
+            reader.take(change.clone());
         }
+        last.take(change);
+    }
+}
+
+impl<R: Row> Reader<R> {
+    fn take(&self, change: Change<R>) {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).fold(change);
+        self.bell.notify_one();
     }
 }
 
@@ -145,11 +153,11 @@ mod tests {
         let feed = Feed::default();
         let (slow, quick) = (feed.subscribe(Arc::default()), feed.subscribe(Arc::default()));
         for rv in 0..1000 {
-            feed.send(&put("a", rv));
-            feed.send(&put("b", rv));
+            feed.send(put("a", rv));
+            feed.send(put("b", rv));
             assert_eq!(quick.drain().len(), 2);
         }
-        feed.send(&Change::Listed(Epoch(1)));
+        feed.send(Change::Listed(Epoch(1)));
         assert_eq!(slow.depth(), 2);
         assert_eq!(slow.drain(), [put("a", 999), put("b", 999), Change::Listed(Epoch(1))]);
         assert!(slow.drain().is_empty());
@@ -159,7 +167,7 @@ mod tests {
     fn a_reader_that_left_is_forgotten() {
         let feed = Feed::default();
         drop(feed.subscribe(Arc::default()));
-        feed.send(&put("a", 1));
+        feed.send(put("a", 1));
         assert!(feed.readers.lock().unwrap().is_empty());
     }
 }

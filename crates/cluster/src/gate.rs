@@ -1,9 +1,9 @@
 //! The only code that writes to a cluster: deadline, precondition, error class, metrics, one log line per call.
 //! Plans nothing and retries nothing.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use http::Request;
@@ -21,7 +21,7 @@ pub const FIELD_MANAGER: &str = "tapestry";
 /// Carries out calls. A trait, so that a whole syncer runs in memory (see the testbed's World).
 pub trait Gate: Send + Sync {
     /// Carries out one call. Dropping the future leaves it unknown whether the call happened.
-    fn call(&self, call: Call) -> BoxFuture<'static, Result<Answer, Refusal>>;
+    fn call(&self, call: Arc<Call>) -> BoxFuture<'static, Result<Answer, Refusal>>;
 }
 
 /// The gate to two real clusters.
@@ -82,7 +82,7 @@ impl LiveGate {
 }
 
 impl Gate for LiveGate {
-    fn call(&self, call: Call) -> BoxFuture<'static, Result<Answer, Refusal>> {
+    fn call(&self, call: Arc<Call>) -> BoxFuture<'static, Result<Answer, Refusal>> {
         let cluster = match call.target.side {
             Side::Virtual => self.virtual_cluster.clone(),
             Side::Physical => self.physical_cluster.clone(),
@@ -152,8 +152,7 @@ fn render_request(call: &Call) -> Result<Request<Body>, http::Error> {
     match call.body() {
         None => request.body(Body::empty()),
         Some(body) => {
-            let bytes = Bytes::from(body.to_string());
-            request.header(http::header::CONTENT_TYPE, content).body(Body::from(bytes.to_vec()))
+            request.header(http::header::CONTENT_TYPE, content).body(Body::from(body.to_string().into_bytes()))
         }
     }
 }

@@ -38,7 +38,13 @@ pub async fn probe(
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut silences = 0u32;
     loop {
-        let pause = async { if silences == 1 { tokio::time::sleep(AGAIN).await } else { drop(ticks.tick().await) } };
+        let pause = async {
+            if silences == 1 {
+                tokio::time::sleep(AGAIN).await;
+            } else {
+                ticks.tick().await;
+            }
+        };
         tokio::select! {
             () = pause => {}
             () = connection_tx.closed() => return Ok(()),

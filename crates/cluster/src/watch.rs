@@ -225,7 +225,7 @@ impl<R: Row + Clone> Watch<R> {
                         row.as_ref().map(Row::rv).or_else(|| version(object).map(|version| version.rv)).or(self.at);
                 }
                 let Some(row) = row else { return Ok(()) };
-                self.feed.send(&match event {
+                self.feed.send(match event {
                     Event::Put => Change::Put(row, self.epoch),
                     // On a selector watch, losing the label also sends DELETED, without deletionTimestamp.
                     _ => Change::Gone { proven: row.deleting(), row },
@@ -237,7 +237,7 @@ impl<R: Row + Clone> Watch<R> {
                 };
                 let complete = annotations.is_some_and(|a| a.initial_end.as_deref() == Some("true"));
                 if self.at.is_none() && complete {
-                    self.feed.send(&Change::Listed(self.epoch));
+                    self.feed.send(Change::Listed(self.epoch));
                 }
                 if self.at.is_some() || complete {
                     self.at = Some(rv);
@@ -269,7 +269,7 @@ impl<R: Row + Clone> Watch<R> {
             for item in page.items {
                 let object = bytes.slice_ref(item.get().as_bytes());
                 match (self.decode)(&object) {
-                    Ok(Some(row)) => self.feed.send(&Change::Put(row, self.epoch)),
+                    Ok(Some(row)) => self.feed.send(Change::Put(row, self.epoch)),
                     Ok(None) => {}
                     Err(error) => self.report_bad(&object, &error),
                 }
@@ -278,7 +278,7 @@ impl<R: Row + Clone> Watch<R> {
                 // The token is made of URL-safe characters by the server.
                 Some(token) if !token.is_empty() => query = format!("limit={PAGE}&continue={token}"),
                 _ => {
-                    self.feed.send(&Change::Listed(self.epoch));
+                    self.feed.send(Change::Listed(self.epoch));
                     self.failures = 0;
                     return Ok(page.metadata.rv);
                 }

@@ -93,6 +93,11 @@ impl<M: Model> Desk<M> {
         self.fire_timers(now.steady);
         loop {
             let key = self.ready.iter_mut().find_map(VecDeque::pop_front)?;
+            let guess = self.model.side(&key).map(lane_of);
+            if let Some(lane) = guess.map(|lane| &mut self.lanes[lane]).filter(|lane| !lane.has_room(now.steady)) {
+                lane.parked.push_back(key);
+                continue;
+            }
             match self.model.plan(&key, now) {
                 Plan::Rest => {
                     self.tasks.remove(&key);
@@ -103,7 +108,7 @@ impl<M: Model> Desk<M> {
                 }
                 Plan::Do(call) => {
                     let lane = &mut self.lanes[lane_of(call.target.side)];
-                    if lane.flying >= lane.limit || lane.paused > now.steady {
+                    if !lane.has_room(now.steady) {
                         lane.parked.push_back(key);
                         continue;
                     }
@@ -223,6 +228,10 @@ impl<M: Model> Desk<M> {
 }
 
 impl<K> Lane<K> {
+    fn has_room(&self, now: Duration) -> bool {
+        self.flying < self.limit && self.paused <= now
+    }
+
     /// A busy cluster gets half the calls, and none for as long as it asks; each success gives a little back.
     fn landed(&mut self, refusal: Option<&Refusal>, now: Duration) {
         self.flying = self.flying.saturating_sub(1);

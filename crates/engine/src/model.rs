@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::time::Duration;
 
-use tapestry_cluster::{Answer, Call, Refusal};
+use tapestry_cluster::{Answer, Call, Refusal, Side};
 
 use crate::Now;
 
@@ -34,6 +34,12 @@ pub trait Model {
 
     /// All keys there is something to say about: the full re-plan.
     fn keys(&self) -> Vec<Self::Key>;
+
+    /// To which side the call of this key would probably go: a guess that is cheaper than a plan, and may be wrong.
+    /// Keys whose side has no room are not even planned.
+    fn side(&self, _key: &Self::Key) -> Option<Side> {
+        None
+    }
 
     /// Keys that go before the others, because somebody's timer runs (leases).
     fn urgent(_key: &Self::Key) -> bool {

@@ -48,7 +48,8 @@ pub async fn run<M: Model>(
             replan_at = now.steady + jittered(REPLAN_EVERY);
         }
         while let Some((key, call)) = (!cancel.is_cancelled()).then(|| desk.next(now)).flatten() {
-            let answer = gate.call(call.clone());
+            let call = Arc::new(call);
+            let answer = gate.call(Arc::clone(&call));
             calls.push(async move { (key, call, answer.await) });
         }
         show(&desk);

@@ -154,6 +154,14 @@ impl Model for Pair {
         fixed.chain(self.nodes.keys()).chain(self.pods.keys()).chain(self.notes.keys()).collect()
     }
 
+    fn side(&self, key: &Key) -> Option<Side> {
+        match key {
+            Key::Pod(uid) => self.pods.side(uid),
+            Key::Ground(_) => Some(Side::Physical),
+            Key::Binding | Key::Node(_) | Key::Lease(_) | Key::Note(_) => None,
+        }
+    }
+
     fn urgent(key: &Key) -> bool {
         matches!(key, Key::Lease(_) | Key::Node(_) | Key::Binding)
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use tapestry_cluster::feed::{Change, Epoch, Row as _};
-use tapestry_cluster::{Name, Uid};
+use tapestry_cluster::{Name, Side, Uid};
 use tapestry_domain::resources::{Resources, Shortage};
 use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Table};
@@ -125,6 +125,13 @@ impl Pods {
     /// Whether live virtual pods are bound to this virtual node.
     pub(crate) fn any_on(&self, vnode: &Name) -> bool {
         self.vpods.iter().any(|vpod| vpod.node == *vnode && !vpod.terminal())
+    }
+
+    /// A pod that is let in and mapped and has no copy waits for its creation, which is dear to plan.
+    pub(crate) fn side(&self, vuid: &Uid) -> Option<Side> {
+        let case = self.cases.get(vuid).filter(|case| case.name.is_some() && case.claimants.is_empty())?;
+        let mapped = self.vpods.get(vuid).is_some_and(|vpod| vpod.mapping.is_some() && vpod.deleting.is_none());
+        (mapped && !case.taken).then_some(Side::Physical)
     }
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {

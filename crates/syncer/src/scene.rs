@@ -82,10 +82,11 @@ impl Scene {
     }
 
     pub(crate) fn see_policy(&mut self, policy: &str, spec: Value) {
-        let object = json!({
+        let mut object = json!({
             "apiVersion": "cloud.tencent.com/v1beta1", "kind": "ResourceLeasingPolicy",
-            "metadata": {"name": policy, "uid": format!("uid-{policy}"), "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": spec,
+            "metadata": {"name": policy, "uid": format!("uid-{policy}"), "creationTimestamp": "2026-01-01T00:00:00Z"},
         });
+        object["spec"] = spec;
         let text = self.stamp(object);
         let row = PolicyRow::decode(&text).unwrap().unwrap();
         self.see(Seen::Policy(Change::Put(row, Epoch(1))));

@@ -9,7 +9,7 @@ use fastrand::Rng;
 use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::probe::Connection;
-use tapestry_cluster::{Call, Side, Uid, Verb, kind};
+use tapestry_cluster::{Call, Name, Side, Uid, Verb, kind};
 use tapestry_syncer::bindings::BindingRow;
 use tapestry_syncer::nodes::row::{PNode, VNode};
 use tapestry_syncer::origin::{Home, Origin};
@@ -75,8 +75,8 @@ fn set_the_stage(world: &mut World) {
 fn binding_uid() -> String {
     let mut world = World::default();
     set_the_stage(&mut world);
-    let binding = world.get(Virtual, &kind::CLUSTER_BINDING, "east").expect("it was just made");
-    binding["metadata"]["uid"].as_str().expect("every object has one").to_owned()
+    let binding = world.get(Virtual, &kind::CLUSTER_BINDING, "east");
+    binding.and_then(|binding| binding["metadata"]["uid"].as_str()).unwrap_or_default().to_owned()
 }
 
 fn life(birth: Birth, origin: &Rc<Origin>) -> Life<Pair> {
@@ -84,7 +84,8 @@ fn life(birth: Birth, origin: &Rc<Origin>) -> Life<Pair> {
     let entropy = Box::new(move || names.u64(..).to_be_bytes());
     let own = Rc::clone(origin);
     let label = origin.label.to_string();
-    let home = Home::new("east", "mount").expect("a name");
+    let home =
+        Home { vnode_prefix: "vnode-east-".into(), mount: Name::parse("mount").unwrap_or_else(|bad| panic!("{bad}")) };
     let here = home.clone();
     Life {
         model: Pair::new((**origin).clone(), home, &binding_uid(), entropy),
@@ -244,10 +245,8 @@ fn only_with_reason(world: &World, _leader: usize, call: &Call) -> Result<(), St
             }
         }
         (Verb::Delete { .. }, Virtual, Some(vpod)) if call.target.kind == &kind::POD => {
-            match vpod["metadata"]["deletionTimestamp"].is_null() {
-                true => Err(format!("{call} although nobody asked for its deletion")),
-                false => Ok(()),
-            }
+            let asked = !vpod["metadata"]["deletionTimestamp"].is_null();
+            if asked { Ok(()) } else { Err(format!("{call} although nobody asked for its deletion")) }
         }
         _ => Ok(()),
     }

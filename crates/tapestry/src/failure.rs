@@ -31,8 +31,8 @@ impl Failure {
 
     pub(crate) fn report(&self) -> ExitCode {
         let told = [("cause", &self.cause), ("hint", &self.hint)].into_iter().filter(|(_, part)| !part.is_empty());
-        let details: String = told.map(|(name, part)| format!("  {name}: {part}\n")).collect();
-        let text = format!("tapestry: {}\n{details}", self.what);
+        let details: Vec<String> = told.map(|(name, part)| format!("  {name}: {part}\n")).collect();
+        let text = format!("tapestry: {}\n{}", self.what, details.concat());
         // Nobody is left to be told when standard error is closed.
         let _ = std::io::stderr().write_all(text.as_bytes());
         ExitCode::FAILURE

@@ -49,7 +49,7 @@ fn a_lendable_node_appears_with_what_is_idle_and_then_rests() {
 fn law_09_what_others_use_is_not_lent_and_a_policy_limits_the_rest() {
     let mut scene = Scene::new();
     scene.see_ppod(&foreign_pod("1"));
-    let patch = scene.call(&key()).body().unwrap();
+    let patch = scene.call(&key()).body().unwrap().into_owned();
     assert_eq!(patch["status"]["allocatable"]["cpu"], "3");
     assert_eq!(patch["status"]["allocatable"]["pods"], "109");
     scene.see_policy(
@@ -57,12 +57,12 @@ fn law_09_what_others_use_is_not_lent_and_a_policy_limits_the_rest() {
         json!({"cluster": "east", "priority": 1, "resourceLimits": [{"resource": "cpu", "percent": 50}]}),
     );
     // Metadata first (which policy), then the figures.
-    let patch = scene.call(&key()).body().unwrap();
+    let patch = scene.call(&key()).body().unwrap().into_owned();
     assert_eq!(patch["metadata"]["annotations"][keys::POLICIES_APPLIED], "half");
     let mut there = vnode(&scene);
     merge(&mut there, patch);
     scene.see_vnode(there);
-    assert_eq!(scene.call(&key()).body().unwrap()["status"]["allocatable"]["cpu"], "1500m");
+    assert_eq!(scene.call(&key()).body().unwrap().into_owned()["status"]["allocatable"]["cpu"], "1500m");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn law_03_users_own_metadata_survives_and_ours_is_put_back() {
     there["spec"]["taints"] = json!([{"key": "mine", "effect": "NoSchedule"}, {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]);
     scene.see_vnode(there);
     let call = scene.call(&key());
-    let patch = call.body().unwrap();
+    let patch = call.body().unwrap().into_owned();
     assert!(call.target.rv.is_some(), "taints are one list shared with Kubernetes");
     assert_eq!(patch["metadata"]["labels"], json!({"zone": "a", keys::NODE_TYPE: "virtual"}));
     let taints: Vec<&str> =
@@ -106,7 +106,7 @@ fn a_label_that_the_physical_node_lost_goes_and_a_cordon_becomes_a_taint() {
     changed["spec"] =
         json!({"unschedulable": true, "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]});
     scene.see_pnode(changed);
-    let patch = scene.call(&key()).body().unwrap();
+    let patch = scene.call(&key()).body().unwrap().into_owned();
     assert_eq!(patch["metadata"]["labels"], json!({"zone": null}));
     let taints = patch["spec"]["taints"].to_string();
     assert!(taints.contains(keys::TAINT_PHYSICAL_CORDONED) && !taints.contains("node.kubernetes.io"), "{taints}");
@@ -130,7 +130,7 @@ fn law_03_foreign_conditions_survive_a_status_patch() {
     scene.see_vnode(there);
     assert_eq!(scene.plan(&key()), Plan::Rest);
     scene.see_ppod(&foreign_pod("1"));
-    let conditions = scene.call(&key()).body().unwrap()["status"]["conditions"].to_string();
+    let conditions = scene.call(&key()).body().unwrap().into_owned()["status"]["conditions"].to_string();
     assert!(conditions.contains("Mine"), "{conditions}");
 }
 
@@ -139,7 +139,7 @@ fn a_silent_physical_cluster_shows_as_taint_and_condition_and_its_leases_are_sti
     let mut scene = Scene::new();
     let lease = Key::Lease(name("vnode-east-n1"));
     scene.see(Seen::Connection(Side::Physical, tapestry_cluster::probe::Connection::Down("refused".to_owned())));
-    let patch = scene.call(&key()).body().unwrap();
+    let patch = scene.call(&key()).body().unwrap().into_owned();
     assert!(patch["spec"]["taints"].to_string().contains(keys::TAINT_PHYSICAL_UNREACHABLE));
     assert_eq!(scene.call(&lease).why, "LookForLease");
 }

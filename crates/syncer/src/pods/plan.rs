@@ -78,10 +78,11 @@ impl Pair {
         }
         // Released and held by nobody: the API server was interrupted between marking and removing it (our process was
         // killed, its request with it), and will not come back to it. It is released again.
-        // Whose finalizer holds a pod (a Job's) waits for its terminal phase, also after a deletion by force.
-        let finish = |ended: &Ended| match vpod.terminal() || !(ended.existed || vpod.finalizers) {
-            true => release(vpod).into(),
-            false => fail_or_finish(vpod, ended, now),
+        let finish = |ended: &Ended| {
+            // Whose finalizer holds a pod (a Job's) waits for its terminal phase, also after a deletion by force. Where nobody
+            // waits, an end that the kubelet reported is told, and none is made up: the pod is gone with the next call.
+            let awaited = vpod.finalizers || ended.last.is_some();
+            if vpod.terminal() || !awaited { release(vpod).into() } else { fail_or_finish(vpod, ended, now) }
         };
         let Some(mapping) = &vpod.mapping else {
             // Never copied. Pods on nodes that are not ours are not ours to release.

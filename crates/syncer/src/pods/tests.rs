@@ -18,7 +18,10 @@ fn key(pod: &str) -> Key {
 fn running(scene: &mut Scene) -> (Value, Value) {
     scene.see_vpod(&vpod("web"));
     let map = scene.call(&key("web"));
-    let name = map.body().unwrap()["metadata"]["annotations"][keys::PHYSICAL_POD_NAME].as_str().unwrap().to_owned();
+    let name = map.body().unwrap().into_owned()["metadata"]["annotations"][keys::PHYSICAL_POD_NAME]
+        .as_str()
+        .unwrap()
+        .to_owned();
     scene.see_vpod(&mapped(vpod("web"), &name, None));
     let create = scene.call(&key("web"));
     let mut ppod = created(&create);
@@ -53,7 +56,7 @@ fn a_pod_is_mapped_then_copied_then_its_status_comes_up_with_the_uid_and_then_it
     assert!(map.target.uid.is_some() && map.target.rv.is_some(), "two leaders must not choose two names");
     let (up, ppod) = running(&mut scene);
     let status = scene.call(&key("web"));
-    let body = status.body().unwrap();
+    let body = status.body().unwrap().into_owned();
     assert_eq!(status.why, "Status");
     assert_eq!(body["metadata"]["uid"], "v-web");
     assert_eq!(body["metadata"]["annotations"][keys::PHYSICAL_POD_UID], ppod["metadata"]["uid"]);
@@ -94,7 +97,7 @@ fn law_09_what_does_not_fit_stays_outside_and_says_why_until_there_is_room() {
         assert_eq!(scene.call(&key(pod)).why, "Map", "{pod}");
     }
     let refuse = scene.call(&key("e"));
-    let condition = &refuse.body().unwrap()["status"]["conditions"][0];
+    let condition = &refuse.body().unwrap().into_owned()["status"]["conditions"][0];
     assert_eq!(
         (refuse.why, &condition["reason"], &condition["status"]),
         ("Refuse", &json!("OutOfLease"), &json!("False"))
@@ -127,7 +130,7 @@ fn law_05_a_mapping_into_another_namespace_is_replaced_and_never_followed() {
     forged["metadata"]["annotations"][keys::PHYSICAL_POD_NAMESPACE] = json!("kube-system");
     scene.see_vpod(&forged);
     let map = scene.call(&key("web"));
-    assert_eq!(map.body().unwrap()["metadata"]["annotations"][keys::PHYSICAL_POD_NAMESPACE], "mount");
+    assert_eq!(map.body().unwrap().into_owned()["metadata"]["annotations"][keys::PHYSICAL_POD_NAMESPACE], "mount");
     // And when such a pod is deleted, it is released without a look at what it points to.
     scene.see_vpod(&deleted(forged, 30));
     assert_eq!(scene.call(&key("web")).why, "Release");
@@ -146,7 +149,7 @@ fn a_name_that_a_stranger_has_is_given_up_for_another_one() {
     scene.settle(&key("web"), &look, Ok(Answer { object }));
     let map = scene.call(&key("web"));
     assert_eq!(map.why, "Map");
-    assert_ne!(map.body().unwrap()["metadata"]["annotations"][keys::PHYSICAL_POD_NAME], "web-taken");
+    assert_ne!(map.body().unwrap().into_owned()["metadata"]["annotations"][keys::PHYSICAL_POD_NAME], "web-taken");
 }
 
 #[test]
@@ -183,7 +186,7 @@ fn a_deleted_pod_gets_its_terminal_status_before_it_is_released() {
     ppod["status"]["phase"] = json!("Succeeded");
     scene.lose_ppod(&deleted(ppod, 30), true);
     let finish = scene.call(&key("web"));
-    assert_eq!((finish.why, &finish.body().unwrap()["status"]["phase"]), ("Finish", &json!("Succeeded")));
+    assert_eq!((finish.why, &finish.body().unwrap().into_owned()["status"]["phase"]), ("Finish", &json!("Succeeded")));
     let mut finished = deleted(up, 30);
     finished["status"]["phase"] = json!("Succeeded");
     scene.see_vpod(&finished);
@@ -212,7 +215,10 @@ fn law_01_a_copy_that_is_out_of_sight_is_looked_for_and_lost_only_when_the_serve
     }
     scene.settle(&key("web"), &look, Err(Refusal::Gone));
     let lost = scene.call(&key("web"));
-    assert_eq!((lost.why, &lost.body().unwrap()["status"]["reason"]), ("PhysicalPodLost", &json!("PhysicalPodLost")));
+    assert_eq!(
+        (lost.why, &lost.body().unwrap().into_owned()["status"]["reason"]),
+        ("PhysicalPodLost", &json!("PhysicalPodLost"))
+    );
 }
 
 #[test]
@@ -282,7 +288,7 @@ fn labels_taken_from_a_running_copy_are_put_back() {
     scene.see_ppod(&ppod);
     let mend = scene.call(&key("web"));
     assert_eq!(mend.why, "MendLabels");
-    assert_eq!(mend.body().unwrap()["metadata"]["annotations"][keys::VIRTUAL_POD_UID], "v-web");
+    assert_eq!(mend.body().unwrap().into_owned()["metadata"]["annotations"][keys::VIRTUAL_POD_UID], "v-web");
 }
 
 #[test]
@@ -292,7 +298,7 @@ fn a_copy_that_somebody_deletes_takes_its_pod_out_of_service_at_once() {
     scene.see_vpod(&up);
     scene.see_ppod(&deleted(ppod, 30));
     let status = scene.call(&key("web"));
-    let conditions = status.body().unwrap()["status"]["conditions"].clone();
+    let conditions = status.body().unwrap().into_owned()["status"]["conditions"].clone();
     let says =
         |kind: &str| conditions.as_array().unwrap().iter().find(|c| c["type"] == kind).unwrap()["status"].clone();
     assert_eq!((says("Ready"), says("DisruptionTarget")), (json!("False"), json!("True")));
@@ -335,7 +341,7 @@ fn law_12_pods_that_name_what_we_do_not_carry_yet_are_refused_with_words() {
     merge(&mut needy, json!({"spec": {"volumes": [{"name": "v", "configMap": {"name": "settings"}}]}}));
     scene.see_vpod(&needy);
     let refuse = scene.call(&key("web"));
-    let condition = &refuse.body().unwrap()["status"]["conditions"][0];
+    let condition = &refuse.body().unwrap().into_owned()["status"]["conditions"][0];
     assert_eq!(condition["reason"], "DependentUnsupported");
     assert!(condition["message"].as_str().unwrap().contains("settings"), "{condition}");
 }
@@ -350,7 +356,10 @@ fn pods_of_excluded_namespaces_and_of_daemon_sets_are_left_alone() {
     let mut system = vpod("s");
     system["metadata"]["namespace"] = json!("kube-system");
     scene.see_vpod(&system);
-    assert_eq!(scene.call(&key("s")).body().unwrap()["status"]["conditions"][0]["reason"], "NamespaceExcluded");
+    assert_eq!(
+        scene.call(&key("s")).body().unwrap().into_owned()["status"]["conditions"][0]["reason"],
+        "NamespaceExcluded"
+    );
     // Deleting them needs nobody's copy.
     scene.see_vpod(&deleted(daemon, 30));
     assert_eq!(scene.call(&key("d")).why, "Release");

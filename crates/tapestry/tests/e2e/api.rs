@@ -3,10 +3,9 @@
 use anyhow::{Context as _, Result, bail, ensure};
 use http::Method;
 use serde_json::Value;
-use tapestry_testbed::Cluster;
 
+use crate::grounds::{bare, install, own};
 use crate::looks::{name, text};
-use crate::loom::{bare, install};
 use crate::timing::timed;
 
 const BAD: &str = include_str!("../../../api/testdata/bad-objects.yaml");
@@ -47,7 +46,7 @@ fn update(before: &Value, then: &Value) -> Value {
 #[tokio::test]
 async fn law_12_bad_objects_are_refused_with_words_and_good_ones_accepted() -> Result<()> {
     timed(async {
-        let cluster = Cluster::start(bare("api")).await?;
+        let cluster = own(bare("api")).await?;
         install(&cluster).await?;
         let client = cluster.client()?;
         let bad: Vec<Value> = serde_saphyr::from_str(BAD)?;

@@ -9,8 +9,9 @@ use tapestry_testbed::audit::{Mark, Requests};
 use tapestry_testbed::builders::{deployment, kubeconfig_secret, node};
 use tapestry_testbed::{Cluster, eventually};
 
+use crate::grounds::Ground;
 use crate::looks::{LATE, SOON, condition, phase, uid};
-use crate::loom::{BINDING, Ground, Loom, pattern};
+use crate::loom::{BINDING, Loom, pattern};
 
 /// What our syncer wrote since `mark`, without the renewals of Leases.
 async fn written(loom: &Loom, cluster: &Cluster, mark: &Mark) -> Result<Requests> {
@@ -118,7 +119,7 @@ async fn law_04_a_converged_system_writes_nothing_but_leases() -> Result<()> {
             loom.virtual_side.create(&loom.bound("huge").cpu("500").build()).await?;
             settled(loom).await?;
             let marks = (loom.virtual_cluster.audit().mark().await?, loom.physical_cluster.audit().mark().await?);
-            tokio::time::sleep(Duration::from_secs(60)).await;
+            tokio::time::sleep(Duration::from_mins(1)).await;
             for (cluster, mark) in [(loom.virtual_cluster, &marks.0), (loom.physical_cluster, &marks.1)] {
                 let writes = written(loom, cluster, mark).await?;
                 assert_eq!(writes.count(), 0, "{} in an idle minute:\n{}", cluster.name(), writes.summary());

@@ -7,8 +7,9 @@ use tapestry_api::keys;
 use tapestry_testbed::builders::{node, pod};
 use tapestry_testbed::eventually;
 
+use crate::grounds::{Ground, Home};
 use crate::looks::{SOON, annotation, label, name, phase, text, uid};
-use crate::loom::{Ground, Home, Loom, pattern};
+use crate::loom::{Loom, pattern};
 use crate::timing::timed;
 
 /// UID and version of a physical object: any write changes the second, a recreation both.

@@ -28,9 +28,7 @@ impl Line {
         tasks.spawn(async move {
             let mut clients = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
-                if *whole_rx.borrow() {
-                    clients.spawn(carry(client, server, whole_rx.clone()));
-                }
+                clients.spawn(carry(client, server, whole_rx.clone()));
             }
         });
         Ok(Self { kubeconfig: cluster.kubeconfig_text()?.replace(&url, &here), whole_tx, _tasks: tasks })
@@ -41,7 +39,7 @@ impl Line {
         &self.kubeconfig
     }
 
-    /// Ends all connections and takes no new ones.
+    /// Ends all connections; new ones wait until it is mended.
     pub(crate) fn cut(&self) {
         self.whole_tx.send_replace(false);
     }
@@ -52,6 +50,9 @@ impl Line {
 }
 
 async fn carry(mut client: TcpStream, server: SocketAddr, mut whole_rx: watch::Receiver<bool>) {
+    if whole_rx.wait_for(|whole| *whole).await.is_err() {
+        return;
+    }
     let Ok(mut server) = TcpStream::connect(server).await else { return };
     tokio::select! {
         _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}

@@ -5,12 +5,15 @@
 //! pattern("grace").on(Ground::Still).run(async |loom| { loom.virtual_side.create(&loom.pod("web").build()).await?; … })
 //! ```
 
+mod play;
+mod waits;
+
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use futures::FutureExt as _;
 use futures::future::join_all;
 use prometheus_client::registry::Registry;
@@ -23,91 +26,20 @@ use tapestry_engine::clock::{Clock, SystemClock};
 use tapestry_engine::serve::Readiness;
 use tapestry_syncer::start::{start, user_agent};
 use tapestry_testbed::builders::{self, Binding, Node, Pod, Policy, namespace, pod, policy};
-use tapestry_testbed::{Cluster, ClusterConfig, Objects, Part, eventually, fleet};
-use tokio::sync::OnceCell;
+use tapestry_testbed::{Cluster, Objects, eventually};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::looks::{LATE, SOON, annotation, items, name, phase, takes_pods};
+use crate::grounds::{Ground, Home};
+use crate::looks::{SOON, name};
 use crate::timing::{Note, test_name};
+
+pub(crate) use waits::event_reasons;
 
 /// The label that a test's physical nodes carry, and that its binding selects.
 pub(crate) const TEST: &str = "example.com/test";
 pub(crate) const POLICY: &str = "cloud.tencent.com/v1beta1/ResourceLeasingPolicy";
 pub(crate) const BINDING: &str = "cloud.tencent.com/v1beta1/ClusterBinding";
-
-/// Where a test's physical nodes are.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Ground {
-    /// The fleet's first physical cluster: kwok plays the kubelets.
-    East,
-    /// The fleet's second one.
-    West,
-    /// Only an API server: nothing happens there unless the test does it, so the test is the kubelet.
-    Still,
-    /// A cluster of the test's own, still as well.
-    Own(&'static Cluster),
-}
-
-/// In which virtual cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Home {
-    /// The fleet's, with scheduler and controller manager.
-    Fleet,
-    /// A second one: only an API server.
-    Other,
-}
-
-impl Ground {
-    pub(crate) async fn cluster(self) -> Result<&'static Cluster> {
-        static STILL: OnceCell<Cluster> = OnceCell::const_new();
-        match self {
-            Self::East => fleet().await?.physical(0),
-            Self::West => fleet().await?.physical(1),
-            Self::Still => STILL.get_or_try_init(|| Cluster::start(bare("still"))).await,
-            Self::Own(cluster) => Ok(cluster),
-        }
-    }
-
-    fn is_still(self) -> bool {
-        matches!(self, Self::Still | Self::Own(_))
-    }
-}
-
-impl Home {
-    pub(crate) async fn cluster(self) -> Result<&'static Cluster> {
-        static READY: [OnceCell<()>; 2] = [OnceCell::const_new(), OnceCell::const_new()];
-        static OTHER: OnceCell<Cluster> = OnceCell::const_new();
-        let cluster = match self {
-            Self::Fleet => fleet().await?.virtual_cluster()?,
-            Self::Other => OTHER.get_or_try_init(|| Cluster::start(bare("other"))).await?,
-        };
-        READY[self as usize].get_or_try_init(|| install(cluster)).await?;
-        Ok(cluster)
-    }
-}
-
-/// A cluster that does nothing by itself.
-pub(crate) fn bare(name: &str) -> ClusterConfig {
-    ClusterConfig::virtual_cluster(name).without(Part::ControllerManager).without(Part::Scheduler)
-}
-
-/// Our definitions, served; and the namespace for kubeconfigs.
-pub(crate) async fn install(cluster: &Cluster) -> Result<()> {
-    let objects = cluster.objects()?;
-    for definition in tapestry_api::crds::crds() {
-        let mut definition = serde_json::to_value(definition)?;
-        definition["apiVersion"] = json!("apiextensions.k8s.io/v1");
-        definition["kind"] = json!("CustomResourceDefinition");
-        objects.apply(&definition).await?;
-    }
-    for kind in [BINDING, POLICY] {
-        let look = async || objects.list(kind, "").await.map(drop).map_err(|error| error.to_string());
-        eventually(&format!("{kind} is served"), SOON, look).await?;
-    }
-    objects.apply(&namespace(keys::NAMESPACE)).await?;
-    Ok(())
-}
 
 /// What a test asks for.
 pub(crate) struct Pattern {
@@ -235,7 +167,7 @@ impl Pattern {
         let one = || vec![builders::node(&format!("{}-0", self.name)).label(TEST, &self.name).build()];
         let mut nodes = self.nodes.unwrap_or_else(one);
         if self.ground.is_still() {
-            nodes.iter_mut().for_each(make_ready);
+            nodes.iter_mut().for_each(play::make_ready);
         }
         let loom = Loom {
             name: self.name,
@@ -244,6 +176,7 @@ impl Pattern {
             virtual_side,
             physical_side,
             mount: self.mount,
+            shared: !matches!(self.ground, Ground::Own(_)),
             nodes: nodes.iter().map(|node| name(node).to_owned()).collect(),
             clock: Arc::new(SkippingClock { system: SystemClock::start(), skipped: AtomicU64::new(0) }),
             running: None,
@@ -266,15 +199,6 @@ impl Pattern {
     }
 }
 
-/// What a kubelet would say of a healthy node.
-fn make_ready(node: &mut Value) {
-    let since = "2026-01-01T00:00:00Z";
-    node["status"]["conditions"] = json!([{
-        "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "played by a test",
-        "lastHeartbeatTime": since, "lastTransitionTime": since,
-    }]);
-}
-
 /// A binding at work.
 pub(crate) struct Loom {
     pub(crate) name: String,
@@ -285,6 +209,8 @@ pub(crate) struct Loom {
     /// The namespace of the copies.
     pub(crate) mount: String,
     nodes: Vec<String>,
+    /// Whether other tests use the physical cluster too.
+    shared: bool,
     clock: Arc<SkippingClock>,
     running: Option<Running>,
 }
@@ -392,117 +318,6 @@ impl Loom {
         format!("{}/{name}", self.name)
     }
 
-    /// A virtual pod, which must exist.
-    pub(crate) async fn vpod(&self, name: &str) -> Result<Value> {
-        self.virtual_side.get("v1/Pod", &self.at(name)).await?.with_context(|| format!("no virtual pod {name}"))
-    }
-
-    /// All physical pods in the mount namespace.
-    pub(crate) async fn ppods(&self) -> Result<Vec<Value>> {
-        Ok(self.physical_side.list("v1/Pod", &self.mount).await?)
-    }
-
-    /// The physical pods that say they are copies of the virtual pod of this name.
-    pub(crate) async fn copies(&self, vpod: &str) -> Result<Vec<Value>> {
-        let mut all = self.ppods().await?;
-        all.retain(|ppod| annotation(ppod, keys::VIRTUAL_POD_NAME) == vpod);
-        Ok(all)
-    }
-
-    /// Waits for the one copy of a virtual pod.
-    pub(crate) async fn copy(&self, vpod: &str) -> Result<Value> {
-        eventually(&format!("{vpod} has a copy"), SOON, async || {
-            let mut copies = self.copies(vpod).await.map_err(|error| error.to_string())?;
-            match copies.len() {
-                1 => Ok(copies.swap_remove(0)),
-                count => Err(format!("{count} copies; {}", self.told(vpod).await)),
-            }
-        })
-        .await
-    }
-
-    /// Waits until this many physical pods are in the mount namespace.
-    pub(crate) async fn copies_at_least(&self, count: usize) -> Result<()> {
-        eventually(&format!("{count} pods are copied"), LATE, async || {
-            let copies = self.ppods().await.map_err(|error| error.to_string())?.len();
-            if copies >= count { Ok(()) } else { Err(format!("{copies}")) }
-        })
-        .await
-    }
-
-    /// Waits until a virtual pod satisfies a condition.
-    pub(crate) async fn vpod_when(&self, pod: &str, what: &str, condition: impl Fn(&Value) -> bool) -> Result<Value> {
-        eventually(&format!("{pod} {what}"), SOON, async || {
-            let seen = self.vpod(pod).await.map_err(|error| error.to_string())?;
-            if condition(&seen) { Ok(seen) } else { Err(seen.to_string()) }
-        })
-        .await
-    }
-
-    /// Waits until a virtual pod runs; gives it and its copy.
-    pub(crate) async fn runs(&self, pod: &str) -> Result<(Value, Value)> {
-        let vpod = self.vpod_when(pod, "runs", |vpod| phase(vpod) == "Running").await?;
-        Ok((vpod, self.copy(pod).await?))
-    }
-
-    /// Waits until neither the virtual pod nor a copy of it is left.
-    pub(crate) async fn gone(&self, pod: &str) -> Result<()> {
-        eventually(&format!("nothing is left of {pod}"), SOON, async || {
-            let failed = |error: anyhow::Error| error.to_string();
-            let vpod = self.virtual_side.get("v1/Pod", &self.at(pod)).await.map_err(|error| error.to_string())?;
-            let copies = self.copies(pod).await.map_err(failed)?;
-            match (vpod, copies.len()) {
-                (None, 0) => Ok(()),
-                (vpod, copies) => Err(format!("virtual: {vpod:?}; {copies} copies")),
-            }
-        })
-        .await
-    }
-
-    /// Waits until a virtual node satisfies a condition.
-    pub(crate) async fn vnode_when(&self, node: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
-        let vnode = self.vnode_of(node);
-        eventually(&format!("{vnode} {what}"), SOON, async || {
-            match self.virtual_side.get("v1/Node", &vnode).await.map_err(|error| error.to_string())? {
-                Some(seen) if holds(&seen) => Ok(seen),
-                Some(seen) => Err(format!("{} {}", seen["spec"], seen["status"])),
-                None => Err("no such node".to_owned()),
-            }
-        })
-        .await
-    }
-
-    /// Waits until the virtual node of a physical one takes pods.
-    pub(crate) async fn vnode_ready(&self, node: &str) -> Result<Value> {
-        self.vnode_when(node, "is ready", takes_pods).await
-    }
-
-    /// Waits until a virtual node is no more.
-    pub(crate) async fn vnode_gone(&self, node: &str) -> Result<()> {
-        let vnode = self.vnode_of(node);
-        eventually(&format!("{vnode} is gone"), SOON, async || {
-            match self.virtual_side.get("v1/Node", &vnode).await.map_err(|error| error.to_string())? {
-                None => Ok(()),
-                Some(seen) => Err(seen["spec"].to_string()),
-            }
-        })
-        .await
-    }
-
-    /// The binding as it is now.
-    pub(crate) async fn binding(&self) -> Result<Value> {
-        self.virtual_side.get(BINDING, &self.name).await?.context("no binding")
-    }
-
-    /// What the virtual pod and the events say, for failures.
-    async fn told(&self, pod: &str) -> String {
-        let events = self.virtual_side.list("v1/Event", &self.name).await.unwrap_or_default();
-        let about = events.iter().filter(|event| event["involvedObject"]["name"] == pod);
-        let messages: Vec<_> = about.map(|event| event["message"].to_string()).collect();
-        let vpod = self.vpod(pod).await.unwrap_or_default();
-        format!("virtual: {} {}; events: {messages:?}", vpod["metadata"]["annotations"], vpod["status"])
-    }
-
     /// A pod is refused until its namespace has a default `ServiceAccount`.
     async fn takes_pods(&self) -> Result<()> {
         let account = self.at("default");
@@ -526,12 +341,15 @@ impl Loom {
             }
             let _ = vside.delete(BINDING, &self.name).await;
             let _ = vside.delete("v1/Namespace", &self.name).await;
-            let _ = pside.delete("v1/Namespace", &self.mount).await;
             let _ = delete_pods(self.virtual_cluster, &self.name).await;
-            let _ = delete_pods(self.physical_cluster, &self.mount).await;
             let ours = format!("{}={}", keys::CLUSTER_BINDING, self.name);
             let vnodes = vside.list_where("v1/Node", "", &ours).await.unwrap_or_default();
             join_all(vnodes.iter().map(|vnode| vside.delete("v1/Node", name(vnode)))).await;
+            if !self.shared {
+                return;
+            }
+            let _ = pside.delete("v1/Namespace", &self.mount).await;
+            let _ = delete_pods(self.physical_cluster, &self.mount).await;
             join_all(self.nodes.iter().map(|node| pside.delete("v1/Node", node))).await;
         };
         // What is left only slows down; the clusters end with the run.
@@ -549,75 +367,10 @@ async fn delete_pods(cluster: &Cluster, namespace: &str) -> Result<()> {
     answer.map(drop).map_err(|error| anyhow!(error))
 }
 
-/// The events about an object, by reason.
-pub(crate) async fn event_reasons(objects: &Objects, namespace: &str, about: &str) -> Result<Vec<String>> {
-    let events = objects.list("v1/Event", namespace).await?;
-    let about = events.iter().filter(|event| event["involvedObject"]["name"] == about);
-    Ok(about.map(|event| event["reason"].as_str().unwrap_or_default().to_owned()).collect())
-}
-
 /// Our logs are part of a failed test's output.
 pub(crate) fn show_logs() {
     let filter =
         tracing_subscriber::EnvFilter::new("warn,tapestry_syncer=debug,tapestry_cluster=debug,kube_client=off");
     // A second test finds it done.
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().with_ansi(false).try_init();
-}
-
-/// Plays the kubelet of [`Ground::Still`].
-impl Loom {
-    /// The copy's container runs.
-    pub(crate) async fn play_running(&self, ppod: &Value) -> Result<()> {
-        let state = json!({ "running": { "startedAt": "2026-01-01T00:00:01Z" } });
-        self.play(ppod, "Running", "True", state).await
-    }
-
-    /// The copy's container has ended with this code.
-    pub(crate) async fn play_ended(&self, ppod: &Value, code: u8) -> Result<()> {
-        let times = ("2026-01-01T00:00:01Z", "2026-01-01T00:00:02Z");
-        let state = json!({ "terminated": { "exitCode": code, "startedAt": times.0, "finishedAt": times.1 } });
-        self.play(ppod, if code == 0 { "Succeeded" } else { "Failed" }, "False", state).await
-    }
-
-    async fn play(&self, ppod: &Value, phase: &str, ready: &str, state: Value) -> Result<()> {
-        let running = phase == "Running";
-        let containers: Vec<Value> = items(&ppod["spec"]["containers"])
-            .iter()
-            .map(|container| {
-                json!({
-                    "name": container["name"], "image": container["image"], "imageID": "", "restartCount": 0,
-                    "ready": running, "started": running, "state": state,
-                })
-            })
-            .collect();
-        let condition =
-            |kind: &str| json!({ "type": kind, "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z" });
-        let status = json!({
-            "phase": phase, "startTime": "2026-01-01T00:00:00Z", "containerStatuses": containers,
-            "podIP": "10.9.8.7", "podIPs": [{ "ip": "10.9.8.7" }], "hostIP": "10.9.8.1", "hostIPs": [{ "ip": "10.9.8.1" }],
-            "conditions": [condition("Ready"), condition("ContainersReady")],
-        });
-        let place = format!("{}/{}", self.mount, name(ppod));
-        self.physical_side.patch_subresource("status", "v1/Pod", &place, &json!({ "status": status })).await?;
-        Ok(())
-    }
-
-    /// The kubelet has confirmed the end: the object goes.
-    pub(crate) async fn play_removed(&self, ppod: &Value) -> Result<()> {
-        let place = format!("{}/{}", self.mount, name(ppod));
-        let now = kube::api::DeleteParams { grace_period_seconds: Some(0), ..Default::default() };
-        Ok(self.physical_side.delete_with("v1/Pod", &place, &now).await?)
-    }
-
-    /// Waits until a physical pod is being deleted; gives it as it is then.
-    pub(crate) async fn physical_leaving(&self, ppod: &Value) -> Result<Value> {
-        let place = format!("{}/{}", self.mount, name(ppod));
-        eventually(&format!("{place} is being deleted"), SOON, async || {
-            match self.physical_side.get("v1/Pod", &place).await {
-                Ok(Some(seen)) if !seen["metadata"]["deletionTimestamp"].is_null() => Ok(seen),
-                other => Err(format!("{other:?}")),
-            }
-        })
-        .await
-    }
 }

@@ -3,10 +3,12 @@
 //!
 //! | room | what it proves |
 //! |---|---|
-//! | [`nodes`] | what is lent, how virtual nodes look, when they go |
+//! | [`nodes`] | how virtual nodes look, when they come and go |
+//! | [`lending`] | what is lent, and what stops lending |
 //! | [`pods`], [`kubelet`] | down, up, deletion, the door; with a kubelet that the test plays itself |
 //! | [`hostile`] | forged mappings, strangers, neighbours: who touches what |
 //! | [`calm`] | identity and idleness, told by the API servers' audit logs |
+//! | [`outage`] | a physical API server that does not answer |
 //! | [`process`] | the real binary: crashes, signals, failures before people's eyes, endpoints |
 //! | [`api`], [`refusals`], [`watch`] | what real API servers say to our objects, calls and watches |
 
@@ -14,12 +16,15 @@ mod api;
 mod calm;
 mod hostile;
 mod kubelet;
+mod lending;
 mod nodes;
+mod outage;
 mod pods;
 mod process;
 mod refusals;
 mod watch;
 
+mod grounds;
 mod line;
 mod looks;
 mod loom;

@@ -70,7 +70,7 @@ async fn pods_of_a_deployment_run_below_and_their_statuses_come_back_field_by_fi
                 })
                 .await?;
                 let vpod = loom.vpod(vpod).await?;
-                ensure!(text(&vpod["status"]["podIP"]) != "", "kwok gave no address");
+                ensure!(!text(&vpod["status"]["podIP"]).is_empty(), "kwok gave no address");
                 assert_eq!(text(&vpod["spec"]["nodeName"]), loom.vnode_of(text(&ppod["spec"]["nodeName"])));
                 assert_eq!(annotation(&vpod, keys::PHYSICAL_POD_NAMESPACE), loom.mount);
                 assert_eq!(annotation(&vpod, keys::PHYSICAL_POD_NAME), name(&ppod));

@@ -1,120 +1,27 @@
 //! The real binary: crashes and restarts, signals, failures before people's eyes, its endpoints.
 
+mod syncer;
+
 use std::collections::BTreeSet;
-use std::net::SocketAddrV4;
-use std::path::PathBuf;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 use tapestry_api::keys;
-use tapestry_testbed::address::{Address, Port};
 use tapestry_testbed::builders::{self, deployment, kubeconfig_secret, node, pod};
-use tapestry_testbed::eventually;
-use tapestry_testbed::supervisor::{Launch, Signal, State, Supervisor};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tapestry_testbed::supervisor::Signal;
+use tapestry_testbed::{Cluster, eventually};
 
+use self::syncer::{Process, http};
+use crate::grounds::{Ground, Home, bare, own};
 use crate::looks::{LATE, SOON, annotation, name, phase, uid};
-use crate::loom::{BINDING, Ground, Home, Loom, bare, pattern};
+use crate::loom::{BINDING, pattern};
 use crate::stub::kubeconfig;
 use crate::timing::timed;
 
 const TAPESTRY: &str = env!("CARGO_BIN_EXE_tapestry");
-
-/// `tapestry syncer` of a loom, under a supervisor that outlives even a killed test.
-pub(crate) struct Process {
-    supervisor: Supervisor,
-    args: Vec<String>,
-    metrics: SocketAddrV4,
-    health: SocketAddrV4,
-    _address: Address,
-}
-
-impl Process {
-    /// Not started yet.
-    pub(crate) fn new(loom: &Loom, log: &str) -> Result<Self> {
-        let folder = std::env::temp_dir().join(format!("tapestry-e2e-{}-{}", std::process::id(), loom.name));
-        std::fs::create_dir(&folder)?;
-        let supervisor = Supervisor::start(&folder)?;
-        // An address of its own, so that no two processes meet.
-        let address = Address::reserve()?;
-        let (metrics, health) = (address.at(Port::ApiServer), address.at(Port::Kubelet));
-        let kubeconfig = loom.virtual_cluster.kubeconfig();
-        let args = [
-            ("--cluster-binding", loom.name.clone()),
-            ("--virtual-kubeconfig", kubeconfig.display().to_string()),
-            ("--metrics-address", metrics.to_string()),
-            ("--health-address", health.to_string()),
-            ("--log", log.to_owned()),
-        ];
-        let args = ["syncer".to_owned()].into_iter().chain(args.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]));
-        Ok(Self { supervisor, args: args.collect(), metrics, health, _address: address })
-    }
-
-    fn log_file(&self) -> PathBuf {
-        self.supervisor.folder().join("log")
-    }
-
-    fn log(&self) -> Result<String> {
-        Ok(std::fs::read_to_string(self.log_file())?)
-    }
-
-    /// Starts it; returns before it is ready.
-    pub(crate) fn start(&self) -> Result<()> {
-        let launch = Launch { program: TAPESTRY.into(), args: self.args.clone(), log: self.log_file() };
-        self.supervisor.launch("syncer", launch).map(drop)
-    }
-
-    pub(crate) async fn ready(&self) -> Result<()> {
-        eventually("the syncer is ready", SOON, async || match http(self.health, "GET", "/readyz", "").await {
-            Ok((200, _)) => Ok(()),
-            other => Err(format!("{other:?}; log: {}", self.log().unwrap_or_default())),
-        })
-        .await
-    }
-
-    pub(crate) fn pid(&self) -> Result<u32> {
-        match self.supervisor.state("syncer")? {
-            State::Running(pid) => Ok(pid),
-            other => bail!("it does not run: {other:?}; log: {}", self.log()?),
-        }
-    }
-
-    /// Sends a signal and waits for the end; tells how it ended.
-    async fn end(&self, signal: Signal) -> Result<String> {
-        self.supervisor.signal("syncer", signal)?;
-        eventually("the syncer has ended", SOON, async || match self.supervisor.state("syncer") {
-            Ok(State::Ended(how)) => Ok(how),
-            other => Err(format!("{other:?}")),
-        })
-        .await
-    }
-}
-
-/// The end of its log is part of a failed test's output.
-impl Drop for Process {
-    fn drop(&mut self) {
-        let log = self.log().unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        println!("{}", lines[lines.len().saturating_sub(200)..].join("\n"));
-    }
-}
-
-/// One HTTP request: code and body.
-async fn http(server: SocketAddrV4, method: &str, path: &str, body: &str) -> Result<(u16, String)> {
-    let mut stream = TcpStream::connect(server).await?;
-    let length = body.len();
-    let request = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}");
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    let (head, body) = answer.split_once("\r\n\r\n").context("no answer")?;
-    let code = head.split(' ').nth(1).context("no status")?.parse()?;
-    Ok((code, body.to_owned()))
-}
 
 #[tokio::test]
 async fn law_08_a_syncer_killed_in_a_burst_converges_without_duplicate_or_orphan() -> Result<()> {
@@ -155,7 +62,11 @@ async fn law_08_a_syncer_killed_in_a_burst_converges_without_duplicate_or_orphan
             eventually("nothing is left", LATE, async || {
                 let here = loom.virtual_side.list("v1/Pod", &loom.name).await.map_err(|error| error.to_string())?;
                 let there = loom.ppods().await.map_err(|error| error.to_string())?.len();
-                if (here.len(), there) == (0, 0) { Ok(()) } else { Err(format!("{} virtual, {there} physical, such as {:?}", here.len(), here.first())) }
+                if (here.len(), there) == (0, 0) {
+                    Ok(())
+                } else {
+                    Err(format!("{} virtual, {there} physical, such as {:?}", here.len(), here.first()))
+                }
             })
             .await
         })
@@ -315,7 +226,15 @@ async fn law_10_a_syncer_that_cannot_start_says_why_and_shows_no_credential() ->
             let there = loom.virtual_cluster.kubeconfig().display().to_string();
             let run = async |binding: &str, kubeconfig: &str| -> Result<String> {
                 let mut command = tokio::process::Command::new(TAPESTRY);
-                command.args(["syncer", "--cluster-binding", binding, "--virtual-kubeconfig", kubeconfig, "--log", "trace"]);
+                command.args([
+                    "syncer",
+                    "--cluster-binding",
+                    binding,
+                    "--virtual-kubeconfig",
+                    kubeconfig,
+                    "--log",
+                    "trace",
+                ]);
                 command.args(["--metrics-address", "127.0.0.1:0", "--health-address", "127.0.0.1:0"]);
                 let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
                 failed(&tokio::time::timeout(SOON, output).await.context("it does not end")??)
@@ -329,7 +248,10 @@ async fn law_10_a_syncer_that_cannot_start_says_why_and_shows_no_credential() ->
             };
             expect(&run("nobody", &there).await?, &["cannot read ClusterBinding nobody", "does not exist"])?;
             expect(&run("Not A Name", &there).await?, &["is not a name"])?;
-            expect(&run(&loom.name, "/no/such/file").await?, &["cannot read /no/such/file", "check --virtual-kubeconfig"])?;
+            expect(
+                &run(&loom.name, "/no/such/file").await?,
+                &["cannot read /no/such/file", "check --virtual-kubeconfig"],
+            )?;
             let folder = std::env::temp_dir().join(format!("tapestry-e2e-{}-kubeconfigs", std::process::id()));
             std::fs::create_dir_all(&folder)?;
             for (file, text, words) in [
@@ -353,7 +275,10 @@ async fn law_10_a_syncer_that_cannot_start_says_why_and_shows_no_credential() ->
             let server = loom.physical_cluster.url();
             let exec = r#"{"token":"hunter2","exec":{"command":"sh","apiVersion":"client.authentication.k8s.io/v1"}}"#;
             for (text, words) in [
-                ("users: [{user: {token: hunter2}}".to_owned(), vec!["the physical cluster cannot be used", "not the YAML"]),
+                (
+                    "users: [{user: {token: hunter2}}".to_owned(),
+                    vec!["the physical cluster cannot be used", "not the YAML"],
+                ),
                 (kubeconfig(&server, exec), vec!["exec is not allowed"]),
                 (kubeconfig(&server, r#"{"tokenFile":"/etc/hunter2"}"#), vec!["tokenFile is not allowed"]),
                 (kubeconfig("http://127.0.0.1:1", r#"{"token":"hunter2"}"#), vec!["without https is not allowed"]),
@@ -402,42 +327,41 @@ async fn crds_prints_what_an_api_server_takes() -> Result<()> {
 
 #[tokio::test]
 async fn law_11_ten_thousand_pods_cost_less_than_a_kilobyte_each() -> Result<()> {
-    timed(async {
-        let many = tapestry_testbed::Cluster::start(bare("many")).await?;
-        // It must outlive the loom, whose clusters are the fleet's otherwise.
-        let many: &'static tapestry_testbed::Cluster = Box::leak(Box::new(many));
-        let loom = pattern("many").home(Home::Other).on(Ground::Own(many)).node(node("many-0").cpu("900").pods(20_000));
-        loom.run_without(async |loom| {
-            let syncer = Process::new(loom, "info")?;
-            syncer.start()?;
-            syncer.ready().await?;
-            let lends = async |pods: &str| {
-                let what = format!("lends {pods} pods");
-                loom.vnode_when("many-0", &what, |vnode| vnode["status"]["allocatable"]["pods"] == pods).await
+    let many = own(bare("many")).await?;
+    // Looms live on clusters that live for ever; this one's processes end below.
+    let many: &'static Cluster = Box::leak(Box::new(many));
+    let pattern = pattern("many").home(Home::Other).on(Ground::Own(many)).node(node("many-0").cpu("900").pods(20_000));
+    let test = pattern.run_without(async |loom| {
+        let syncer = Process::new(loom, "info")?;
+        syncer.start()?;
+        syncer.ready().await?;
+        let lends = async |pods: &str| {
+            let what = format!("lends {pods} pods");
+            loom.vnode_when("many-0", &what, |vnode| vnode["status"]["allocatable"]["pods"] == pods).await
+        };
+        lends("20k").await?;
+        let before = resident(syncer.pid()?)?;
+        // Strangers: each takes one place of what can be lent, so that we know when the syncer has seen them all.
+        let numbers: Vec<u32> = (0..10_000).collect();
+        for some in numbers.chunks(100) {
+            let create = async |number: &u32| {
+                let pod =
+                    pod(&format!("stranger-{number}")).namespace(&loom.mount).on("many-0").cpu("50m").memory("64Mi");
+                loom.physical_side.create(&pod.label("app", "stranger").build()).await
             };
-            lends("20k").await?;
-            let before = resident(syncer.pid()?)?;
-            // Strangers: each takes one place of what can be lent, so that we know when the syncer has seen them all.
-            let began = Instant::now();
-            let numbers: Vec<u32> = (0..10_000).collect();
-            for some in numbers.chunks(100) {
-                let create = async |number: &u32| {
-                    let pod = pod(&format!("stranger-{number}")).namespace(&loom.mount).on("many-0").cpu("50m").memory("64Mi");
-                    loom.physical_side.create(&pod.label("app", "stranger").build()).await
-                };
-                futures::future::try_join_all(some.iter().map(create)).await?;
-            }
-            let created = began.elapsed();
-            lends("10k").await?;
-            let (pid, after) = (syncer.pid()?, resident(syncer.pid()?)?);
-            let each = after.saturating_sub(before) / 10_000;
-            println!("10 000 pods created in {created:?}; resident {before} -> {after} bytes, {each} each (process {pid})");
-            ensure!(each <= 1024, "{each} bytes for each pod: {before} -> {after}");
-            Ok(())
-        })
-        .await
-    })
-    .await
+            futures::future::try_join_all(some.iter().map(create)).await?;
+        }
+        lends("10k").await?;
+        let after = resident(syncer.pid()?)?;
+        let each = after.saturating_sub(before) / 10_000;
+        eprintln!("resident {before} -> {after} bytes, {each} each");
+        ensure!(each <= 1024, "{each} bytes for each pod: {before} -> {after}");
+        Ok(())
+    });
+    let ended = test.await;
+    many.apiserver().kill().await?;
+    many.etcd().kill().await?;
+    ended
 }
 
 /// Resident memory of a process, in bytes.

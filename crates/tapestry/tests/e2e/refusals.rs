@@ -9,8 +9,8 @@ use tapestry_cluster::gate::carry_out;
 use tapestry_cluster::{Answer, Call, Cluster, Name, Refusal, Rv, Side, Sub, Target, Uid, Verb, kind};
 use tapestry_testbed::builders::pod;
 
+use crate::grounds::Ground;
 use crate::looks::{text, uid};
-use crate::loom::Ground;
 use crate::stub::{Reply, Stub, kubeconfig};
 use crate::timing::timed;
 
@@ -161,7 +161,7 @@ async fn who_may_not_is_denied() -> Result<()> {
     .await
 }
 
-fn status(code: u16, details: Value) -> String {
+fn status(code: u16, details: &Value) -> String {
     json!({ "kind": "Status", "apiVersion": "v1", "code": code, "message": "m", "details": details }).to_string()
 }
 
@@ -175,14 +175,14 @@ async fn a_busy_cluster_is_asked_again_later_and_an_answer_that_is_none_proves_n
                     let me = json!({ "kind": "Namespace", "metadata": { "name": "kube-system", "uid": "stub" } });
                     Reply::Whole(200, "", me.to_string())
                 }
-                "busy" => Reply::Whole(429, "retry-after: 7\r\n", status(429, json!({}))),
+                "busy" => Reply::Whole(429, "retry-after: 7\r\n", status(429, &json!({}))),
                 "balancer" => Reply::Whole(429, "", "slow down".to_owned()),
-                "starting" => Reply::Whole(503, "", status(503, json!({ "retryAfterSeconds": 3 }))),
+                "starting" => Reply::Whole(503, "", status(503, &json!({ "retryAfterSeconds": 3 }))),
                 "html" => Reply::Whole(404, "", "<html>404 not found</html>".to_owned()),
-                "other" => Reply::Whole(404, "", status(404, json!({ "name": "other", "kind": "secrets" }))),
+                "other" => Reply::Whole(404, "", status(404, &json!({ "name": "other", "kind": "secrets" }))),
                 "gateway" => Reply::Whole(502, "", "bad gateway".to_owned()),
                 "torn" => Reply::Torn("{\"kind\":".to_owned()),
-                "missing" => Reply::Whole(404, "", status(404, json!({ "name": "missing", "kind": "pods" }))),
+                "missing" => Reply::Whole(404, "", status(404, &json!({ "name": "missing", "kind": "pods" }))),
                 _ => Reply::Nothing,
             }
         })

@@ -285,7 +285,7 @@ impl Server {
         let Some(old) = self.find(kind, path).cloned() else {
             return match (applies && sub == Sub::Main, body["metadata"].get("uid")) {
                 (true, None) => {
-                    let mut body = body;
+                    let mut body = body.into_owned();
                     body["metadata"]["name"] = json!(call.target.name.as_str());
                     self.create(kind, namespace, &body, now)
                 }

@@ -1,0 +1,94 @@
+//! The clusters that tests share: the fleet's, and still ones where nothing happens by itself.
+//! Must not be stopped or restarted by a test; those that do start clusters of their own.
+
+use anyhow::Result;
+use serde_json::json;
+use tapestry_api::keys;
+use tapestry_testbed::builders::namespace;
+use tapestry_testbed::{Cluster, ClusterConfig, Fleet, Part, eventually, fleet};
+use tokio::sync::OnceCell;
+
+use crate::looks::SOON;
+use crate::loom::{BINDING, POLICY};
+
+/// Where a test's physical nodes are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Ground {
+    /// The fleet's first physical cluster: kwok plays the kubelets.
+    East,
+    /// The fleet's second one.
+    West,
+    /// Only an API server: nothing happens there unless the test does it, so the test is the kubelet.
+    Still,
+    /// A cluster of the test's own, still as well.
+    Own(&'static Cluster),
+}
+
+/// In which virtual cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// The fleet's, with scheduler and controller manager.
+    Fleet,
+    /// A second one: only an API server.
+    Other,
+}
+
+impl Ground {
+    pub(crate) async fn cluster(self) -> Result<&'static Cluster> {
+        static STILL: OnceCell<Cluster> = OnceCell::const_new();
+        match self {
+            Self::East => shared().await?.physical(0),
+            Self::West => shared().await?.physical(1),
+            Self::Still => STILL.get_or_try_init(|| own(bare("still"))).await,
+            Self::Own(cluster) => Ok(cluster),
+        }
+    }
+
+    pub(crate) fn is_still(self) -> bool {
+        matches!(self, Self::Still | Self::Own(_))
+    }
+}
+
+impl Home {
+    pub(crate) async fn cluster(self) -> Result<&'static Cluster> {
+        static READY: [OnceCell<()>; 2] = [OnceCell::const_new(), OnceCell::const_new()];
+        static OTHER: OnceCell<Cluster> = OnceCell::const_new();
+        let cluster = match self {
+            Self::Fleet => shared().await?.virtual_cluster()?,
+            Self::Other => OTHER.get_or_try_init(|| own(bare("other"))).await?,
+        };
+        READY[self as usize].get_or_try_init(|| install(cluster)).await?;
+        Ok(cluster)
+    }
+}
+
+async fn shared() -> Result<&'static Fleet> {
+    Box::pin(fleet()).await
+}
+
+/// A cluster that does nothing by itself.
+pub(crate) fn bare(name: &str) -> ClusterConfig {
+    ClusterConfig::virtual_cluster(name).without(Part::ControllerManager).without(Part::Scheduler)
+}
+
+/// A cluster of one's own. Boxed: its future holds the whole start, and would weigh on every test's.
+pub(crate) async fn own(config: ClusterConfig) -> Result<Cluster> {
+    Box::pin(Cluster::start(config)).await
+}
+
+/// Our definitions, served; and the namespace for kubeconfigs.
+pub(crate) async fn install(cluster: &Cluster) -> Result<()> {
+    let objects = cluster.objects()?;
+    for definition in tapestry_api::crds::crds() {
+        let mut definition = serde_json::to_value(definition)?;
+        definition["apiVersion"] = json!("apiextensions.k8s.io/v1");
+        definition["kind"] = json!("CustomResourceDefinition");
+        objects.apply(&definition).await?;
+    }
+    for kind in [BINDING, POLICY] {
+        let look = async || objects.list(kind, "").await.map(drop).map_err(|error| error.to_string());
+        eventually(&format!("{kind} is served"), SOON, look).await?;
+    }
+    objects.apply(&namespace(keys::NAMESPACE)).await?;
+    Ok(())
+}

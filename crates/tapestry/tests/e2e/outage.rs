@@ -1,0 +1,79 @@
+//! A physical API server that does not answer: visible soon, and nobody is hurt.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+use tapestry_api::keys;
+use tapestry_testbed::builders::kubeconfig_secret;
+use tapestry_testbed::eventually;
+
+use crate::grounds::Ground;
+use crate::line::Line;
+use crate::looks::{SOON, condition, phase, taints, text, uid};
+use crate::loom::pattern;
+
+#[tokio::test]
+async fn an_outage_of_the_physical_api_server_is_visible_within_15_seconds_and_ends_no_pod() -> Result<()> {
+    pattern("outage")
+        .on(Ground::West)
+        .run_without(async |loom| {
+            let line = Line::to(loom.physical_cluster).await?;
+            let secret = kubeconfig_secret(keys::NAMESPACE, &loom.name, line.kubeconfig());
+            loom.virtual_side.apply(&secret).await?;
+            loom.start().await?;
+            loom.vnode_ready(loom.node()).await?;
+            for pod in ["web", "leaving"] {
+                loom.virtual_side.create(&loom.bound(pod).build()).await?;
+            }
+            let (web, copy) = loom.runs("web").await?;
+            loom.runs("leaving").await?;
+
+            let began = Instant::now();
+            line.cut();
+            let unreachable = (keys::TAINT_PHYSICAL_UNREACHABLE.to_owned(), "NoSchedule".to_owned());
+            let dark = |vnode: &Value| taints(vnode).contains(&unreachable);
+            let vnode = loom.vnode_when(loom.node(), "is tainted", dark).await?;
+            let took = began.elapsed();
+            ensure!(took < Duration::from_secs(15), "visible only after {took:?}");
+            let reachable = |vnode: &Value, status: &str| {
+                condition(vnode, keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE)["status"] == status
+            };
+            loom.vnode_when(loom.node(), "says so", |vnode| reachable(vnode, "False")).await?;
+            assert_eq!(condition(&vnode, "Ready")["status"], "True", "Ready keeps its last value");
+            eventually("the binding says so", SOON, async || {
+                let binding = loom.binding().await.map_err(|error| error.to_string())?;
+                let connected = condition(&binding, "Connected");
+                if connected["reason"] == "Unreachable" { Ok(()) } else { Err(connected.to_string()) }
+            })
+            .await?;
+
+            // Nothing is placed there, nobody is let go without evidence, and the Lease is renewed.
+            loom.virtual_side.create(&loom.bound("late").build()).await?;
+            loom.virtual_side.delete("v1/Pod", &loom.at("leaving")).await?;
+            let place = format!("kube-node-lease/{}", loom.vnode());
+            let renewed = async || {
+                let lease = loom.virtual_side.get("coordination.k8s.io/v1/Lease", &place).await;
+                lease.map_err(|error| error.to_string())?.ok_or_else(|| "no Lease".to_owned())
+            };
+            let since = renewed().await.map_err(anyhow::Error::msg)?;
+            eventually("the Lease is renewed", SOON, async || {
+                let lease = renewed().await?;
+                let later = text(&lease["spec"]["renewTime"]) > text(&since["spec"]["renewTime"]);
+                if later { Ok(()) } else { Err(lease["spec"].to_string()) }
+            })
+            .await?;
+            assert_eq!(phase(&loom.vpod("leaving").await?), "Running");
+            assert_eq!(loom.copies("late").await?.len(), 0);
+
+            line.mend();
+            let back = |vnode: &Value| !taints(vnode).contains(&unreachable) && reachable(vnode, "True");
+            loom.vnode_when(loom.node(), "is as before", back).await?;
+            loom.gone("leaving").await?;
+            loom.runs("late").await?;
+            let (web_after, copy_after) = loom.runs("web").await?;
+            assert_eq!((uid(&web_after), uid(&copy_after)), (uid(&web), uid(&copy)));
+            Ok(())
+        })
+        .await
+}

@@ -1,0 +1,110 @@
+//! `tapestry syncer` as a child: started, signalled, asked. Must not outlive the test, however that ends.
+
+use std::net::SocketAddrV4;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use tapestry_testbed::address::{Address, Port};
+use tapestry_testbed::eventually;
+use tapestry_testbed::supervisor::{Launch, Signal, State, Supervisor};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::TAPESTRY;
+use crate::looks::SOON;
+use crate::loom::Loom;
+
+/// `tapestry syncer` of a loom, under a supervisor that outlives even a killed test.
+pub(crate) struct Process {
+    supervisor: Supervisor,
+    pub(crate) args: Vec<String>,
+    pub(crate) metrics: SocketAddrV4,
+    pub(crate) health: SocketAddrV4,
+    _address: Address,
+}
+
+impl Process {
+    /// Not started yet.
+    pub(crate) fn new(loom: &Loom, log: &str) -> Result<Self> {
+        let folder = std::env::temp_dir().join(format!("tapestry-e2e-{}-{}", std::process::id(), loom.name));
+        std::fs::create_dir(&folder)?;
+        let supervisor = Supervisor::start(&folder)?;
+        // An address of its own, so that no two processes meet.
+        let address = Address::reserve()?;
+        let (metrics, health) = (address.at(Port::ApiServer), address.at(Port::Kubelet));
+        let kubeconfig = loom.virtual_cluster.kubeconfig();
+        let args = [
+            ("--cluster-binding", loom.name.clone()),
+            ("--virtual-kubeconfig", kubeconfig.display().to_string()),
+            ("--metrics-address", metrics.to_string()),
+            ("--health-address", health.to_string()),
+            ("--log", log.to_owned()),
+        ];
+        let args = ["syncer".to_owned()]
+            .into_iter()
+            .chain(args.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]));
+        Ok(Self { supervisor, args: args.collect(), metrics, health, _address: address })
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.supervisor.folder().join("log")
+    }
+
+    pub(crate) fn log(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(self.log_file())?)
+    }
+
+    /// Starts it; returns before it is ready.
+    pub(crate) fn start(&self) -> Result<()> {
+        let launch = Launch { program: TAPESTRY.into(), args: self.args.clone(), log: self.log_file() };
+        self.supervisor.launch("syncer", launch).map(drop)
+    }
+
+    pub(crate) async fn ready(&self) -> Result<()> {
+        eventually("the syncer is ready", SOON, async || match http(self.health, "GET", "/readyz", "").await {
+            Ok((200, _)) => Ok(()),
+            other => Err(format!("{other:?}; log: {}", self.log().unwrap_or_default())),
+        })
+        .await
+    }
+
+    pub(crate) fn pid(&self) -> Result<u32> {
+        match self.supervisor.state("syncer")? {
+            State::Running(pid) => Ok(pid),
+            other => bail!("it does not run: {other:?}; log: {}", self.log()?),
+        }
+    }
+
+    /// Sends a signal and waits for the end; tells how it ended.
+    pub(crate) async fn end(&self, signal: Signal) -> Result<String> {
+        self.supervisor.signal("syncer", signal)?;
+        eventually("the syncer has ended", SOON, async || match self.supervisor.state("syncer") {
+            Ok(State::Ended(how)) => Ok(how),
+            other => Err(format!("{other:?}")),
+        })
+        .await
+    }
+}
+
+/// The end of its log is part of a failed test's output.
+impl Drop for Process {
+    fn drop(&mut self) {
+        let log = self.log().unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        eprintln!("{}", lines[lines.len().saturating_sub(200)..].join("\n"));
+    }
+}
+
+/// One HTTP request: code and body.
+pub(crate) async fn http(server: SocketAddrV4, method: &str, path: &str, body: &str) -> Result<(u16, String)> {
+    let mut stream = TcpStream::connect(server).await?;
+    let length = body.len();
+    let request =
+        format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no answer")?;
+    let code = head.split(' ').nth(1).context("no status")?.parse()?;
+    Ok((code, body.to_owned()))
+}
