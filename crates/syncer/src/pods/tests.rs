@@ -195,8 +195,22 @@ fn a_deleted_pod_gets_its_terminal_status_before_it_is_released() {
     assert!(release.target.uid.is_some());
     // With a finalizer of somebody else's it stays, and there is nothing more for us to do.
     finished["metadata"]["deletionGracePeriodSeconds"] = json!(0);
+    finished["metadata"]["finalizers"] = json!(["batch.kubernetes.io/job-tracking"]);
     scene.see_vpod(&finished);
     assert_eq!(scene.plan(&key("web")), Plan::Rest);
+}
+
+#[test]
+fn an_end_that_nobody_reported_is_made_up_only_for_those_who_wait_for_one() {
+    for (finalizers, next) in [(json!([]), "Release"), (json!(["batch.kubernetes.io/job-tracking"]), "Finish")] {
+        let mut scene = Scene::new();
+        let (up, ppod) = running(&mut scene);
+        let mut going = deleted(up, 30);
+        going["metadata"]["finalizers"] = finalizers;
+        scene.see_vpod(&going);
+        scene.lose_ppod(&deleted(ppod, 30), true);
+        assert_eq!(scene.call(&key("web")).why, next);
+    }
 }
 
 #[test]
