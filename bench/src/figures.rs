@@ -98,7 +98,7 @@ pub(crate) struct Spread {
 }
 
 /// What a phase cost.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct Cost {
     /// Of the subject.
     pub(crate) cpu_ms_per_pod: f64,
@@ -284,6 +284,14 @@ mod tests {
     }
 
     fn nothing_spent() -> Spent {
-        Spent { wall: Duration::ZERO, subject_ms: 0, load_ms: 0, clusters_ms: 0, others_ms: 0, others_percent: 0.0 }
+        Spent {
+            wall: Duration::ZERO,
+            subject_ms: 0,
+            load_ms: 0,
+            clusters_ms: 0,
+            parts_ms: BTreeMap::new(),
+            others_ms: 0,
+            others_percent: 0.0,
+        }
     }
 }

@@ -144,22 +144,22 @@ fn field(text: &str, name: &str) -> Option<u64> {
 pub(crate) struct Processes {
     /// The process under test.
     pub(crate) subject: u32,
-    /// Both clusters' parts.
-    pub(crate) clusters: Vec<u32>,
+    /// Both clusters' parts, by name.
+    pub(crate) clusters: Vec<(String, u32)>,
 }
 
 /// The clock of every process at one moment.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Reading {
     at: Instant,
     subject: u64,
     load: u64,
-    clusters: u64,
+    clusters: BTreeMap<String, u64>,
     all: u64,
 }
 
 /// Where processor time went between two readings.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct Spent {
     /// Wall time.
     #[serde(skip)]
@@ -170,6 +170,8 @@ pub(crate) struct Spent {
     pub(crate) load_ms: u64,
     /// Both control planes, ms.
     pub(crate) clusters_ms: u64,
+    /// The same, part by part.
+    pub(crate) parts_ms: BTreeMap<String, u64>,
     /// Everything else on the machine, ms: the kernel, neighbours, and what a hypervisor took away.
     pub(crate) others_ms: u64,
     /// The same as a share of all cores: when this is large, the figures are not worth much.
@@ -185,7 +187,7 @@ impl Processes {
             subject: cpu_ms(self.subject)?,
             load: cpu_ms(std::process::id())?,
             // A part that has ended is somebody else's failure to report.
-            clusters: self.clusters.iter().map(|pid| cpu_ms(*pid).unwrap_or(0)).sum(),
+            clusters: self.clusters.iter().map(|(part, pid)| (part.clone(), cpu_ms(*pid).unwrap_or(0))).collect(),
             all: parse_busy_ms(&stat).context("understanding /proc/stat")?,
         })
     }
@@ -196,8 +198,10 @@ impl Reading {
     #[expect(clippy::cast_precision_loss, reason = "milliseconds of an hour are far below 2^52")]
     pub(crate) fn until(self, end: Self) -> Result<Spent> {
         let wall = end.at - self.at;
-        let [subject, load, clusters] =
-            [end.subject - self.subject, end.load - self.load, end.clusters.saturating_sub(self.clusters)];
+        let before = |part: &String| self.clusters.get(part).copied().unwrap_or(0);
+        let parts: BTreeMap<String, u64> =
+            end.clusters.into_iter().map(|(part, ms)| (part.clone(), ms.saturating_sub(before(&part)))).collect();
+        let (subject, load, clusters) = (end.subject - self.subject, end.load - self.load, parts.values().sum());
         let others = (end.all - self.all).saturating_sub(subject + load + clusters);
         let available = wall.as_secs_f64() * 1000.0 * std::thread::available_parallelism()?.get() as f64;
         Ok(Spent {
@@ -205,6 +209,7 @@ impl Reading {
             subject_ms: subject,
             load_ms: load,
             clusters_ms: clusters,
+            parts_ms: parts,
             others_ms: others,
             others_percent: 100.0 * others as f64 / available.max(1.0),
         })

@@ -135,9 +135,11 @@ fn raised(figures: &Figures) -> String {
 fn around(figures: &Figures) -> String {
     let range = |of: &dyn Fn(&Scene) -> f64| {
         let values = || figures.scenes.iter().map(of);
-        format!("{:.1} to {:.1}", values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max))
+        let ends =
+            [values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max)].map(|end| format!("{end:.1}"));
+        if ends[0] == ends[1] { ends[0].clone() } else { ends.join(" to ") }
     };
-    let spent = |scene: &Scene| scene.raised.cost.spent;
+    let spent = |scene: &'_ Scene| scene.raised.cost.spent.clone();
     let per_pod =
         |scene: &Scene, ms: u64| Duration::from_millis(ms).as_secs_f64() * 1000.0 / f64::from(scene.load.pods);
     let mut text = format!(

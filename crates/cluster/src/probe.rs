@@ -11,10 +11,10 @@ use crate::object::Uid;
 /// How often we ask.
 pub const PROBE_EVERY: Duration = Duration::from_secs(5);
 /// How long an answer may take.
-pub const PROBE_DEADLINE: Duration = Duration::from_secs(4);
+pub const PROBE_DEADLINE: Duration = Duration::from_secs(3);
 /// A single silence may be a busy moment: it is asked about once more, this much later.
-/// An outage is known after 5 + 4 + 1 + 4 = 14 s at most.
-const AGAIN: Duration = Duration::from_secs(1);
+/// An outage is known after 5 + 3 + 0.5 + 3 = 11.5 s at most.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// What is known of the way to a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
