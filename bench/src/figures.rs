@@ -157,6 +157,13 @@ pub(crate) struct Cold {
     pub(crate) lists_ms: f64,
 }
 
+impl Scene {
+    /// Whether the pods ran about as fast as they were made. Else delays tell how long the queue was, not how quick the subject is.
+    pub(crate) fn keeps_up(&self) -> bool {
+        self.raised.pods_per_second >= 0.95 * f64::from(self.load.rate)
+    }
+}
+
 impl Raised {
     /// From what the eyes noted.
     pub(crate) fn new(begin: Instant, pods: &[Moments], calls: Calls, cost: Cost) -> Self {

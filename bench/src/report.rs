@@ -81,7 +81,11 @@ fn render(figures: &Figures) -> Result<String> {
         writeln!(text, "\nAgainst the budgets (DESIGN §17):\n")?;
         let mut table = Table::new(&["what", "budget", "measured", ""]);
         for verdict in verdicts {
-            let kept = if verdict.kept { "kept" } else { "BROKEN" };
+            let kept = match verdict.kept {
+                Some(true) => "kept",
+                Some(false) => "BROKEN",
+                None => "not shown: bare did not keep the rate",
+            };
             table.row([verdict.what, verdict.budget, verdict.measured, kept.to_owned()]);
         }
         text.push_str(&table.render());
@@ -149,6 +153,15 @@ fn around(figures: &Figures) -> String {
     );
     if figures.scenes.iter().any(|scene| spent(scene).others_percent > NOISE) {
         text.push_str("\n**The machine was busy with other things: compare with care, and measure again.**\n");
+    }
+    for scene in figures.scenes.iter().filter(|scene| scene.who == Who::Bare && !scene.keeps_up()) {
+        let Scene { load, raised, .. } = scene;
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "\n**{load}: bare itself managed {:.1} pods/s: the machine is too slow for this rate, delays only tell of the queue.**",
+            raised.pods_per_second
+        );
     }
     text
 }

@@ -58,9 +58,6 @@ pub(crate) struct Run {
     /// Keep the subjects' logs here
     #[arg(long, value_name = "FOLDER")]
     logs: Option<PathBuf>,
-    /// Where the clusters keep their files, such as /dev/shm to spare the disk [default: temporary folders]
-    #[arg(long, value_name = "FOLDER")]
-    dir: Option<PathBuf>,
     /// How figures are printed
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Output,
@@ -112,13 +109,8 @@ impl Run {
         let when = format!("{:.0}", SystemClock::start().now().wall);
         eprintln!("starting two clusters");
         let most = programme.loads.iter().map(|load| load.pods).chain(programme.rest.map(|rest| rest.0)).max();
-        let plan = Plan {
-            nodes: self.nodes,
-            pods: most.unwrap_or(0),
-            tapestry: self.tapestry()?,
-            logs: self.logs.as_deref(),
-            dir: self.dir.as_deref(),
-        };
+        let plan =
+            Plan { nodes: self.nodes, pods: most.unwrap_or(0), tapestry: self.tapestry()?, logs: self.logs.as_deref() };
         let stage = Box::pin(Stage::build(plan)).await?;
         let mut figures = Figures {
             when,

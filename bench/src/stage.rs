@@ -58,30 +58,23 @@ pub(crate) struct Plan<'a> {
     pub(crate) tapestry: PathBuf,
     /// Where subjects log; `None`: thrown away at the end.
     pub(crate) logs: Option<&'a Path>,
-    /// Where the clusters keep their files; `None`: in temporary folders.
-    pub(crate) dir: Option<&'a Path>,
 }
 
 impl Stage {
     /// Starts both clusters together and furnishes them.
     pub(crate) async fn build(plan: Plan<'_>) -> Result<Self> {
-        let Plan { nodes, pods, tapestry, logs, dir } = plan;
+        let Plan { nodes, pods, tapestry, logs } = plan;
         ensure!(nodes > 0, "pods need nodes: --nodes must be at least 1");
         // Twice what is needed: no pod shall ever wait for room.
         let capacity = 2000.max(2 * pods / u32::try_from(nodes)?);
         let physical_nodes =
             (0..nodes).map(|index| node(&format!("node-{index}")).pods(capacity).cpu("1000").memory("8Ti").build());
-        let place = |config: ClusterConfig, name: &str| match dir {
-            Some(dir) => config.folder(dir.join(format!("tapestry-bench-{}-{name}", std::process::id()))),
-            None => config,
-        };
         // The vnodes' leases are renewed only while a syncer runs: without this flag the controller manager would call the
         // nodes lost in the middle of a bare run, and work on 1 000 pods.
         let patient = "--node-monitor-grace-period=30m";
         let above = ClusterConfig::virtual_cluster("virtual").flag(Part::ControllerManager, patient);
         let below = ClusterConfig::physical("physical", nodes).nodes(physical_nodes);
-        let (virtual_cluster, physical_cluster) =
-            tokio::try_join!(Cluster::start(place(above, "virtual")), Cluster::start(place(below, "physical")))?;
+        let (virtual_cluster, physical_cluster) = tokio::try_join!(Cluster::start(above), Cluster::start(below))?;
         let clients = [client(&virtual_cluster).await?, client(&physical_cluster).await?];
         let folder = std::env::temp_dir().join(format!("tapestry-bench-{}", std::process::id()));
         std::fs::DirBuilder::new().mode(0o700).create(&folder)?;

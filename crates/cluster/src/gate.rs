@@ -13,7 +13,7 @@ use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Hi
 use prometheus_client::registry::Registry;
 
 use crate::connect::{CALL_DEADLINE, Cluster};
-use crate::{Answer, Call, Refusal, Side, Sub, Verb};
+use crate::{Answer, Call, Refusal, Side, Sub, Uid, Verb};
 
 /// Who we are in `managedFields`.
 pub const FIELD_MANAGER: &str = "tapestry";
@@ -112,6 +112,9 @@ pub async fn carry_out(cluster: &Cluster, call: &Call) -> Result<Answer, Refusal
     let request = render_request(call).map_err(|error| Refusal::Unknown(error.to_string()))?;
     let (code, retry_after, body) = cluster.exchange(request, CALL_DEADLINE).await.map_err(Refusal::Unknown)?;
     if (200..300).contains(&code) {
+        if call.is_read() && !is_expected(call, &body) {
+            confirm_identity(cluster).await?;
+        }
         return Ok(Answer { object: body });
     }
     let refusal = Refusal::classify(call, code, &body, retry_after);
@@ -121,7 +124,22 @@ pub async fn carry_out(cluster: &Cluster, call: &Call) -> Result<Answer, Refusal
     Err(refusal)
 }
 
-/// A 404 is evidence only from the right cluster (law 1): a kubeconfig or a load balancer may lead to another one by now.
+/// Whether a read found the very object it asked for. Another one under the name is evidence too, of what is not there any more.
+fn is_expected(call: &Call, body: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Object {
+        metadata: Metadata,
+    }
+    #[derive(serde::Deserialize)]
+    struct Metadata {
+        uid: Uid,
+    }
+    let evident = [&crate::kind::POD, &crate::kind::NODE].contains(&call.target.kind);
+    let expected = || call.target.uid.as_ref().zip(serde_json::from_slice::<Object>(body).ok());
+    !evident || expected().is_some_and(|(uid, object)| *uid == object.metadata.uid)
+}
+
+/// What a read says of an object's absence is evidence only from the right cluster (law 1): a kubeconfig or a load balancer may lead to another one by now.
 async fn confirm_identity(cluster: &Cluster) -> Result<(), Refusal> {
     let answers = cluster.ask_identity().await.map_err(|error| Refusal::Unknown(error.to_string()))?;
     if cluster.identity() == Some(&answers) {

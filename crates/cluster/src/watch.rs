@@ -40,7 +40,9 @@ const PAGE: u32 = 500;
 const WATCH_SECONDS: u64 = 290;
 /// A watch that says nothing for this long past its end is dead.
 const SILENCE: Duration = Duration::from_secs(WATCH_SECONDS + 30);
-/// How long the head of an answer may take.
+/// As much of a refusal as we read.
+const REFUSAL: usize = 64 << 10;
+/// How long the head of an answer, or a whole refusal, may take.
 const HEAD: Duration = Duration::from_mins(1);
 /// Shorter watches count as failures, so that a server that closes at once is not hammered.
 const SHORT: Duration = Duration::from_secs(1);
@@ -56,7 +58,8 @@ pub async fn watch<R: Row + Clone>(
     feed: Arc<Feed<R>>,
     cancel: CancellationToken,
 ) {
-    let mut watch = Watch { cluster, query, decode, feed, epoch: Epoch(0), at: None, streams: true, failures: 0 };
+    let mut watch =
+        Watch { cluster, query, decode, feed, epoch: Epoch(0), at: None, streams: true, failures: 0, refused: 0 };
     cancel.run_until_cancelled(watch.run()).await;
 }
 
@@ -71,6 +74,8 @@ struct Watch<R> {
     /// Whether the server streams lists (1.34 and later by default).
     streams: bool,
     failures: u32,
+    /// How often in a row the server itself refused to resume.
+    refused: u32,
 }
 
 /// Why a request ended before its time.
@@ -81,7 +86,9 @@ enum End {
     Expired,
     /// The server does not know streaming lists.
     NoStreaming,
-    /// Anything else.
+    /// The server did not answer, or the way to it broke.
+    Broken(String),
+    /// The server answered with something else.
     Failed(String),
 }
 
@@ -137,8 +144,13 @@ impl<R: Row + Clone> Watch<R> {
             };
             let kind = self.query.kind.plural;
             match end {
-                End::Closed if began.elapsed() >= SHORT => self.failures = 0,
+                // A list that never completes is a failure, however long it took.
+                End::Closed if began.elapsed() >= SHORT && self.at.is_some() => self.failures = 0,
                 End::Closed => self.failures += 1,
+                End::Broken(error) => {
+                    tracing::info!(cluster = self.cluster.name(), kind, error, "watch broken");
+                    self.failures += 1;
+                }
                 End::Expired => {
                     tracing::debug!(cluster = self.cluster.name(), kind, "version expired: starting over");
                     self.at = None;
@@ -155,8 +167,9 @@ impl<R: Row + Clone> Watch<R> {
                 End::Failed(error) => {
                     tracing::info!(cluster = self.cluster.name(), kind, error, "watch failed");
                     self.failures += 1;
-                    if self.failures >= RESUMES {
-                        self.at = None;
+                    self.refused += 1;
+                    if self.refused >= RESUMES {
+                        (self.at, self.refused) = (None, 0);
                     }
                 }
             }
@@ -185,9 +198,9 @@ impl<R: Row + Clone> Watch<R> {
         loop {
             let chunk = tokio::select! {
                 frame = tokio::time::timeout(SILENCE, body.frame()) => match frame {
-                    Err(_) => return End::Failed("the watch fell silent".to_owned()),
+                    Err(_) => return End::Broken("the watch fell silent".to_owned()),
                     Ok(None) => return End::Closed,
-                    Ok(Some(Err(error))) => return End::Failed(error.to_string()),
+                    Ok(Some(Err(error))) => return End::Broken(error.to_string()),
                     Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
                 },
                 () = feed.restart.notified(), if self.at.is_some() => {
@@ -241,7 +254,7 @@ impl<R: Row + Clone> Watch<R> {
                 }
                 if self.at.is_some() || complete {
                     self.at = Some(rv);
-                    self.failures = 0;
+                    (self.failures, self.refused) = (0, 0);
                 }
             }
             Event::Error => return Err(refused(object, None)),
@@ -263,8 +276,8 @@ impl<R: Row + Clone> Watch<R> {
             let body = self.open(&query).await?;
             let whole = tokio::time::timeout(SILENCE, body.collect())
                 .await
-                .map_err(|_| End::Failed("the list fell silent".to_owned()))?;
-            let bytes = whole.map_err(|error| End::Failed(error.to_string()))?.to_bytes();
+                .map_err(|_| End::Broken("the list fell silent".to_owned()))?;
+            let bytes = whole.map_err(|error| End::Broken(error.to_string()))?.to_bytes();
             let page: Page<'_> = serde_json::from_slice(&bytes).map_err(|error| End::Failed(error.to_string()))?;
             for item in page.items {
                 let object = bytes.slice_ref(item.get().as_bytes());
@@ -275,8 +288,7 @@ impl<R: Row + Clone> Watch<R> {
                 }
             }
             match page.metadata.more {
-                // The token is made of URL-safe characters by the server.
-                Some(token) if !token.is_empty() => query = format!("limit={PAGE}&continue={token}"),
+                Some(token) if !token.is_empty() => query = format!("limit={PAGE}&continue={}", encode(&token)),
                 _ => {
                     self.feed.send(Change::Listed(self.epoch));
                     self.failures = 0;
@@ -291,19 +303,21 @@ impl<R: Row + Clone> Watch<R> {
         let (labels, fields) = (encode(labels), encode(fields));
         let path = format!("{}?{query}&labelSelector={labels}&fieldSelector={fields}", kind.path(None, None));
         let request = Request::get(path).body(Body::empty()).map_err(|error| End::Failed(error.to_string()))?;
-        let head = tokio::time::timeout(HEAD, self.cluster.send(request)).await;
-        let response = head.map_err(|_| End::Failed("no answer".to_owned()))?.map_err(End::Failed)?;
-        let code = response.status().as_u16();
-        let mut body = response.into_body();
+        let answer = async {
+            let response = self.cluster.send(request).await.map_err(End::Broken)?;
+            let code = response.status().as_u16();
+            let mut body = response.into_body();
+            let mut text = Vec::new();
+            while code != 200 && text.len() < REFUSAL {
+                let Some(Ok(frame)) = body.frame().await else { break };
+                text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+            }
+            Ok((code, body, text))
+        };
+        let answer = tokio::time::timeout(HEAD, answer).await;
+        let (code, body, text) = answer.map_err(|_| End::Broken("no answer".to_owned()))??;
         if code == 200 {
             return Ok(body);
-        }
-        let mut text = Vec::new();
-        while let Some(Ok(frame)) = body.frame().await {
-            text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
-            if text.len() > 64 << 10 {
-                break;
-            }
         }
         let streaming = query.contains("sendInitialEvents");
         Err(match refused(&text, Some(code)) {

@@ -16,6 +16,11 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::fro
 /// After "not what you looked at": the watch is already bringing what is new, so start small; a fact ends the wait.
 const STALE_BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(30));
 
+/// Urgent keys are tried again soon, whatever happened: somebody's timer runs.
+const URGENT_BACKOFF: Duration = Duration::from_secs(5);
+/// So many calls of one sort in a row about one key, each of them granted, and still the same is wanted.
+const IN_VAIN: u32 = 3;
+
 /// A model and the state of its work.
 pub struct Desk<M: Model> {
     /// What is known.
@@ -33,6 +38,8 @@ pub struct Desk<M: Model> {
 struct Task {
     place: Place,
     failures: u32,
+    /// What the last call was for, and how often in a row.
+    last: Option<(&'static str, u32)>,
 }
 
 /// Where a key is.
@@ -92,10 +99,16 @@ impl<M: Model> Desk<M> {
     pub fn next(&mut self, now: Now) -> Option<(M::Key, Call)> {
         self.fire_timers(now.steady);
         loop {
-            let key = self.ready.iter_mut().find_map(VecDeque::pop_front)?;
+            let Some(key) = self.ready.iter_mut().find_map(VecDeque::pop_front) else {
+                // Those that were let through may have wanted nothing: then there is still room.
+                if self.unpark_all(now.steady) {
+                    continue;
+                }
+                return None;
+            };
             let guess = self.model.side(&key).map(lane_of);
             if let Some(lane) = guess.map(|lane| &mut self.lanes[lane]).filter(|lane| !lane.has_room(now.steady)) {
-                lane.parked.push_back(key);
+                lane.park(key, M::urgent);
                 continue;
             }
             match self.model.plan(&key, now) {
@@ -103,13 +116,14 @@ impl<M: Model> Desk<M> {
                     self.tasks.remove(&key);
                 }
                 Plan::Wait(until) => {
+                    self.tasks.entry(key.clone()).or_default().last = None;
                     // A time that has come already would spin.
                     self.wait(key, until.max(now.steady + Duration::from_millis(1)), false);
                 }
                 Plan::Do(call) => {
                     let lane = &mut self.lanes[lane_of(call.target.side)];
                     if !lane.has_room(now.steady) {
-                        lane.parked.push_back(key);
+                        lane.park(key, M::urgent);
                         continue;
                     }
                     lane.flying += 1;
@@ -131,7 +145,15 @@ impl<M: Model> Desk<M> {
         match refusal {
             None => {
                 task.failures = 0;
-                self.touch(key.clone());
+                let times = task.last.filter(|(why, _)| *why == call.why).map_or(1, |(_, times)| times + 1);
+                task.last = Some((call.why, times));
+                if times < IN_VAIN {
+                    self.touch(key.clone());
+                } else {
+                    // Somebody undoes what we write, or drops it: do not fight at the speed of the network.
+                    let wait = backoff(STALE_BACKOFF, times - IN_VAIN + 1, &mut self.random);
+                    self.wait(key.clone(), now.steady + wait, true);
+                }
             }
             Some(refusal) => {
                 task.failures += 1;
@@ -147,6 +169,7 @@ impl<M: Model> Desk<M> {
                         _ if stale => backoff(STALE_BACKOFF, task.failures, &mut self.random),
                         _ => backoff(BACKOFF, task.failures, &mut self.random),
                     };
+                    let wait = if M::urgent(key) { wait.min(URGENT_BACKOFF) } else { wait };
                     self.wait(key.clone(), now.steady + wait, !stale);
                 }
             }
@@ -173,6 +196,15 @@ impl<M: Model> Desk<M> {
     }
 
     fn mark(&mut self, dirty: Dirty<M::Key>) {
+        if dirty.all_urged {
+            let penalised = self.tasks.iter().filter(|(_, task)| matches!(task.place, Place::Waiting { .. }));
+            let mut keys: Vec<M::Key> = penalised.map(|(key, _)| key.clone()).collect();
+            keys.sort_unstable();
+            keys.into_iter().for_each(|key| self.urge(key));
+        }
+        for key in dirty.urged {
+            self.urge(key);
+        }
         if dirty.all {
             self.replan();
         }
@@ -195,6 +227,17 @@ impl<M: Model> Desk<M> {
         }
     }
 
+    /// Ends whatever the key waits for.
+    fn urge(&mut self, key: M::Key) {
+        match self.tasks.get(&key).map(|task| &task.place) {
+            Some(Place::Waiting { until, .. }) => {
+                self.timers.remove(&(*until, key.clone()));
+                self.enqueue(key);
+            }
+            _ => self.touch(key),
+        }
+    }
+
     fn enqueue(&mut self, key: M::Key) {
         self.tasks.entry(key.clone()).or_default().place = Place::Queued;
         self.ready[usize::from(!M::urgent(&key))].push_back(key);
@@ -210,11 +253,19 @@ impl<M: Model> Desk<M> {
             let Some((_, key)) = self.timers.pop_first() else { return };
             self.enqueue(key);
         }
+        self.unpark_all(now);
+    }
+
+    /// Says whether anybody was let through.
+    fn unpark_all(&mut self, now: Duration) -> bool {
+        let waiting = |desk: &Self| desk.lanes.iter().map(|lane| lane.parked.len()).sum::<usize>();
+        let before = waiting(self);
         for lane in 0..self.lanes.len() {
-            if self.lanes[lane].paused <= now {
+            if self.lanes[lane].has_room(now) {
                 self.unpark(lane);
             }
         }
+        waiting(self) < before
     }
 
     /// Parked keys are planned anew when there is room: what they wanted may have changed.
@@ -228,6 +279,10 @@ impl<M: Model> Desk<M> {
 }
 
 impl<K> Lane<K> {
+    fn park(&mut self, key: K, urgent: impl Fn(&K) -> bool) {
+        if urgent(&key) { self.parked.push_front(key) } else { self.parked.push_back(key) }
+    }
+
     fn has_room(&self, now: Duration) -> bool {
         self.flying < self.limit && self.paused <= now
     }

@@ -68,12 +68,15 @@ impl From<Call> for Plan {
 #[derive(Debug)]
 pub struct Dirty<K> {
     pub(crate) keys: Vec<K>,
+    /// Keys whose penalty ends with this fact.
+    pub(crate) urged: Vec<K>,
     pub(crate) all: bool,
+    pub(crate) all_urged: bool,
 }
 
 impl<K> Default for Dirty<K> {
     fn default() -> Self {
-        Self { keys: Vec::new(), all: false }
+        Self { keys: Vec::new(), urged: Vec::new(), all: false, all_urged: false }
     }
 }
 
@@ -83,8 +86,18 @@ impl<K> Dirty<K> {
         self.keys.push(key);
     }
 
-    /// Every key may.
+    /// This key needs a new plan now, whatever went wrong with it before: somebody asked for something else.
+    pub fn urge(&mut self, key: K) {
+        self.urged.push(key);
+    }
+
+    /// Every key may need a new plan.
     pub fn mark_all(&mut self) {
         self.all = true;
+    }
+
+    /// Every key needs one now: what went wrong before went wrong under other circumstances.
+    pub fn urge_all(&mut self) {
+        (self.all, self.all_urged) = (true, true);
     }
 }

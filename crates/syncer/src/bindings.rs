@@ -4,9 +4,10 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tapestry_api::{Binding, ClusterBinding, Invalid};
-use tapestry_cluster::feed::{Change, Row};
+use tapestry_cluster::feed::{Change, Epoch, Row};
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Rv, Side, Sub, Target, Uid, Verb, kind};
+use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Now, Plan};
 
 use crate::pair::{Key, Pair};
@@ -28,6 +29,8 @@ pub struct BindingRow {
 pub(crate) struct Bound {
     pub(crate) binding: Binding,
     row: BindingRow,
+    /// Whether the object says what is in force; otherwise it is the last valid one that is.
+    valid: bool,
 }
 
 impl Row for BindingRow {
@@ -77,27 +80,48 @@ const CONNECTED: &str = "Connected";
 impl Pair {
     pub(crate) fn see_binding(&mut self, change: Change<BindingRow>, dirty: &mut Dirty<Key>) {
         match change {
-            Change::Put(row, _) => self.take_binding(row, dirty),
-            // Its syncer is told to leave by whoever deletes it; until then nothing new is planned.
-            Change::Gone { row, .. } if self.bound.as_ref().is_some_and(|bound| bound.row.uid == row.uid) => {
-                self.bound = None;
+            Change::Put(row, epoch) => self.take_binding(row, Some(epoch), dirty),
+            Change::Gone { row, .. } => {
+                self.bindings.bury(&row.uid, row.rv);
+                self.drop_binding(&row.uid);
             }
-            Change::Gone { .. } | Change::Listed(_) => {}
+            Change::Listed(epoch) => {
+                for uid in self.bindings.listed(epoch) {
+                    self.bindings.remove(&uid);
+                    self.drop_binding(&uid);
+                }
+            }
         }
     }
 
-    pub(crate) fn take_binding(&mut self, row: BindingRow, dirty: &mut Dirty<Key>) {
+    /// Nothing is planned for a binding that is not there. Its nodes are then the manager's to remove.
+    fn drop_binding(&mut self, uid: &Uid) {
+        if self.bound.as_ref().is_some_and(|bound| bound.row.uid == *uid) {
+            tracing::warn!("the binding is gone: nothing is planned any more");
+            self.bound = None;
+        }
+    }
+
+    fn take_binding(&mut self, row: BindingRow, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
         // Another binding of the same name is another origin: not ours to serve.
-        if row.uid.as_str() != &*self.binding_uid || self.bound.as_ref().is_some_and(|bound| bound.row.rv > row.rv) {
+        if row.uid.as_str() != &*self.binding_uid {
             return;
         }
-        let before = self.bound.take().map(|bound| (bound.binding, bound.row.deleting));
-        if let Err(invalid) = &row.parsed {
-            tracing::warn!(binding = %row.name, %invalid, "the binding is invalid: nothing is planned");
+        if let Put::Stale = self.bindings.put(row.clone(), epoch) {
+            return;
         }
-        self.bound = row.parsed.clone().ok().map(|binding| Bound { binding, row });
-        let after = self.bound.as_ref().map(|bound| (&bound.binding, bound.row.deleting));
-        if before.as_ref().map(|(binding, deleting)| (binding, *deleting)) != after {
+        let before = self.bound.take();
+        let (binding, valid) = match (&row.parsed, before.as_ref().map(|bound| bound.binding.clone())) {
+            (Ok(binding), _) => (binding.clone(), true),
+            (Err(invalid), last) => {
+                tracing::warn!(binding = %row.name, %invalid, "the binding is invalid: what it said before stays in force");
+                let Some(last) = last else { return };
+                (last, false)
+            }
+        };
+        let changed = before.is_none_or(|before| before.binding != binding || before.row.deleting != row.deleting);
+        self.bound = Some(Bound { binding, row, valid });
+        if changed {
             self.grounds.reset();
             self.open_all_doors(dirty);
         }
@@ -174,11 +198,15 @@ impl Pair {
         if let Ok(answer) = done
             && let Ok(Some(row)) = BindingRow::decode(&answer.object)
         {
-            self.take_binding(row, dirty);
+            self.take_binding(row, None, dirty);
         }
     }
 
     fn judge_connection(&self, bound: &Bound) -> (&'static str, &'static str, String) {
+        if let (false, Err(invalid)) = (bound.valid, &bound.row.parsed) {
+            let message = format!("the binding is invalid, and what it said before stays in force: {invalid}");
+            return ("Unknown", invalid.reason(), message);
+        }
         match self.connection(Side::Physical) {
             Connection::Up(seen) if pin(bound, Side::Physical).is_some_and(|pin| pin != seen.as_str()) => {
                 let message = format!(

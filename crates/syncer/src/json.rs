@@ -23,7 +23,7 @@ pub(crate) struct Meta<'a> {
     #[serde(default, borrow)]
     pub(crate) deletion_timestamp: Option<Text<'a>>,
     #[serde(default)]
-    pub(crate) deletion_grace_period_seconds: Option<u32>,
+    pub(crate) deletion_grace_period_seconds: Option<i64>,
     #[serde(default, borrow)]
     pub(crate) labels: Option<Pairs<'a>>,
     #[serde(default, borrow)]

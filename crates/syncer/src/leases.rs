@@ -75,6 +75,9 @@ impl Pair {
         now: Now,
         dirty: &mut Dirty<Key>,
     ) {
+        if self.nodes.vnode(vnode).is_none() {
+            return self.leases.forget(vnode);
+        }
         let state = match done {
             Ok(answer) => read(answer).map(|(uid, renewed)| {
                 let wait = match call.verb {

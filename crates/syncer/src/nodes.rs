@@ -39,6 +39,8 @@ struct Case {
     gone: Option<(Duration, Duration)>,
     /// The plain name of its virtual node belongs to somebody else.
     clash: bool,
+    /// When the hashed name turned out to be somebody else's as well.
+    blocked: Option<Duration>,
     /// Creating the virtual node found the name taken, by whom is not known yet.
     taken: bool,
     /// A virtual node of ours that lost its labels, and its UID.
@@ -58,6 +60,13 @@ impl Nodes {
     /// The virtual node of this physical node.
     pub(crate) fn vnode_of(&self, physical: &Name) -> Option<&VNode> {
         self.vnodes.get(self.copies.get(physical)?)
+    }
+
+    /// A name without a node on either side has nothing to remember.
+    fn forget(&mut self, physical: &Name) {
+        if !self.pnode_names.contains_key(physical) && !self.copies.contains_key(physical) {
+            self.cases.remove(physical);
+        }
     }
 
     fn pnode(&self, name: &Name) -> Option<&PNode> {
@@ -98,6 +107,7 @@ impl Pair {
         if self.nodes.pnode_names.get(&row.name) == Some(uid) {
             self.nodes.pnode_names.remove(&row.name);
         }
+        self.nodes.forget(&row.name);
         self.reconsider(&row.name, dirty);
     }
 
@@ -139,6 +149,7 @@ impl Pair {
         if self.nodes.copies.get(&row.physical) == Some(uid) {
             self.nodes.copies.remove(&row.physical);
         }
+        self.nodes.forget(&row.physical);
         self.reconsider(&row.physical, dirty);
         self.open_door(&row.name, dirty);
     }

@@ -4,7 +4,7 @@
 use tapestry_cluster::feed::Change;
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Uid};
-use tapestry_engine::{Dirty, Model, Now, Plan};
+use tapestry_engine::{Dirty, Model, Now, Plan, Table};
 
 use crate::bindings::{BindingRow, Bound};
 use crate::grounds::{Ground, Grounds};
@@ -58,6 +58,7 @@ pub struct Pair {
     pub(crate) origin: Origin,
     pub(crate) binding_uid: Box<str>,
     pub(crate) home: Home,
+    pub(crate) bindings: Table<BindingRow>,
     pub(crate) bound: Option<Bound>,
     connections: [Connection; 2],
     /// Who each cluster last said it is, kept while it is silent.
@@ -78,6 +79,7 @@ impl Pair {
             origin,
             binding_uid: binding_uid.into(),
             home,
+            bindings: Table::default(),
             bound: None,
             connections: [Connection::Unknown, Connection::Unknown],
             identities: [None, None],
@@ -122,7 +124,9 @@ impl Model for Pair {
                     self.identities[side as usize] = Some(identity.clone());
                 }
                 self.connections[side as usize] = connection;
-                dirty.mark_all();
+                // What was proven before may have been another cluster's word; what failed before may work now.
+                self.pods.doubt_evidence();
+                dirty.urge_all();
             }
         }
     }

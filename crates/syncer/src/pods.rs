@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
+use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Epoch, Row as _};
 use tapestry_cluster::{Name, Side, Uid};
 use tapestry_domain::resources::{Resources, Shortage};
@@ -45,6 +46,8 @@ struct Case {
     claimants: Vec<Uid>,
     /// The door let it in, under this physical name.
     name: Option<Name>,
+    /// The name that a mapping had which somebody took away.
+    former: Option<Name>,
     /// Its place in the queue before the door.
     turn: Option<u64>,
     /// Why the door is closed.
@@ -79,6 +82,8 @@ enum Closed {
 struct Ended {
     /// Whether we know that it was there at all.
     existed: bool,
+    /// Whether a watch showed its end; otherwise a read found nothing.
+    seen: bool,
     /// Its last status, when that was a terminal one.
     last: Option<Last>,
 }
@@ -122,9 +127,13 @@ impl Pods {
         self.used.get(node).cloned().unwrap_or_default()
     }
 
-    /// Whether live virtual pods are bound to this virtual node.
+    /// Whether pods that we carry live on this virtual node; those that only stand on it (daemons) do not hold it.
     pub(crate) fn any_on(&self, vnode: &Name) -> bool {
-        self.vpods.iter().any(|vpod| vpod.node == *vnode && !vpod.terminal())
+        let carried = |vpod: &&VPod| {
+            let case = self.cases.get(&vpod.uid);
+            case.is_some_and(|case| case.name.is_some() || !case.claimants.is_empty() || case.closed.is_some())
+        };
+        self.vpods.iter().filter(|vpod| vpod.node == *vnode && !vpod.terminal()).any(|vpod| carried(&vpod))
     }
 
     /// A pod that is let in and mapped and has no copy waits for its creation, which is dear to plan.
@@ -208,12 +217,19 @@ impl Pair {
 
     fn put_vpod(&mut self, row: VPod, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
         let uid = row.uid.clone();
+        let mut asked = false;
         self.around(&uid, dirty, |pods| {
             let deleting = row.deleting();
             let name = row.mapping.as_ref().map(|mapping| mapping.name.clone());
             if let Put::Fresh(before) = pods.vpods.put(row, epoch) {
                 let case = pods.case(&uid);
+                asked = deleting && before.as_ref().is_none_or(|before| before.deleting.is_none());
                 let mapping = before.and_then(|before| before.mapping);
+                match (&name, &mapping) {
+                    (None, Some(lost)) => case.former = Some(lost.name.clone()),
+                    (Some(_), _) => case.former = None,
+                    (None, None) => {}
+                }
                 if case.name.is_some() && name.is_some() && name != mapping.map(|mapping| mapping.name) {
                     // Whoever wrote a mapping first has chosen the name, also for us (law 2).
                     (case.name, case.taken) = (name, false);
@@ -227,14 +243,31 @@ impl Pair {
             }
             pods.forget_agreed(&uid);
         });
+        if asked {
+            // Whatever went wrong before, its user wants something else now.
+            dirty.urge(Key::Pod(uid));
+        }
     }
 
     fn put_ppod(&mut self, mut row: PPod, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
         row.disown_outside(&self.home.mount);
-        let known = self.pods.ppods.get(&row.uid);
-        if let (None, Some(Some(copy))) = (&row.ours, known.map(|known| &known.ours)) {
+        match (self.pods.ppods.get(&row.uid), &mut row.ours) {
             // Somebody stripped what marks it. It is the same object, so it stays ours, and is to be mended.
-            row.ours = Some(Box::new(row::Copy { intact: false, ..(**copy).clone() }));
+            (Some(PPod { ours: Some(known), .. }), None) => {
+                row.ours = Some(Box::new(row::Copy { intact: false, ..(**known).clone() }));
+            }
+            // Somebody made it point to another pod: the table knows better.
+            (Some(PPod { ours: Some(known), .. }), Some(claims)) if known.vpod != claims.vpod => {
+                claims.vpod = known.vpod.clone();
+                claims.intact = false;
+            }
+            // Counted as a stranger's until now.
+            (Some(stranger @ PPod { ours: None, .. }), Some(_)) => {
+                let before = self.pods.contribution(stranger);
+                self.pods.ppods.remove(&row.uid);
+                self.recount(before.into_iter().collect(), Vec::new(), dirty);
+            }
+            _ => {}
         }
         let Some(vuid) = row.ours.as_ref().map(|copy| copy.vpod.uid.clone()) else {
             return self.put_stranger(row, epoch, dirty);
@@ -295,7 +328,7 @@ impl Pair {
                     let terminal = copy.print.phase.terminal();
                     copy.status.filter(|_| terminal).map(|status| Last { status, generation: copy.generation })
                 });
-                case.ended = Some(Box::new(Ended { existed: true, last }));
+                case.ended = Some(Box::new(Ended { existed: true, seen: true, last }));
             }
         });
     }
@@ -328,6 +361,13 @@ impl Pair {
             }
             for vnode in doors {
                 self.open_door(&vnode, dirty);
+                self.pods.close_unused(&vnode);
+                // A node on its way out goes when its last pod has gone.
+                if let Some(leaving) =
+                    self.nodes.vnode(&vnode).filter(|vnode| vnode.has_taint(keys::TAINT_VNODE_DELETING))
+                {
+                    dirty.mark(Key::Node(leaving.physical.clone()));
+                }
             }
         }
         self.pods.drop_finished(vuid);
@@ -360,6 +400,9 @@ impl Pair {
         nodes.sort();
         nodes.dedup();
         for node in nodes {
+            if self.pods.used.get(&node).is_some_and(|used| used.iter().all(|(_, quantity)| quantity.is_zero())) {
+                self.pods.used.remove(&node);
+            }
             if let Some(vnode) = self.nodes.vnode_of(&node).map(|vnode| vnode.name.clone()) {
                 self.open_door(&vnode, dirty);
             }
@@ -395,15 +438,33 @@ impl Pair {
                 return Err(format!("held at {vnode}: kept {}, counted {:?}", door.held, held.get(vnode)));
             }
         }
-        let all = used.keys().all(|node| self.pods.used.contains_key(*node))
-            && held.keys().all(|vnode| self.pods.doors.contains_key(vnode));
-        if all { Ok(()) } else { Err("something counted is not kept at all".to_owned()) }
+        // What counts for nothing need not be kept.
+        let something = |counted: &Resources| counted.iter().any(|(_, quantity)| !quantity.is_zero());
+        let used_kept = used.iter().all(|(node, counted)| self.pods.used.contains_key(*node) || !something(counted));
+        let held_kept = held.iter().all(|(vnode, counted)| self.pods.doors.contains_key(vnode) || !something(counted));
+        if used_kept && held_kept { Ok(()) } else { Err("something counted is not kept at all".to_owned()) }
     }
 }
 
 impl Pods {
     fn case(&mut self, vuid: &Uid) -> &mut Case {
         self.cases.entry(vuid.clone()).or_default()
+    }
+
+    /// Evidence that came by a read is gathered anew; what a watch showed with a deletionTimestamp stays.
+    pub(crate) fn doubt_evidence(&mut self) {
+        for case in self.cases.values_mut() {
+            (case.vpod_gone, case.looked) = (false, None);
+            case.ended = case.ended.take().filter(|ended| ended.seen);
+        }
+    }
+
+    /// A door before which nobody stands and behind which nobody is need not be kept.
+    fn close_unused(&mut self, vnode: &Name) {
+        let unused = |door: &Door| door.waiting.is_empty() && door.held.iter().all(|(_, quantity)| quantity.is_zero());
+        if self.doors.get(vnode).is_some_and(unused) {
+            self.doors.remove(vnode);
+        }
     }
 
     /// A case with nothing on either side has nothing to say.

@@ -12,6 +12,8 @@ use super::*;
 struct Wants {
     keys: BTreeSet<(u32, Side)>,
     wait: Option<Duration>,
+    /// Whatever is granted is wanted again.
+    never_content: bool,
 }
 
 impl Model for Wants {
@@ -32,7 +34,7 @@ impl Model for Wants {
         Call { target, verb: Verb::Create(json!({})), why: "Test" }.into()
     }
     fn settle(&mut self, key: &Self::Key, _: &Call, done: Result<Answer, Refusal>, _: Now, _: &mut Dirty<Self::Key>) {
-        if done.is_ok() {
+        if done.is_ok() && !self.never_content {
             self.keys.remove(key);
         }
     }
@@ -151,4 +153,76 @@ fn a_plan_that_waits_is_made_again_at_its_time_or_at_the_next_fact() {
     desk.see((1, V), at(9.9));
     assert!(desk.next(at(9.9)).is_some());
     assert_eq!(desk.wake_at(at(9.9)), None);
+}
+
+#[test]
+fn law_04_what_is_granted_and_wanted_again_and_again_is_not_fought_for_at_the_speed_of_the_network() {
+    let mut desk = desk();
+    desk.model.never_content = true;
+    desk.see((1, V), at(0.0));
+    let (mut now, mut calls) = (0.0, 0);
+    while now < 60.0 {
+        while let Some((key, call)) = desk.next(at(now)) {
+            calls += 1;
+            desk.done(&key, &call, Ok(answer()), at(now));
+            // The echo of our own write is a fact, and must not end the wait.
+            desk.see((1, V), at(now));
+        }
+        now = desk.wake_at(at(now)).unwrap().as_secs_f64();
+    }
+    assert!(calls < 20, "{calls} calls in a minute");
+}
+
+#[test]
+fn an_urgent_key_is_tried_again_within_seconds_however_often_it_failed() {
+    let mut desk = desk();
+    desk.see((0, V), at(0.0));
+    let mut now = 0.0;
+    for _ in 0..20 {
+        let (key, call) = desk.next(at(now)).unwrap();
+        desk.done(&key, &call, Err(Refusal::Unknown(String::new())), at(now));
+        let wake = desk.wake_at(at(now)).unwrap().as_secs_f64();
+        assert!(wake - now <= 5.0 + 1e-6, "{}", wake - now);
+        now = wake;
+    }
+}
+
+#[test]
+fn an_urgent_key_does_not_wait_behind_those_that_are_parked() {
+    let mut desk = desk();
+    for key in 1..=200 {
+        desk.see((key, V), at(0.0));
+    }
+    let calls: Vec<_> = std::iter::from_fn(|| desk.next(at(0.0))).collect();
+    desk.see((0, V), at(0.1));
+    assert!(desk.next(at(0.1)).is_none(), "no room");
+    desk.done(&calls[0].0, &calls[0].1, Ok(answer()), at(0.2));
+    assert_eq!(desk.next(at(0.2)).unwrap().0, (0, V));
+}
+
+#[test]
+fn parked_keys_that_want_nothing_any_more_do_not_hold_up_the_rest() {
+    let mut desk = desk();
+    for key in 1..=60 {
+        desk.see((key, V), at(0.0));
+    }
+    let calls: Vec<_> = std::iter::from_fn(|| desk.next(at(0.0))).collect();
+    assert_eq!(calls.len(), CONCURRENCY);
+    // All but the last one of the parked lose interest.
+    desk.model.keys.retain(|key| key.0 == 60 || key.0 <= 50);
+    desk.done(&calls[0].0, &calls[0].1, Ok(answer()), at(0.1));
+    assert_eq!(desk.next(at(0.1)).unwrap().0, (60, V));
+}
+
+#[test]
+fn an_urged_key_is_looked_at_at_once_also_from_a_penalty() {
+    let mut desk = desk();
+    desk.see((1, V), at(0.0));
+    let (key, call) = desk.next(at(0.0)).unwrap();
+    desk.done(&key, &call, Err(Refusal::Unknown(String::new())), at(0.0));
+    assert!(desk.next(at(0.0)).is_none());
+    let mut dirty = Dirty::default();
+    dirty.urge_all();
+    desk.mark(dirty);
+    assert!(desk.next(at(0.0)).is_some());
 }

@@ -17,6 +17,8 @@ use super::want::{Circumstances, Want};
 use crate::bindings::Bound;
 use crate::pair::{Key, Pair};
 
+/// How long a name that somebody else has is left alone.
+const LOOK_AGAIN: Duration = Duration::from_mins(5);
 /// How long a physical node must have been gone before its virtual node goes.
 const GONE_FOR: Duration = Duration::from_mins(1);
 
@@ -53,11 +55,12 @@ impl Pair {
         };
         let want = self.want(bound, pnode, vnode.name.as_str(), lent, policy, now);
         let target = Target::cluster(Side::Virtual, &kind::NODE, vnode.name.clone()).uid(&vnode.uid).rv(vnode.rv);
-        if let Some(patch) = want.patch_metadata(vnode, now.wall) {
-            return Call { target, verb: Verb::Merge(Sub::Main, patch), why: "NodeMetadata" }.into();
-        }
+        // Status first: the metadata remembers what we set, also conditions that are to go.
         if let Some(patch) = want.patch_status(vnode) {
             return Call { target, verb: Verb::Merge(Sub::Status, patch), why: "NodeStatus" }.into();
+        }
+        if let Some(patch) = want.patch_metadata(vnode, now.wall) {
+            return Call { target, verb: Verb::Merge(Sub::Main, patch), why: "NodeMetadata" }.into();
         }
         Plan::Rest
     }
@@ -81,6 +84,9 @@ impl Pair {
                 why: "MendLabels",
             }
             .into();
+        }
+        if let Some(again) = case.blocked.map(|at| at + LOOK_AGAIN).filter(|again| *again > now.steady) {
+            return Plan::Wait(again);
         }
         if case.taken {
             return Call { target, verb: Verb::Get, why: "LookForNode" }.into();
@@ -144,7 +150,7 @@ impl Pair {
                     self.see_pnode(Change::Put(row, Epoch::default()), dirty);
                 }
             }
-            (Ok(answer), Side::Virtual, verb) => self.learn_vnode(name, matches!(verb, Verb::Get), &answer, dirty),
+            (Ok(answer), Side::Virtual, verb) => self.learn_vnode(name, matches!(verb, Verb::Get), &answer, now, dirty),
             (Err(Refusal::Gone), Side::Physical, Verb::Get) => {
                 let case = self.nodes.cases.entry(name.clone()).or_default();
                 let first = case.gone.map_or(now.steady, |(first, _)| first);
@@ -163,7 +169,7 @@ impl Pair {
         }
     }
 
-    fn learn_vnode(&mut self, name: &Name, looked: bool, answer: &Answer, dirty: &mut Dirty<Key>) {
+    fn learn_vnode(&mut self, name: &Name, looked: bool, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
         let row = VNode::decode(&answer.object).ok().flatten().filter(|row| row.physical == *name);
         let origin = self.origin.label.to_string();
         let labelled = |row: &VNode| row.labels.get(keys::ORIGIN) == Some(&origin);
@@ -175,6 +181,8 @@ impl Pair {
             // Somebody else's node has the name.
             _ if looked => {
                 let case = self.nodes.cases.entry(name.clone()).or_default();
+                // The hashed name too: there is nothing left but to wait.
+                case.blocked = case.clash.then_some(now.steady);
                 (case.clash, case.taken) = (true, false);
             }
             _ => {}
@@ -185,7 +193,8 @@ impl Pair {
     /// A node that lost its labels is still ours if it says which physical node it is, by UID, and which cluster.
     fn is_ours(&self, row: &VNode) -> bool {
         let Some(pnode) = self.nodes.pnode(&row.physical) else { return false };
-        row.annotations.get(keys::PHYSICAL_NODE_UID).map(String::as_str) == Some(pnode.uid.as_str())
+        !row.labels.contains_key(keys::ORIGIN)
+            && row.annotations.get(keys::PHYSICAL_NODE_UID).map(String::as_str) == Some(pnode.uid.as_str())
             && row.name.as_str().starts_with(&*self.home.vnode_prefix)
     }
 }

@@ -119,6 +119,8 @@ struct NodeJson<'a> {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct SpecJson {
+    #[serde(rename = "providerID")]
+    provider_id: String,
     unschedulable: bool,
     taints: Vec<Taint>,
 }
@@ -165,9 +167,11 @@ impl VNode {
     /// Decodes a virtual node that carries our labels; `None` when it does not say which physical node it is.
     pub fn decode(json: &Bytes) -> Result<Option<Self>, serde_json::Error> {
         let NodeJson { metadata: meta, spec, status } = serde_json::from_slice(json)?;
-        let Some(physical) = meta.annotation(keys::PHYSICAL_NODE_NAME).and_then(|name| Name::parse(name).ok()) else {
-            return Ok(None);
-        };
+        // Annotations can be taken away, the provider ID cannot: it says the same, and the annotation is then put back.
+        let provided = spec.provider_id.rsplit_once('/').map(|(_, node)| node);
+        let provided = provided.filter(|_| spec.provider_id.starts_with("tapestry://"));
+        let physical = meta.annotation(keys::PHYSICAL_NODE_NAME).or(provided).and_then(|name| Name::parse(name).ok());
+        let Some(physical) = physical else { return Ok(None) };
         Ok(Some(Self {
             labels: owned(meta.labels.as_ref()),
             annotations: owned(meta.annotations.as_ref()),

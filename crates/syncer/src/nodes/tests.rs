@@ -56,13 +56,14 @@ fn law_09_what_others_use_is_not_lent_and_a_policy_limits_the_rest() {
         "half",
         json!({"cluster": "east", "priority": 1, "resourceLimits": [{"resource": "cpu", "percent": 50}]}),
     );
-    // Metadata first (which policy), then the figures.
+    // The figures first, then which policy made them.
     let patch = scene.call(&key()).body().unwrap().into_owned();
-    assert_eq!(patch["metadata"]["annotations"][keys::POLICIES_APPLIED], "half");
+    assert_eq!(patch["status"]["allocatable"]["cpu"], "1500m");
     let mut there = vnode(&scene);
     merge(&mut there, patch);
     scene.see_vnode(there);
-    assert_eq!(scene.call(&key()).body().unwrap().into_owned()["status"]["allocatable"]["cpu"], "1500m");
+    let patch = scene.call(&key()).body().unwrap().into_owned();
+    assert_eq!(patch["metadata"]["annotations"][keys::POLICIES_APPLIED], "half");
 }
 
 #[test]
@@ -140,6 +141,11 @@ fn a_silent_physical_cluster_shows_as_taint_and_condition_and_its_leases_are_sti
     let lease = Key::Lease(name("vnode-east-n1"));
     scene.see(Seen::Connection(Side::Physical, tapestry_cluster::probe::Connection::Down("refused".to_owned())));
     let patch = scene.call(&key()).body().unwrap().into_owned();
+    assert!(patch["status"]["conditions"].to_string().contains("ApiServerSilent"), "{patch}");
+    let mut there = vnode(&scene);
+    merge(&mut there, patch);
+    scene.see_vnode(there);
+    let patch = scene.call(&key()).body().unwrap().into_owned();
     assert!(patch["spec"]["taints"].to_string().contains(keys::TAINT_PHYSICAL_UNREACHABLE));
     assert_eq!(scene.call(&lease).why, "LookForLease");
 }
@@ -179,4 +185,58 @@ fn law_01_a_vanished_node_is_looked_for_twice_a_minute_apart_and_removed_when_it
     scene.see_vpod(&done);
     let remove = scene.call(&key());
     assert_eq!((remove.why, remove.target.uid), ("RemoveNode", Some(Uid::new("uid-of-vnode-east-n1"))));
+}
+
+#[test]
+fn a_condition_that_the_physical_node_lost_goes_from_the_virtual_one_too() {
+    let mut scene = Scene::new();
+    let mut pressed = pnode("n1");
+    let pressure = json!({"type": "DiskPressure", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    pressed["status"]["conditions"].as_array_mut().unwrap().push(pressure);
+    for (physical, there) in [(pressed, true), (pnode("n1"), false)] {
+        scene.see_pnode(physical);
+        while let Plan::Do(call) = scene.plan(&key()) {
+            let mut object = vnode(&scene);
+            merge(&mut object, call.body().unwrap().into_owned());
+            scene.see_vnode(object);
+        }
+        let row = scene.pair.nodes.vnode(&name("vnode-east-n1")).unwrap();
+        assert_eq!(row.conditions.iter().any(|condition| condition.kind == "DiskPressure"), there);
+    }
+}
+
+#[test]
+fn a_virtual_node_without_our_annotations_is_known_by_its_provider_id_and_mended() {
+    let mut scene = Scene::new();
+    let mut stripped = vnode(&scene);
+    stripped["metadata"]["annotations"] = json!({});
+    stripped["spec"]["providerID"] = json!("tapestry://east/n1");
+    scene.see_vnode(stripped);
+    let patch = scene.call(&key()).body().unwrap().into_owned();
+    assert_eq!(patch["metadata"]["annotations"][keys::PHYSICAL_NODE_NAME], "n1");
+}
+
+#[test]
+fn a_name_whose_hashed_form_is_taken_too_is_left_alone_for_a_while() {
+    let mut scene = Scene::new();
+    scene.see_pnode(pnode("n2"));
+    let n2 = Key::Node(name("n2"));
+    for _ in 0..2 {
+        scene.refuse(&n2, Refusal::Exists);
+        let look = scene.call(&n2);
+        let object = scene.stamp(json!({"metadata": {"name": look.target.name.as_str(), "uid": "s"}}));
+        scene.settle(&n2, &look, Ok(Answer { object }));
+    }
+    assert!(matches!(scene.plan(&n2), Plan::Wait(_)));
+}
+
+#[test]
+fn law_12_an_invalid_binding_is_told_so_and_what_it_said_before_stays_in_force() {
+    let mut scene = Scene::new();
+    let lease = Key::Lease(name("vnode-east-n1"));
+    scene.see_binding(json!({"secretRef": {"name": "", "namespace": "t"}}));
+    assert_eq!(scene.call(&lease).why, "LookForLease", "a typing error must not end the nodes");
+    assert_eq!(scene.plan(&key()), Plan::Rest, "nothing changed for the node");
+    let report = scene.call(&Key::Binding).body().unwrap().into_owned();
+    assert_eq!(report["status"]["conditions"][0]["reason"], "ValidationFailed");
 }

@@ -17,6 +17,15 @@ pub(crate) struct Verdict {
     pub(crate) message: String,
 }
 
+impl Verdict {
+    /// It ran, its mapping is gone, and no physical pod points back to it: nothing is proven, so nothing is done.
+    pub(super) fn mapping_lost() -> Self {
+        let message =
+            "its mapping annotations were removed and its physical pod is not in sight; delete the pod to start anew";
+        Self { reason: "MappingLost", message: message.to_owned() }
+    }
+}
+
 impl Pair {
     /// Whether a pod is carried at all, room or not.
     pub(crate) fn eligible(&self, vpod: &VPod) -> Result<(), Option<Verdict>> {

@@ -87,7 +87,7 @@ impl Pair {
         let Some(mapping) = &vpod.mapping else {
             // Never copied. Pods on nodes that are not ours are not ours to release.
             let ours = self.nodes.vnode(&vpod.node).is_some();
-            return if ours { finish(&Ended { existed: false, last: None }) } else { Plan::Rest };
+            return if ours { finish(&Ended { existed: false, seen: false, last: None }) } else { Plan::Rest };
         };
         match &case.ended {
             None => look_for_copy(case, &self.home.mount, &mapping.name, now),
@@ -105,12 +105,19 @@ impl Pair {
             (None, Some(mapping)) if vpod.was_copied() => {
                 return look_for_copy(case, &self.home.mount, &mapping.name, now);
             }
-            (None, None) if vpod.was_copied() => return plan_unmapped(case, vpod, now),
+            // Somebody took the mapping away: the name it had is all there is to ask for.
+            (None, None) if vpod.was_copied() && case.former.is_some() => {
+                return case
+                    .former
+                    .as_ref()
+                    .map_or(Plan::Rest, |name| look_for_copy(case, &self.home.mount, name, now));
+            }
             _ => {}
         }
         let verdict = match self.eligible(vpod) {
             Err(None) => return Plan::Rest,
             Err(Some(verdict)) => Some(verdict),
+            Ok(()) if vpod.was_copied() => Some(Verdict::mapping_lost()),
             Ok(()) => case.verdict().or_else(|| self.grounds.verdict()),
         };
         if let Some(Verdict { reason, message }) = &verdict
@@ -134,7 +141,8 @@ impl Pair {
         let Some(vnode) = self.nodes.vnode(&vpod.node).filter(|_| self.grounds.ready()) else { return Plan::Rest };
         let Some(raw) = &vpod.raw else {
             // Dropped when a copy was in sight that is gone again.
-            return Call { target: vpod_target(&vpod.namespace, &vpod.name), verb: Verb::Get, why: "ReadPod" }.into();
+            let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid);
+            return Call { target, verb: Verb::Get, why: "ReadPod" }.into();
         };
         let frame = Frame {
             name: name.as_str(),
@@ -183,7 +191,7 @@ fn plan_orphan(case: &Case, ppod: &PPod, now: Now) -> Plan {
     if let Some(again) = case.looked.map(|at| at + LOOK_AGAIN).filter(|again| *again > now.steady) {
         return Plan::Wait(again);
     }
-    let target = vpod_target(&copy.vpod.namespace, &copy.vpod.name);
+    let target = vpod_target(&copy.vpod.namespace, &copy.vpod.name).uid(&copy.vpod.uid);
     Call { target, verb: Verb::Get, why: "LookForVirtualPod" }.into()
 }
 
@@ -197,9 +205,10 @@ fn plan_up(case: &Case, vpod: &VPod, ppod: &PPod, copy: &Copy, now: Now) -> Plan
         return Plan::Rest;
     }
     let Some(status) = &copy.status else {
-        return Call { target: ppod_target(copy), verb: Verb::Get, why: "ReadStatus" }.into();
+        return Call { target: ppod_target(copy).uid(&ppod.uid), verb: Verb::Get, why: "ReadStatus" }.into();
     };
-    let rendered = render_patch(status, copy.generation, &vpod.print, &vpod.containers, disrupted, now.wall);
+    let rendered =
+        render_patch(status, copy.generation, &vpod.print, &vpod.containers, disrupted, copy.deleted.as_deref());
     let Ok(mut status) = rendered else { return Plan::Rest };
     if vpod.refused.is_some()
         && let Some(Value::Array(conditions)) = status.get_mut("conditions")
@@ -220,7 +229,7 @@ fn plan_up(case: &Case, vpod: &VPod, ppod: &PPod, copy: &Copy, now: Now) -> Plan
 fn fail_or_finish(vpod: &VPod, ended: &Ended, now: Now) -> Plan {
     let status: Map<String, Value> = match &ended.last {
         Some(last) => {
-            match render_patch(&last.status, last.generation, &vpod.print, &vpod.containers, Disrupted::No, now.wall) {
+            match render_patch(&last.status, last.generation, &vpod.print, &vpod.containers, Disrupted::No, None) {
                 Ok(status) => status,
                 Err(_) => return Plan::Rest,
             }
@@ -233,16 +242,6 @@ fn fail_or_finish(vpod: &VPod, ended: &Ended, now: Now) -> Plan {
     let annotations = json!({keys::LAST_SYNC_TIME: stamp(now)});
     let why = if vpod.deleting.is_some() { "Finish" } else { "PhysicalPodLost" };
     patch_status(vpod, json!({"metadata": {"annotations": annotations}, "status": status}), why).into()
-}
-
-/// It ran, and somebody took away the mapping, so there is no name to ask for. The copy would point back to it: when none has
-/// come into sight for minutes, in which both clusters answered, there is none.
-fn plan_unmapped(case: &Case, vpod: &VPod, now: Now) -> Plan {
-    match case.looked.map(|at| at + LOOK_AGAIN) {
-        None => Call { target: vpod_target(&vpod.namespace, &vpod.name), verb: Verb::Get, why: "ReadPod" }.into(),
-        Some(until) if until > now.steady => Plan::Wait(until),
-        Some(_) => fail_or_finish(vpod, &Ended { existed: true, last: None }, now),
-    }
 }
 
 /// Evidence: only a live read can say that there is no copy.
@@ -285,6 +284,7 @@ fn mend(ppod: &PPod, copy: &Copy, origin: &Origin) -> Call {
         keys::VIRTUAL_POD_NAMESPACE: copy.vpod.namespace.as_str(),
         keys::VIRTUAL_POD_NAME: copy.vpod.name.as_str(),
         keys::VIRTUAL_POD_UID: copy.vpod.uid.as_str(),
+        keys::VIRTUAL_POD_GENERATION: copy.generation.to_string(),
     });
     let patch = json!({"metadata": {"labels": labels, "annotations": annotations}});
     Call { target: ppod_target(copy).uid(&ppod.uid), verb: Verb::Merge(Sub::Main, patch), why: "MendLabels" }

@@ -209,14 +209,15 @@ impl<'a> Carried<'a> {
     }
 }
 
-/// The strategic merge patch of `status` that makes `virtual_print` agree with a physical status.
+/// The strategic merge patch of `status` that makes `virtual_print` agree with a physical status;
+/// `since` is when the copy's deletion was asked for, if it was.
 pub(crate) fn render_patch(
     physical: &str,
     generation: i64,
     virtual_print: &Print,
     containers: &Containers,
     disrupted: Disrupted,
-    now: jiff::Timestamp,
+    since: Option<&str>,
 ) -> Result<Map<String, Value>, serde_json::Error> {
     let status: Carried<'_> = serde_json::from_str(physical)?;
     let mut patch = Map::new();
@@ -256,7 +257,7 @@ pub(crate) fn render_patch(
         }
         set(key, if ours.is_empty() { Value::Null } else { Value::Array(ours) });
     }
-    set("conditions", Value::Array(render_conditions(&status, generation, virtual_print, disrupted, now)));
+    set("conditions", Value::Array(render_conditions(&status, generation, virtual_print, disrupted, since)));
     Ok(patch)
 }
 
@@ -265,7 +266,7 @@ fn render_conditions(
     generation: i64,
     virtual_print: &Print,
     disrupted: Disrupted,
-    now: jiff::Timestamp,
+    since: Option<&str>,
 ) -> Vec<Value> {
     let leaving = disrupted == Disrupted::Leaving;
     let mut list = Vec::new();
@@ -296,9 +297,9 @@ fn render_conditions(
         list.push(condition);
     }
     if leaving {
-        let (why, since) = ("the physical pod is being deleted", now.to_string());
-        list.push(render_condition(READY, "False", Some("PhysicalPodTerminating"), Some(why), Some(&since)));
-        list.push(render_condition(DISRUPTION, "True", Some("PhysicalPodTerminating"), Some(why), Some(&since)));
+        let why = "the physical pod is being deleted";
+        list.push(render_condition(READY, "False", Some("PhysicalPodTerminating"), Some(why), since));
+        list.push(render_condition(DISRUPTION, "True", Some("PhysicalPodTerminating"), Some(why), since));
         present |= CONDITIONS.iter().position(|ours| *ours == READY).map_or(0, |bit| 1 << bit);
     }
     for (bit, kind) in CONDITIONS.iter().enumerate() {

@@ -85,6 +85,8 @@ pub(crate) struct Copy {
     /// The virtual generation that was pushed.
     pub(crate) generation: i64,
     pub(crate) print: Print,
+    /// When its deletion was asked for.
+    pub(crate) deleted: Option<Box<str>>,
     /// `status` as JSON, until the virtual side agrees.
     pub(crate) status: Option<Box<str>>,
 }
@@ -293,13 +295,15 @@ impl Copy {
             intact: annotated && labelled && managed && bound,
             generation,
             print: Print::read(status, Some(generation))?,
+            deleted: meta.deletion_timestamp.as_deref().map(Into::into),
             status: Some(status.into()),
         }))
     }
 }
 
 fn deleting(meta: &Meta<'_>) -> Option<u32> {
-    meta.deletion_timestamp.as_ref().map(|_| meta.deletion_grace_period_seconds.unwrap_or(0))
+    let grace = meta.deletion_grace_period_seconds.unwrap_or(0).max(0);
+    meta.deletion_timestamp.as_ref().map(|_| u32::try_from(grace).unwrap_or(u32::MAX))
 }
 
 fn count(spec: SpecJson<'_>, status: &str) -> Result<Resources, serde_json::Error> {

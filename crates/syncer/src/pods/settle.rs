@@ -55,7 +55,6 @@ impl Pair {
         if let Some(case) = self.pods.cases.get_mut(vuid) {
             match &call.verb {
                 Verb::Strategic(_, patch) => case.pushed = Some((fingerprint(patch["status"].to_string()), after)),
-                Verb::Get => case.looked = Some(now.steady),
                 _ => {}
             }
         }
@@ -97,7 +96,9 @@ impl Pair {
         }
         // Names are unique: where somebody else's pod stands, ours does not.
         let existed = vpod.was_copied();
-        self.around(vuid, dirty, |pods| pods.case(vuid).ended = Some(Box::new(Ended { existed, last: None })));
+        self.around(vuid, dirty, |pods| {
+            pods.case(vuid).ended = Some(Box::new(Ended { existed, seen: false, last: None }))
+        });
     }
 
     fn learn_refusal(&mut self, vuid: &Uid, call: &Call, refusal: Refusal, now: Now, dirty: &mut Dirty<Key>) {
@@ -110,7 +111,7 @@ impl Pair {
                 self.around(vuid, dirty, |pods| {
                     let case = pods.case(vuid);
                     case.taken = false;
-                    case.ended = Some(Box::new(Ended { existed, last: None }));
+                    case.ended = Some(Box::new(Ended { existed, seen: false, last: None }));
                 });
             }
             (Refusal::Exists, Side::Physical, Verb::Create(_)) => {

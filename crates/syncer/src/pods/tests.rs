@@ -396,3 +396,55 @@ fn law_11_raw_json_is_kept_only_while_it_is_needed() {
     assert!(scene.pair.pods.vpods.get(&Uid::new("v-web")).unwrap().raw.is_none());
     assert!(scene.pair.pods.ppods.get(&uid).unwrap().ours.as_ref().unwrap().status.is_none());
 }
+
+#[test]
+fn law_01_a_copy_that_is_made_to_point_to_another_pod_stays_what_it_was() {
+    let mut scene = Scene::new();
+    let (up, mut ppod) = running(&mut scene);
+    scene.see_vpod(&up);
+    ppod["metadata"]["annotations"][keys::VIRTUAL_POD_UID] = json!("v-nobody");
+    scene.see_ppod(&ppod);
+    assert_eq!(scene.call(&key("web")).why, "MendLabels");
+    assert_eq!(scene.plan(&key("nobody")), Plan::Rest);
+    assert_eq!(scene.pair.check_sums(), Ok(()));
+}
+
+#[test]
+fn law_01_evidence_by_reading_does_not_outlive_a_change_of_connection() {
+    let mut scene = Scene::new();
+    let (_, ppod) = running(&mut scene);
+    let mut fresh = Scene::new();
+    fresh.see_ppod(&ppod);
+    fresh.refuse(&key("web"), Refusal::Gone);
+    assert_eq!(fresh.call(&key("web")).why, "VirtualPodGone");
+    let up = tapestry_cluster::probe::Connection::Up(Uid::new("v-cluster"));
+    fresh.see(crate::pair::Seen::Connection(Side::Virtual, up));
+    assert_eq!(fresh.call(&key("web")).why, "LookForVirtualPod");
+}
+
+#[test]
+fn a_running_pod_whose_mapping_is_gone_is_looked_for_by_its_former_name_and_never_failed_by_time() {
+    let mut scene = Scene::new();
+    let (up, ppod) = running(&mut scene);
+    scene.see_vpod(&up);
+    let mut bare = up.clone();
+    bare["metadata"]["annotations"] = json!({});
+    scene.see_vpod(&bare);
+    scene.lose_ppod(&ppod, false);
+    assert_eq!(scene.call(&key("web")).why, "LookForCopy");
+    // A new process knows no former name: it says so, and does nothing.
+    let mut fresh = Scene::new();
+    fresh.see_vpod(&bare);
+    let told = fresh.call(&key("web"));
+    assert_eq!(told.body().unwrap()["status"]["conditions"][0]["reason"], "MappingLost");
+}
+
+#[test]
+fn a_grace_period_of_centuries_is_a_grace_period() {
+    let mut scene = Scene::new();
+    let (up, _) = running(&mut scene);
+    let mut going = deleted(up, 1);
+    going["metadata"]["deletionGracePeriodSeconds"] = json!(5_000_000_000_i64);
+    scene.see_vpod(&going);
+    assert_eq!(scene.call(&key("web")).why, "VirtualPodDeleted");
+}
