@@ -215,9 +215,14 @@ fn only_with_reason(world: &World, _leader: usize, call: &Call) -> Result<(), St
         None => call.target.name.to_string(),
     };
     let there = world.get(call.target.side, call.target.kind, &path);
-    let hits = there.filter(|object| {
-        Some(object["metadata"]["uid"].as_str().unwrap_or_default()) == call.target.uid.as_ref().map(Uid::as_str)
-    });
+    // What a precondition refuses does no harm.
+    let meets = |object: &&Value| {
+        let same =
+            |field: &str, wanted: Option<String>| wanted.is_none_or(|wanted| object["metadata"][field] == wanted);
+        let uid = call.target.uid.as_ref().map(ToString::to_string);
+        same("uid", uid) && same("resourceVersion", call.target.rv.map(|rv| rv.to_string()))
+    };
+    let hits = there.filter(meets);
     match (&call.verb, call.target.side, hits) {
         (Verb::Delete { .. }, Physical, Some(ppod)) => {
             let Some(uid) = back(ppod) else { return Err(format!("{call} hits a pod that is not ours")) };

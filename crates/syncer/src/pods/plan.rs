@@ -241,7 +241,10 @@ fn fail_or_finish(vpod: &VPod, ended: &Ended, now: Now) -> Plan {
     };
     let annotations = json!({keys::LAST_SYNC_TIME: stamp(now)});
     let why = if vpod.deleting.is_some() { "Finish" } else { "PhysicalPodLost" };
-    patch_status(vpod, json!({"metadata": {"annotations": annotations}, "status": status}), why).into()
+    let mut call = patch_status(vpod, json!({"metadata": {"annotations": annotations}, "status": status}), why);
+    // There is no way back from an end: only if nobody has learnt anything since (law 2).
+    call.target.rv = Some(vpod.rv);
+    call.into()
 }
 
 /// Evidence: only a live read can say that there is no copy.
