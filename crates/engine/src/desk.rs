@@ -200,7 +200,9 @@ impl<M: Model> Desk<M> {
             let penalised = self.tasks.iter().filter(|(_, task)| matches!(task.place, Place::Waiting { .. }));
             let mut keys: Vec<M::Key> = penalised.map(|(key, _)| key.clone()).collect();
             keys.sort_unstable();
-            keys.into_iter().for_each(|key| self.urge(key));
+            for key in keys {
+                self.urge(key);
+            }
         }
         for key in dirty.urged {
             self.urge(key);

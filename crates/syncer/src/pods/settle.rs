@@ -52,11 +52,8 @@ impl Pair {
         }
         let after = row.print.hash();
         self.put_vpod(row, None, dirty);
-        if let Some(case) = self.pods.cases.get_mut(vuid) {
-            match &call.verb {
-                Verb::Strategic(_, patch) => case.pushed = Some((fingerprint(patch["status"].to_string()), after)),
-                _ => {}
-            }
+        if let (Verb::Strategic(_, patch), Some(case)) = (&call.verb, self.pods.cases.get_mut(vuid)) {
+            case.pushed = Some((fingerprint(patch["status"].to_string()), after));
         }
     }
 
@@ -97,7 +94,7 @@ impl Pair {
         // Names are unique: where somebody else's pod stands, ours does not.
         let existed = vpod.was_copied();
         self.around(vuid, dirty, |pods| {
-            pods.case(vuid).ended = Some(Box::new(Ended { existed, seen: false, last: None }))
+            pods.case(vuid).ended = Some(Box::new(Ended { existed, seen: false, last: None }));
         });
     }
 
