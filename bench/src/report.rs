@@ -15,8 +15,8 @@ use self::table::Table;
 use crate::budget::{judge, mib, partner};
 use crate::figures::{Calls, Figures, Rest, Scene, Spread, Who};
 
-/// Percent of the machine that others may take before its figures are doubtful; a quiet machine's kernel takes some itself.
-const NOISE: f64 = 15.0;
+/// Percent of the machine that others may take before its figures are doubtful; on a quiet machine they take one.
+const NOISE: f64 = 5.0;
 const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/RESULTS.md");
 
 /// Prints tables.
