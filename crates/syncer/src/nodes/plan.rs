@@ -151,7 +151,8 @@ impl Pair {
                 }
             }
             (Ok(answer), Side::Virtual, verb) => self.learn_vnode(name, matches!(verb, Verb::Get), &answer, now, dirty),
-            (Err(Refusal::Gone), Side::Physical, Verb::Get) => {
+            // A node that came back while we asked is in sight: the answer is of its former life.
+            (Err(Refusal::Gone), Side::Physical, Verb::Get) if self.nodes.pnode(name).is_none() => {
                 let case = self.nodes.cases.entry(name.clone()).or_default();
                 let first = case.gone.map_or(now.steady, |(first, _)| first);
                 case.gone = Some((first, now.steady));

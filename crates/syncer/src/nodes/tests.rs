@@ -188,6 +188,24 @@ fn law_01_a_vanished_node_is_looked_for_twice_a_minute_apart_and_removed_when_it
 }
 
 #[test]
+fn law_01_an_absence_that_ended_before_its_proof_arrived_is_no_proof_of_the_next_one() {
+    let mut scene = Scene::new();
+    let lose = |scene: &mut Scene| {
+        let row = scene.pair.nodes.pnode(&name("n1")).unwrap().clone();
+        scene.see(Seen::PNode(tapestry_cluster::feed::Change::Gone { row, proven: false }));
+    };
+    scene.see_vnode(vnode(&scene));
+    lose(&mut scene);
+    let look = scene.call(&key());
+    scene.see_pnode(pnode("n1"));
+    scene.settle(&key(), &look, Err(Refusal::Gone));
+    scene.now.steady += std::time::Duration::from_secs(61);
+    lose(&mut scene);
+    scene.refuse(&key(), Refusal::Gone);
+    assert!(matches!(scene.plan(&key()), Plan::Wait(_)), "one proof is not two");
+}
+
+#[test]
 fn a_condition_that_the_physical_node_lost_goes_from_the_virtual_one_too() {
     let mut scene = Scene::new();
     let mut pressed = pnode("n1");
