@@ -229,6 +229,11 @@ impl<R: Row + Clone> Watch<R> {
                     Ok(row) => row,
                     Err(error) => {
                         self.report_bad(object, &error);
+                        if matches!(event, Event::Deleted) {
+                            // Somebody went, and only a list can say who.
+                            self.at = None;
+                            return Err(End::Closed);
+                        }
                         None
                     }
                 };

@@ -91,8 +91,15 @@ impl Pair {
             tracing::warn!(pod = %call.target.name, "the physical pod does not point back to its virtual pod any more");
             return self.learn_nothing(vuid, now, dirty);
         }
-        // Names are unique: where somebody else's pod stands, ours does not.
+        // Names are unique: where somebody else's pod stands, ours does not. Only, the one we recorded runs on without its pod.
         let existed = vpod.was_copied();
+        if vpod.recorded() == Some(&row.uid) {
+            let message = format!(
+                "the physical pod {} carries none of our labels and annotations any more: it is left running, delete it by hand",
+                call.target.name
+            );
+            self.notes.add(Note::about_vpod(vpod, "PhysicalPodLeft", &message, now), dirty);
+        }
         self.around(vuid, dirty, |pods| {
             pods.case(vuid).ended = Some(Box::new(Ended { existed, seen: false, last: None }));
         });

@@ -448,3 +448,19 @@ fn a_grace_period_of_centuries_is_a_grace_period() {
     scene.see_vpod(&going);
     assert_eq!(scene.call(&key("web")).why, "VirtualPodDeleted");
 }
+
+#[test]
+fn a_copy_stripped_of_everything_is_left_running_when_its_pod_goes_and_an_event_says_so() {
+    let mut scene = Scene::new();
+    let (up, ppod) = running(&mut scene);
+    let mut fresh = Scene::new();
+    fresh.see_vpod(&deleted(up, 30));
+    let look = fresh.call(&key("web"));
+    let mut stripped = ppod;
+    (stripped["metadata"]["labels"], stripped["metadata"]["annotations"]) = (json!({}), json!({}));
+    let object = fresh.stamp(stripped);
+    fresh.settle(&key("web"), &look, Ok(Answer { object }));
+    let event = fresh.call(&Key::Note(1));
+    assert_eq!(event.body().unwrap()["reason"], "PhysicalPodLeft");
+    assert_eq!(fresh.call(&key("web")).why, "Release");
+}
