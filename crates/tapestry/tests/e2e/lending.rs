@@ -86,8 +86,10 @@ async fn the_policy_of_the_highest_priority_holds_and_the_next_follows_it() -> R
             let vnode = lends(loom, loom.node(), ["3", "256Gi", "110"]).await?;
             assert_eq!(annotation(&vnode, keys::POLICIES_APPLIED), "ranks-high");
             loom.virtual_side.delete(POLICY, "ranks-high").await?;
-            let vnode = lends(loom, loom.node(), ["1", "256Gi", "110"]).await?;
-            assert_eq!(annotation(&vnode, keys::POLICIES_APPLIED), "ranks");
+            lends(loom, loom.node(), ["1", "256Gi", "110"]).await?;
+            // The status is written first, its name right after.
+            let named = |vnode: &Value| annotation(vnode, keys::POLICIES_APPLIED) == "ranks";
+            loom.vnode_when(loom.node(), "names its policy", named).await?;
             loom.virtual_side.patch(POLICY, "ranks", &json!({ "spec": { "resourceLimits": [] } })).await?;
             lends(loom, loom.node(), ["32", "256Gi", "110"]).await?;
             Ok(())
