@@ -31,6 +31,8 @@ pub struct Frame<'a> {
     pub priority_class: Option<&'a str>,
     /// The account without any rights that all copies run as.
     pub service_account: &'a str,
+    /// Resources of which every container must say how much it wants, because a quota counts them; zero where it does not.
+    pub explicit_requests: &'a [&'a str],
     /// Our labels; they win over the virtual pod's.
     pub labels: Vec<(&'a str, String)>,
     /// Our annotations, besides those in [`keys`], which are written from the virtual pod itself.

@@ -9,9 +9,17 @@ use serde::{Deserialize, Deserializer};
 /// A string that borrows from the JSON text when it holds no escapes.
 ///
 /// A type of its own because serde borrows a bare `Cow` field but not a `Cow` inside an `Option` or `Vec`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(transparent)]
 pub struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl Text<'_> {
+    /// The same text, free of the JSON it was read from.
+    #[must_use]
+    pub fn into_owned(self) -> Text<'static> {
+        Text(Cow::Owned(self.0.into_owned()))
+    }
+}
 
 impl Deref for Text<'_> {
     type Target = str;

@@ -5,4 +5,6 @@ func main() {
 	quantities()
 	requests()
 	selectors()
+	securities()
+	placements()
 }

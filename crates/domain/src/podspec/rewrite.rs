@@ -36,6 +36,7 @@ pub(super) fn spec(spec: &mut Map<String, Value>, vpod_name: &str, injected: &[&
     place(spec, frame);
     account(spec, injected, frame);
     hostname(spec, vpod_name);
+    explicit_requests(spec, frame.explicit_requests);
     downward::rewrite(spec);
 }
 
@@ -85,4 +86,27 @@ fn hostname(spec: &mut Map<String, Value>, vpod_name: &str) {
     {
         spec.insert("hostname".into(), name.into());
     }
+}
+
+/// A quota on CPU or memory refuses a pod with a container that does not speak of it. Zero changes neither its QoS class
+/// nor what it is granted. A limit alone is enough: the API server makes it the request.
+fn explicit_requests(spec: &mut Map<String, Value>, resources: &[&str]) {
+    // With figures for the whole pod a quota asks nothing of its containers, and their zeros would become the pod's sum.
+    if figures(spec.get("resources")).any(|figures| !figures.is_empty()) {
+        return;
+    }
+    for list in ["containers", "initContainers"] {
+        for container in downward::items(spec.get_mut(list)) {
+            for resource in resources {
+                if !figures(container.get("resources")).any(|figures| figures.contains_key(*resource)) {
+                    container["resources"]["requests"][*resource] = "0".into();
+                }
+            }
+        }
+    }
+}
+
+/// Requests and limits of a container or pod.
+fn figures(resources: Option<&Value>) -> impl Iterator<Item = &Map<String, Value>> {
+    ["requests", "limits"].into_iter().filter_map(move |list| resources?.get(list)?.as_object())
 }

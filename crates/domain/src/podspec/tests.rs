@@ -11,6 +11,7 @@ fn frame() -> Frame<'static> {
         direct_scheduling: false,
         priority_class: Some("tapestry-default"),
         service_account: "tapestry-pod",
+        explicit_requests: &[],
         labels: vec![("tapestry.io/managed-by", "tapestry".into()), ("tapestry.io/origin", "0123".into())],
         annotations: vec![("tapestry.io/origin", "vc/cb".into())],
     }
@@ -220,4 +221,27 @@ fn a_refusal_is_a_sentence_with_a_reason() {
         "the pod needs Secret `pull`, which Tapestry does not carry to the physical cluster; remove it from the pod"
     );
     assert_eq!(refused.reason(), "DependentUnsupported");
+}
+
+#[test]
+fn where_a_quota_counts_a_container_that_says_nothing_asks_for_zero() {
+    let framed = |spec: &Value| {
+        let frame = Frame { explicit_requests: &["cpu", "memory"], ..frame() };
+        render_copy(&vpod("web", spec), &frame).unwrap()["spec"].clone()
+    };
+    let silent = json!({ "name": "silent" });
+    let asks = json!({ "name": "asks", "resources": { "requests": { "cpu": "1" }, "limits": { "memory": "1Gi" } } });
+    let bare = json!({ "name": "bare", "resources": null });
+    let spec = framed(&json!({ "containers": [silent, asks, bare], "initContainers": [silent] }));
+    let zero = json!({ "requests": { "cpu": "0", "memory": "0" } });
+    for container in [&spec["containers"][0], &spec["containers"][2], &spec["initContainers"][0]] {
+        assert_eq!(container["resources"], zero);
+    }
+    assert_eq!(spec["containers"][1], asks, "what it asks for, and a limit that becomes its request, stay");
+
+    let whole = framed(&json!({ "resources": { "limits": { "cpu": "2" } }, "containers": [silent] }));
+    assert_eq!(whole["containers"], json!([silent]), "figures for the whole pod stand alone");
+    let empty = framed(&json!({ "resources": { "limits": {} }, "containers": [silent] }));
+    assert_eq!(empty["containers"][0]["resources"], zero);
+    assert_eq!(copy_of(&json!({ "containers": [silent] }))["spec"]["containers"], json!([silent]));
 }
