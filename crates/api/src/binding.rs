@@ -211,12 +211,13 @@ pub enum Partition {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Guard {
-    /// Keep a ResourceQuota in the mount namespace at what is leased. Default: false.
+    /// Keep a ResourceQuota `tapestry-leased` in the mount namespace at what is leased. Default: false.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub quota: bool,
 
-    /// Keep a NetworkPolicy in the mount namespace that isolates its pods from the rest of the physical cluster.
-    /// Default: false.
+    /// Keep a NetworkPolicy `tapestry-isolation` in the mount namespace that isolates the pods from here from the rest of
+    /// the physical cluster: they are reached only from the mount namespace, and reach only it, DNS, and addresses outside
+    /// the private ranges. Default: false.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub network_policy: bool,
 }

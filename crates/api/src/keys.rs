@@ -45,6 +45,9 @@ keys! {
     PHYSICAL_NODE_UID = "tapestry.io/physical-node-uid";
     /// Annotation: names of the policies whose rules are in force, comma-separated. Syncer, on virtual nodes.
     POLICIES_APPLIED = "tapestry.io/policies-applied";
+    /// Annotation: JSON of what becomes of pods when capacity is wanted back, so that it is known after the policy is gone.
+    /// Syncer, on virtual nodes.
+    RECLAIM_RULES = "tapestry.io/reclaim-rules";
     /// Annotation: JSON of the labels, annotations and taints that we set, so that a user's own survive and ours stay
     /// ours. Syncer, on virtual nodes.
     EXPECTED_METADATA = "tapestry.io/expected-metadata";
@@ -121,6 +124,9 @@ pub const TRUE: &str = "true";
 /// Node condition: whether the physical API server answers. Syncer, on virtual nodes; unprefixed, as node conditions are.
 pub const CONDITION_PHYSICAL_CLUSTER_REACHABLE: &str = "PhysicalClusterReachable";
 
+/// Node condition: whether the node is lent at the moment, and if not, why. Syncer, on virtual nodes.
+pub const CONDITION_LENDING: &str = "Lending";
+
 /// Tapestry's own namespace in the virtual cluster.
 pub const NAMESPACE: &str = "tapestry-system";
 /// `ConfigMap` in [`NAMESPACE`] that remembers bindings released by force, to clean up if their cluster returns.
@@ -129,6 +135,10 @@ pub const TOMBSTONES: &str = "tapestry-tombstones";
 pub const POD_SERVICE_ACCOUNT: &str = "tapestry-pod";
 /// Physical `PriorityClass` of all physical pods unless the binding names another; created when missing.
 pub const PRIORITY_CLASS: &str = "tapestry-default";
+/// `ResourceQuota` in the mount namespace, with `guard.quota`.
+pub const QUOTA: &str = "tapestry-leased";
+/// `NetworkPolicy` in the mount namespace, with `guard.networkPolicy`.
+pub const NETWORK_POLICY: &str = "tapestry-isolation";
 /// Virtual namespaces whose pods are not mirrored, unless the binding gives its own list.
 pub const EXCLUDED_NAMESPACES: &[&str] = &["kube-system", "kube-public", "kube-node-lease", "default", NAMESPACE];
 /// Key in the `Secret` of a binding that holds the kubeconfig.

@@ -20,7 +20,7 @@ mod selector;
 
 pub use binding::{Binding, ClusterBinding};
 pub use invalid::Invalid;
-pub use policy::{Policy, ResourceLeasingPolicy};
+pub use policy::{Cluster, Policy, ResourceLeasingPolicy, ResourceLeasingPolicyStatus};
 
 /// The API group of both kinds.
 pub const GROUP: &str = "cloud.tencent.com";

@@ -76,12 +76,14 @@ pub struct ResourceLeasingPolicySpec {
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub time_windows: Vec<TimeWindow>,
 
-    /// IANA time zone of windows without their own, and of exceptDates, such as `Asia/Shanghai`. Default: `UTC`.
+    /// IANA time zone of windows without their own, and of exceptDates without windows, such as `Asia/Shanghai`.
+    /// Default: `UTC`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), regex(pattern = schema::TIME_ZONE), extend("default" = TIME_ZONE))]
     pub time_zone: Option<String>,
 
-    /// Days without lending, as `YYYY-MM-DD`: a window that would start on such a day does not open. Default: none.
+    /// Days without lending, as `YYYY-MM-DD`: a window that would start on such a day of its time zone does not open;
+    /// without windows nothing is lent from midnight to midnight. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::dates")]
     pub except_dates: Vec<String>,
@@ -186,9 +188,24 @@ pub struct ResourceLeasingPolicyStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<i64>,
 
+    /// On how many nodes of each cluster the policy holds; each syncer writes its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub clusters: Vec<ClusterShare>,
+
     /// The metadata.generation that this status speaks of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+}
+
+/// On how many nodes of one cluster the policy holds.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterShare {
+    /// Name of the ClusterBinding.
+    pub name: String,
+
+    /// On how many of its nodes the policy holds, not counting those where another one does.
+    pub nodes: i64,
 }
 
 /// Pending: not yet looked at, or its binding does not exist. Active: a window is open. Inactive: none is. Failed: the

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 
 use kube::ResourceExt;
 use tapestry_domain::names::{DnsLabel, DnsSubdomain};
+use tapestry_domain::security::Level;
 use tapestry_domain::selector::Selector;
 
-use super::{ClusterBinding, ClusterBindingSpec};
+use super::{ClusterBinding, ClusterBindingSpec, Guard, PodSecurity};
 use crate::invalid::{Invalid, Problems};
 use crate::{keys, selector};
 
@@ -44,8 +45,12 @@ pub struct Binding {
     pub running_daemonset_by_default: bool,
     /// Pods get `spec.nodeName` instead of node affinity.
     pub direct_scheduling: bool,
+    /// What a pod must meet before it may enter the physical cluster.
+    pub pod_security: Level,
     /// The owner of the virtual cluster stopped lending.
     pub suspend: bool,
+    /// Backstops in the physical cluster; all off unless the user wants them.
+    pub guard: Guard,
     /// The clusters this binding was first connected to.
     pub pinned: Pinned,
 }
@@ -116,7 +121,13 @@ impl Binding {
                 disable_default_taint: spec.disable_node_default_taint,
                 running_daemonset_by_default: spec.running_daemonset_by_default,
                 direct_scheduling: spec.direct_scheduling,
+                pod_security: match spec.pod_security {
+                    PodSecurity::Privileged => Level::Privileged,
+                    PodSecurity::Baseline => Level::Baseline,
+                    PodSecurity::Restricted => Level::Restricted,
+                },
                 suspend: spec.suspend,
+                guard: spec.guard.unwrap_or_default(),
                 pinned,
             })
         };

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
+use tapestry_domain::calendar::{Calendar, WindowText};
 use tapestry_domain::capacity::Limit;
 use tapestry_domain::quantity::{Percent, Quantity};
 use tapestry_domain::resources::ResourceName;
 use tapestry_domain::selector::Selector;
 
-use super::{GRACEFUL_RECLAIM_PERIOD_SECONDS, ResourceLeasingPolicy, ResourceLimit};
+use super::{GRACEFUL_RECLAIM_PERIOD_SECONDS, ResourceLeasingPolicy, ResourceLeasingPolicySpec, ResourceLimit};
 use crate::invalid::{Invalid, Problems};
 use crate::selector;
 
@@ -34,8 +35,8 @@ pub struct Policy {
     pub limits: Vec<Limit>,
     /// Of several policies on a node the highest holds.
     pub priority: i32,
-    /// Whether it lends at certain hours only. When and in which zone is not read here.
-    pub has_windows: bool,
+    /// When it lends.
+    pub calendar: Calendar,
     /// Whether pods are removed when capacity is wanted back.
     pub force_reclaim: bool,
     /// How long they may go on before that.
@@ -54,6 +55,16 @@ pub enum Cluster {
 }
 
 impl Cluster {
+    /// Reads `spec.cluster`; `None` when it is empty.
+    #[must_use]
+    pub fn parse(cluster: &str) -> Option<Self> {
+        match cluster {
+            "" => None,
+            "*" => Some(Self::Every),
+            name => Some(Self::Named(name.to_owned())),
+        }
+    }
+
     /// Whether a binding is meant.
     #[must_use]
     pub fn matches(&self, binding_name: &str, cluster_id: &str) -> bool {
@@ -73,11 +84,12 @@ impl Policy {
             problems
                 .add("metadata", "lacks uid or creationTimestamp: a policy is valid only as an API server returns it");
         }
-        let cluster = parse_cluster(&spec.cluster);
+        let cluster = Cluster::parse(&spec.cluster);
         if cluster.is_none() {
             problems.add("spec.cluster", "is empty: name a ClusterBinding or its clusterID, or `*` for every binding");
         }
         let nodes = selector::parse(spec.node_selector.as_ref(), &mut problems);
+        let calendar = parse_calendar(spec, &mut problems);
         let limits = spec.resource_limits.iter().enumerate();
         let limits: Vec<_> = limits.filter_map(|(i, limit)| parse_limit(i, limit, &mut problems)).collect();
         let grace = spec.graceful_reclaim_period_seconds.unwrap_or(GRACEFUL_RECLAIM_PERIOD_SECONDS);
@@ -93,7 +105,7 @@ impl Policy {
                 nodes: nodes?,
                 limits,
                 priority: spec.priority,
-                has_windows: !spec.time_windows.is_empty() || !spec.except_dates.is_empty(),
+                calendar: calendar?,
                 force_reclaim: spec.force_reclaim,
                 grace: Duration::from_secs(grace?),
                 reclaim_before_end: spec.reclaim_before_end,
@@ -109,12 +121,17 @@ impl Policy {
     }
 }
 
-fn parse_cluster(cluster: &str) -> Option<Cluster> {
-    match cluster {
-        "" => None,
-        "*" => Some(Cluster::Every),
-        name => Some(Cluster::Named(name.to_owned())),
-    }
+fn parse_calendar(spec: &ResourceLeasingPolicySpec, problems: &mut Problems) -> Option<Calendar> {
+    let windows = spec.time_windows.iter().map(|window| WindowText {
+        start: &window.start,
+        end: &window.end,
+        days: &window.days,
+        zone: window.time_zone.as_deref(),
+    });
+    let windows: Vec<_> = windows.collect();
+    let read = Calendar::parse(&windows, spec.time_zone.as_deref(), &spec.except_dates);
+    let tell = |(field, change)| problems.add(format!("spec.{field}"), format!("{change}"));
+    read.map_err(|wrong| wrong.into_iter().for_each(tell)).ok()
 }
 
 fn parse_limit(i: usize, limit: &ResourceLimit, problems: &mut Problems) -> Option<Limit> {

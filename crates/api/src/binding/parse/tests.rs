@@ -37,6 +37,7 @@ fn what_is_left_out_has_its_documented_default() {
     assert!(!parsed.excludes("shop"));
     assert!(!parsed.disable_default_taint && !parsed.running_daemonset_by_default);
     assert!(!parsed.direct_scheduling && !parsed.suspend && !parsed.kubeconfig.insecure_skip_tls_verify);
+    assert_eq!(parsed.guard, Guard { quota: false, network_policy: false });
     assert_eq!(parsed.pinned, Pinned::default());
 }
 

@@ -29,7 +29,7 @@ fn what_is_left_out_has_its_documented_default() {
     let parsed = Policy::parse(&policy("a", 7, spec())).unwrap();
     assert_eq!((parsed.name.as_str(), parsed.uid.as_str(), parsed.created.as_second()), ("a", "uid-of-a", 7));
     assert!(parsed.nodes.is_empty(), "no selector selects every node");
-    assert!(parsed.limits.is_empty() && !parsed.has_windows);
+    assert!(parsed.limits.is_empty() && parsed.calendar.is_always());
     assert_eq!((parsed.priority, parsed.grace), (0, Duration::from_secs(30)));
     assert!(!parsed.force_reclaim && !parsed.reclaim_before_end);
 }
@@ -83,13 +83,72 @@ fn every_bad_limit_is_told_at_once() {
     assert_eq!(invalid.reason(), "ValidationFailed");
 }
 
+fn window(start: &str, end: &str) -> TimeWindow {
+    TimeWindow { start: start.into(), end: end.into(), ..Default::default() }
+}
+
 #[test]
 fn a_policy_with_windows_or_exceptions_does_not_lend_always() {
-    let window = TimeWindow { start: "22:00".into(), end: "06:00".into(), ..Default::default() };
-    let windows = ResourceLeasingPolicySpec { time_windows: vec![window], ..spec() };
-    assert!(Policy::parse(&policy("a", 0, windows)).unwrap().has_windows);
+    let windows = ResourceLeasingPolicySpec { time_windows: vec![window("22:00", "06:00")], ..spec() };
+    assert!(!Policy::parse(&policy("a", 0, windows)).unwrap().calendar.is_always());
     let exceptions = ResourceLeasingPolicySpec { except_dates: vec!["2026-12-24".into()], ..spec() };
-    assert!(Policy::parse(&policy("a", 0, exceptions)).unwrap().has_windows);
+    assert!(!Policy::parse(&policy("a", 0, exceptions)).unwrap().calendar.is_always());
+}
+
+#[test]
+fn every_part_of_a_window_reaches_the_calendar() {
+    let berlin =
+        TimeWindow { days: vec!["Mon".into()], time_zone: Some("Europe/Berlin".into()), ..window("22:00", "04:00") };
+    let time_windows = vec![berlin, window("12:00", "13:00"), window("12:30", "14:00")];
+    let written = ResourceLeasingPolicySpec {
+        time_windows,
+        time_zone: Some("Asia/Shanghai".into()),
+        except_dates: vec!["2026-11-04".into()],
+        ..spec()
+    };
+    let calendar = Policy::parse(&policy("a", 0, written)).unwrap().calendar;
+    let at = |text: &str| text.parse::<Timestamp>().unwrap();
+    // Monday the 2nd to Wednesday the 4th; noon in Shanghai is 04:00Z, 22:00 in Berlin is 21:00Z.
+    assert_eq!(
+        calendar.spans(at("2026-11-02T00:00Z"), at("2026-11-05T00:00Z")),
+        [
+            (at("2026-11-02T04:00Z"), at("2026-11-02T06:00Z")),
+            (at("2026-11-02T21:00Z"), at("2026-11-03T03:00Z")),
+            (at("2026-11-03T04:00Z"), at("2026-11-03T06:00Z")),
+        ]
+    );
+}
+
+#[test]
+fn every_bad_time_is_told_at_once() {
+    let odd = TimeWindow {
+        days: vec!["Monday".into(), "Caturday".into()],
+        time_zone: Some("Mars/Base".into()),
+        ..window("24:00", "7:00")
+    };
+    let bad = ResourceLeasingPolicySpec {
+        time_windows: vec![window("22:00", "06:00"), odd, window("25:00", "24:00")],
+        time_zone: Some("CEST".into()),
+        except_dates: vec!["2026-12-24".into(), "2026-02-30".into()],
+        resource_limits: vec![limit("cpu", None, None)],
+        ..spec()
+    };
+    let invalid = Policy::parse(&policy("a", 0, bad)).unwrap_err();
+    let told: Vec<_> = invalid.problems().iter().map(|problem| (problem.field.as_str(), &problem.change)).collect();
+    let expected = [
+        ("spec.timeWindows[1].start", "is `24:00`, which only an end can be: give `00:00`"),
+        ("spec.timeWindows[1].end", "is `7:00`: give HH:MM"),
+        ("spec.timeWindows[1].days[1]", "is `Caturday`, which is no day of the week: give"),
+        ("spec.timeWindows[1].timeZone", "is `Mars/Base`, which is no IANA time zone: give"),
+        ("spec.timeWindows[2].start", "is `25:00`: give HH:MM"),
+        ("spec.timeZone", "is `CEST`, which is no IANA time zone: give"),
+        ("spec.exceptDates[1]", "is `2026-02-30`, which is no date: give"),
+        ("spec.resourceLimits[0]", "limits nothing: give"),
+    ];
+    assert_eq!(told.len(), expected.len(), "{invalid}");
+    for ((field, change), (expected_field, beginning)) in told.into_iter().zip(expected) {
+        assert!(field == expected_field && change.starts_with(beginning), "{field}: {change}");
+    }
 }
 
 #[test]
