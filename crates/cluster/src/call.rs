@@ -61,6 +61,13 @@ pub enum Verb {
         /// Seconds.
         grace: Option<u32>,
     },
+    /// Delete a pod as far as its disruption budget allows; `None` leaves the grace period to the pod.
+    /// The answer is a Status and not the pod. On a pod that does not run, a stale UID without a version is retried by the
+    /// server itself for ten seconds before it says so.
+    Evict {
+        /// Seconds.
+        grace: Option<u32>,
+    },
 }
 
 /// One request as data.
@@ -74,7 +81,7 @@ pub struct Call {
     pub why: &'static str,
 }
 
-/// What the API server said: the object as it is after the call (for a delete, as it was or is).
+/// What the API server said: the object as it is after the call (for a delete, as it was or is; for an eviction, a Status).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// The JSON text of the object.
@@ -121,6 +128,20 @@ impl Target {
         self.rv = Some(rv);
         self
     }
+
+    fn delete_options(&self, grace: Option<u32>) -> Value {
+        let mut options = json!({"kind": "DeleteOptions", "apiVersion": "v1"});
+        if let Some(grace) = grace {
+            options["gracePeriodSeconds"] = json!(grace);
+        }
+        if let Some(uid) = &self.uid {
+            options["preconditions"]["uid"] = json!(uid.as_str());
+        }
+        if let Some(rv) = self.rv {
+            options["preconditions"]["resourceVersion"] = json!(rv.to_string());
+        }
+        options
+    }
 }
 
 impl Verb {
@@ -129,7 +150,8 @@ impl Verb {
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Get => "get",
-            Self::Create(_) => "create",
+            // An eviction is created under the pod it is for.
+            Self::Create(_) | Self::Evict { .. } => "create",
             Self::Merge(..) | Self::Strategic(..) | Self::Apply(..) => "patch",
             Self::Delete { .. } => "delete",
         }
@@ -148,7 +170,7 @@ impl Call {
     pub fn sub(&self) -> Sub {
         match self.verb {
             Verb::Merge(sub, _) | Verb::Strategic(sub, _) | Verb::Apply(sub, _) => sub,
-            Verb::Get | Verb::Create(_) | Verb::Delete { .. } => Sub::Main,
+            Verb::Get | Verb::Create(_) | Verb::Delete { .. } | Verb::Evict { .. } => Sub::Main,
         }
     }
 
@@ -168,18 +190,18 @@ impl Call {
                 }
                 Some(Cow::Owned(body))
             }
-            Verb::Delete { grace } => {
-                let mut body = json!({"kind": "DeleteOptions", "apiVersion": "v1"});
-                if let Some(grace) = grace {
-                    body["gracePeriodSeconds"] = json!(grace);
+            Verb::Delete { grace } => Some(Cow::Owned(self.target.delete_options(*grace))),
+            Verb::Evict { grace } => {
+                let mut metadata = json!({"name": self.target.name.as_str()});
+                if let Some(namespace) = &self.target.namespace {
+                    metadata["namespace"] = json!(namespace.as_str());
                 }
-                if let Some(uid) = &self.target.uid {
-                    body["preconditions"]["uid"] = json!(uid.as_str());
-                }
-                if let Some(rv) = self.target.rv {
-                    body["preconditions"]["resourceVersion"] = json!(rv.to_string());
-                }
-                Some(Cow::Owned(body))
+                Some(Cow::Owned(json!({
+                    "kind": "Eviction",
+                    "apiVersion": "policy/v1",
+                    "metadata": metadata,
+                    "deleteOptions": self.target.delete_options(*grace),
+                })))
             }
         }
     }
@@ -192,7 +214,8 @@ impl fmt::Display for Call {
         if let Some(namespace) = namespace {
             write!(f, "{namespace}/")?;
         }
-        write!(f, "{name} ({})", self.why)
+        let part = if matches!(self.verb, Verb::Evict { .. }) { "/eviction" } else { "" };
+        write!(f, "{name}{part} ({})", self.why)
     }
 }
 
@@ -216,8 +239,23 @@ mod tests {
             let body = Call { target: target.clone(), verb, why: "Test" }.body().unwrap().into_owned();
             assert_eq!(body["metadata"], json!({"annotations": {"k": "v"}, "uid": "u-1", "resourceVersion": "7"}));
         }
-        let delete = Call { target, verb: Verb::Delete { grace: Some(0) }, why: "Test" }.body().unwrap().into_owned();
+        let body = |verb| Call { target: target.clone(), verb, why: "Test" }.body().unwrap().into_owned();
+        let delete = body(Verb::Delete { grace: Some(0) });
         assert_eq!(delete["preconditions"], json!({"uid": "u-1", "resourceVersion": "7"}));
         assert_eq!(delete["gracePeriodSeconds"], json!(0));
+        let evict = body(Verb::Evict { grace: Some(0) });
+        assert_eq!(evict["deleteOptions"], delete);
+        assert_eq!(evict["metadata"], json!({"name": "b", "namespace": "a"}));
+    }
+
+    #[test]
+    fn an_eviction_is_told_from_a_creation_and_leaves_the_grace_to_the_pod_unless_told() {
+        let target =
+            Target::namespaced(Side::Physical, &kind::POD, Name::parse("a").unwrap(), Name::parse("b").unwrap());
+        let call = Call { target, verb: Verb::Evict { grace: None }, why: "Shrink" };
+        assert_eq!(call.to_string(), "create physical pods/a/b/eviction (Shrink)");
+        let options = json!({"kind": "DeleteOptions", "apiVersion": "v1"});
+        assert_eq!(call.body().unwrap()["deleteOptions"], options);
+        assert!(!call.is_read());
     }
 }

@@ -66,8 +66,11 @@ impl Metrics {
     fn count(&self, call: &Call, done: &Result<Answer, Refusal>, took: Duration) {
         let side = call.target.side.as_str();
         let outcome = done.as_ref().map_or_else(Refusal::reason, |_| "Ok");
-        let labels =
-            Labels { side, verb: call.verb.as_str(), resource: call.target.kind.plural, why: call.why, outcome };
+        let resource = match call.verb {
+            Verb::Evict { .. } => "pods/eviction",
+            _ => call.target.kind.plural,
+        };
+        let labels = Labels { side, verb: call.verb.as_str(), resource, why: call.why, outcome };
         self.calls.get_or_create(&labels).inc();
         self.seconds.get_or_create(&SideLabel { side }).observe(took.as_secs_f64());
     }
@@ -154,6 +157,8 @@ fn render_request(call: &Call) -> Result<Request<Body>, http::Error> {
     let mut path = call.target.kind.path(namespace, name);
     if call.sub() == Sub::Status {
         path.push_str("/status");
+    } else if matches!(call.verb, Verb::Evict { .. }) {
+        path.push_str("/eviction");
     }
     let (method, query, content) = match &call.verb {
         Verb::Get => ("GET", "", ""),
@@ -162,6 +167,7 @@ fn render_request(call: &Call) -> Result<Request<Body>, http::Error> {
         Verb::Strategic(..) => ("PATCH", "fieldManager=", "application/strategic-merge-patch+json"),
         Verb::Apply(..) => ("PATCH", "force=true&fieldManager=", "application/apply-patch+yaml"),
         Verb::Delete { .. } => ("DELETE", "", "application/json"),
+        Verb::Evict { .. } => ("POST", "", "application/json"),
     };
     if !query.is_empty() {
         path = format!("{path}?{query}{FIELD_MANAGER}");
@@ -194,6 +200,8 @@ mod tests {
         assert_eq!(seen(Verb::Get).0, format!("GET {pod}"));
         assert_eq!(seen(Verb::Create(json!({}))).0, "POST /api/v1/namespaces/a/pods?fieldManager=tapestry");
         assert_eq!(seen(Verb::Delete { grace: None }).0, format!("DELETE {pod}"));
+        let evict = (format!("POST {pod}/eviction"), "application/json".to_owned());
+        assert_eq!(seen(Verb::Evict { grace: None }), evict);
         assert_eq!(
             seen(Verb::Strategic(Sub::Status, json!({}))),
             (format!("PATCH {pod}/status?fieldManager=tapestry"), "application/strategic-merge-patch+json".to_owned())

@@ -34,6 +34,16 @@ pub static NAMESPACE: Kind = core("namespaces", "Namespace", false);
 pub static SERVICE_ACCOUNT: Kind = core("serviceaccounts", "ServiceAccount", true);
 /// core/v1 Secret.
 pub static SECRET: Kind = core("secrets", "Secret", true);
+/// core/v1 `ResourceQuota`.
+pub static RESOURCE_QUOTA: Kind = core("resourcequotas", "ResourceQuota", true);
+/// networking.k8s.io/v1 `NetworkPolicy`.
+pub static NETWORK_POLICY: Kind = Kind {
+    group: "networking.k8s.io",
+    version: "v1",
+    plural: "networkpolicies",
+    kind: "NetworkPolicy",
+    namespaced: true,
+};
 /// scheduling.k8s.io/v1 `PriorityClass`.
 pub static PRIORITY_CLASS: Kind = Kind {
     group: "scheduling.k8s.io",
@@ -45,6 +55,9 @@ pub static PRIORITY_CLASS: Kind = Kind {
 /// coordination.k8s.io/v1 Lease.
 pub static LEASE: Kind =
     Kind { group: "coordination.k8s.io", version: "v1", plural: "leases", kind: "Lease", namespaced: true };
+/// storage.k8s.io/v1 `CSINode`.
+pub static CSI_NODE: Kind =
+    Kind { group: "storage.k8s.io", version: "v1", plural: "csinodes", kind: "CSINode", namespaced: false };
 /// Our `ClusterBinding`.
 pub static CLUSTER_BINDING: Kind = Kind {
     group: "cloud.tencent.com",

@@ -10,6 +10,7 @@ pub mod kind;
 pub mod object;
 pub mod probe;
 pub mod refusal;
+mod served;
 pub mod watch;
 
 pub use call::{Answer, Call, Side, Sub, Target, Verb};

@@ -63,6 +63,12 @@ impl Rv {
     pub fn new(number: u64) -> Self {
         Self(number)
     }
+
+    /// The version before this one.
+    #[must_use]
+    pub fn before(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
 }
 
 impl<'de> Deserialize<'de> for Name {

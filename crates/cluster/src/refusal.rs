@@ -16,8 +16,11 @@ pub enum Refusal {
     Replaced,
     /// Create: the name is taken.
     Exists,
-    /// Not carried out; the cluster asks to come back after this time.
+    /// Not carried out; the cluster asks to come back after this time, with whatever it is.
     Later(Duration),
+    /// Not carried out, because of this one object: a disruption budget (or its namespace's end) holds the pod for now. Worth another
+    /// try after this time; says nothing of the cluster.
+    Held(Duration, Box<Status>),
     /// The request itself is wrong: the same again will be refused again.
     Invalid(Box<Status>),
     /// We may not do this.
@@ -65,10 +68,16 @@ pub struct Cause {
     pub reason: String,
     /// Path of the field.
     pub field: String,
+    /// For people.
+    pub message: String,
 }
 
 /// How long to stay away when the cluster does not say.
 const LATER: Duration = Duration::from_secs(1);
+/// The same of one pod: budgets change when other pods become ready, which takes seconds.
+const HELD: Duration = Duration::from_secs(2);
+/// The causes that make it one pod's matter.
+const HOLDS: [&str; 2] = ["DisruptionBudget", "NamespaceTerminating"];
 
 impl Refusal {
     /// `PascalCase`, for events and metric labels.
@@ -79,6 +88,7 @@ impl Refusal {
             Self::Replaced => "Replaced",
             Self::Exists => "Exists",
             Self::Later(_) => "Later",
+            Self::Held(..) => "Held",
             Self::Invalid(_) => "Invalid",
             Self::Denied(_) => "Denied",
             Self::Unknown(_) => "Unknown",
@@ -93,6 +103,8 @@ impl Refusal {
             Self::Replaced => "the object has changed",
             Self::Exists => "the name is taken",
             Self::Later(_) => "the cluster is busy",
+            // Which budget, and what it wants, is said by the cause; the status itself is the same for all.
+            Self::Held(_, status) => holds(status).map_or(&status.message, |cause| &cause.message),
             Self::Invalid(status) | Self::Denied(status) => &status.message,
             Self::Unknown(why) => why,
         }
@@ -111,7 +123,15 @@ impl Refusal {
             };
         };
         let about_uid = status.details.causes.iter().any(|cause| cause.field == "metadata.uid");
+        let evicts = matches!(call.verb, Verb::Evict { .. });
         match code {
+            // To admission an eviction is a creation, and 403 in a namespace that goes, which will take the pod with it.
+            403 | 429 if evicts && holds(&status).is_some() => {
+                let asked = retry_after.or(status.details.retry_after).filter(|seconds| *seconds > 0);
+                Self::Held(asked.map_or(HELD, |seconds| wait(Some(seconds))), Box::new(status))
+            }
+            // Two budgets for one pod: somebody has to mend them. An error of the server's own has a reason.
+            500 if evicts && status.reason.is_empty() => Self::Invalid(Box::new(status)),
             404 if names_target(call, &status) => Self::Gone,
             // Something else does not exist (the namespace of a create): our request cannot work as it is.
             404 if matches!(call.verb, Verb::Create(_)) => Self::Invalid(Box::new(status)),
@@ -124,6 +144,11 @@ impl Refusal {
             _ => Self::Unknown(status.message),
         }
     }
+}
+
+/// What holds one pod.
+fn holds(status: &Status) -> Option<&Cause> {
+    status.details.causes.iter().find(|cause| HOLDS.contains(&&*cause.reason))
 }
 
 /// Whether a 404 speaks of the object that was asked for.
@@ -150,6 +175,10 @@ mod tests {
             verb: Verb::Get,
             why: "Test",
         }
+    }
+
+    fn evict() -> Call {
+        Call { verb: Verb::Evict { grace: None }, ..get() }
     }
 
     fn status(code: u16, reason: &str, details: &str) -> String {
@@ -185,5 +214,52 @@ mod tests {
         assert_eq!(Refusal::classify(&get(), 429, busy.as_bytes(), Some(3)), Refusal::Later(Duration::from_secs(3)));
         assert_eq!(Refusal::classify(&get(), 429, busy.as_bytes(), Some(9999)), Refusal::Later(Duration::from_mins(1)));
         assert_eq!(Refusal::classify(&get(), 429, b"slow down", None), Refusal::Later(LATER));
+    }
+
+    #[test]
+    fn a_disruption_budget_holds_one_pod_and_says_nothing_of_the_cluster() {
+        let causes =
+            r#"{"causes":[{"reason":"DisruptionBudget","message":"web needs 2 healthy pods and has 2 currently"}]}"#;
+        let held = |body: &str, retry_after| match Refusal::classify(&evict(), 429, body.as_bytes(), retry_after) {
+            Refusal::Held(wait, status) => (wait.as_secs(), Refusal::Held(wait, status).message().to_owned()),
+            other => panic!("{other:?}"),
+        };
+        let budget = status(429, "TooManyRequests", causes);
+        let why = "web needs 2 healthy pods and has 2 currently";
+        assert_eq!(held(&budget, None), (2, why.to_owned()));
+        assert_eq!(held(&budget, Some(0)), (2, why.to_owned()));
+        assert_eq!(held(&budget, Some(3)), (3, why.to_owned()));
+        // Overload is the cluster's matter, also when it meets an eviction.
+        let busy = status(429, "TooManyRequests", "{}");
+        assert_eq!(Refusal::classify(&evict(), 429, busy.as_bytes(), Some(3)), Refusal::Later(Duration::from_secs(3)));
+        assert_eq!(Refusal::classify(&evict(), 429, b"slow down", Some(3)), Refusal::Later(Duration::from_secs(3)));
+    }
+
+    #[test]
+    fn an_eviction_from_a_namespace_that_goes_is_held_and_without_the_right_it_is_denied() {
+        let going = status(403, "Forbidden", r#"{"causes":[{"reason":"NamespaceTerminating"}]}"#);
+        assert!(matches!(Refusal::classify(&evict(), 403, going.as_bytes(), None), Refusal::Held(..)));
+        assert!(matches!(Refusal::classify(&get(), 403, going.as_bytes(), None), Refusal::Denied(_)));
+        let forbidden = status(403, "Forbidden", r#"{"name":"web","kind":"pods"}"#);
+        assert!(matches!(Refusal::classify(&evict(), 403, forbidden.as_bytes(), None), Refusal::Denied(_)));
+    }
+
+    #[test]
+    fn an_eviction_that_two_budgets_forbid_is_invalid_and_the_servers_own_trouble_is_not() {
+        let two = r#"{"kind":"Status","metadata":{},"status":"Failure","message":"more than one","code":500}"#;
+        let refusal = Refusal::classify(&evict(), 500, two.as_bytes(), None);
+        assert!(matches!(refusal, Refusal::Invalid(_)), "{refusal:?}");
+        assert_eq!(refusal.message(), "more than one");
+        let broken = status(500, "InternalError", "{}");
+        assert!(matches!(Refusal::classify(&evict(), 500, broken.as_bytes(), None), Refusal::Unknown(_)));
+        assert!(matches!(Refusal::classify(&get(), 500, two.as_bytes(), None), Refusal::Unknown(_)));
+    }
+
+    #[test]
+    fn an_eviction_of_another_pod_or_of_none_is_what_a_deletion_would_be() {
+        let conflict = status(409, "Conflict", r#"{"name":"web","kind":"Pod"}"#);
+        assert_eq!(Refusal::classify(&evict(), 409, conflict.as_bytes(), None), Refusal::Replaced);
+        let missing = status(404, "NotFound", r#"{"name":"web","kind":"pods"}"#);
+        assert_eq!(Refusal::classify(&evict(), 404, missing.as_bytes(), None), Refusal::Gone);
     }
 }

@@ -1,5 +1,6 @@
 //! List and watch of one resource, for ever: starts consistent, resumes where it was, starts over when it must.
-//! Decodes each object by itself, so that a bad one is reported and the rest go on; infers no deletion.
+//! Decodes each object by itself, so that a bad one is reported and the rest go on; infers no deletion. What is not served
+//! has a complete list too, which is empty.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,14 +12,18 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use kube::client::Body;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
 use crate::connect::Cluster;
 use crate::feed::{Change, Epoch, Feed, Row};
 use crate::frames::{Event, Lines, split};
 use crate::refusal::Status;
+use crate::served::prove_unserved;
 use crate::{Kind, Rv};
+
+mod answer;
+
+use answer::{Page, Version};
 
 /// What to watch.
 #[derive(Debug, Clone)]
@@ -29,6 +34,9 @@ pub struct Query {
     pub labels: String,
     /// Field selector, or empty.
     pub fields: String,
+    /// A server that provably does not serve the kind has none of its objects: their list is complete and empty.
+    /// Otherwise that is a failure like any other.
+    pub optional: bool,
 }
 
 /// From the JSON text of an object to what we keep of it; `None` for objects that are not ours to know.
@@ -47,6 +55,8 @@ const HEAD: Duration = Duration::from_mins(1);
 /// Shorter watches count as failures, so that a server that closes at once is not hammered.
 const SHORT: Duration = Duration::from_secs(1);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
+/// How often we look whether a kind is served by now.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// After so many failures in a row to resume, the version itself is suspect (a restored etcd refuses versions of its future).
 const RESUMES: u32 = 4;
 
@@ -58,8 +68,18 @@ pub async fn watch<R: Row + Clone>(
     feed: Arc<Feed<R>>,
     cancel: CancellationToken,
 ) {
-    let mut watch =
-        Watch { cluster, query, decode, feed, epoch: Epoch(0), at: None, streams: true, failures: 0, refused: 0 };
+    let mut watch = Watch {
+        cluster,
+        query,
+        decode,
+        feed,
+        epoch: Epoch(0),
+        at: None,
+        streams: true,
+        failures: 0,
+        refused: 0,
+        unserved: false,
+    };
     cancel.run_until_cancelled(watch.run()).await;
 }
 
@@ -76,6 +96,8 @@ struct Watch<R> {
     failures: u32,
     /// How often in a row the server itself refused to resume.
     refused: u32,
+    /// All readers have been told that there is nothing because the kind is not served.
+    unserved: bool,
 }
 
 /// Why a request ended before its time.
@@ -86,45 +108,12 @@ enum End {
     Expired,
     /// The server does not know streaming lists.
     NoStreaming,
+    /// The server does not serve the kind, and need not.
+    Unserved,
     /// The server did not answer, or the way to it broke.
     Broken(String),
     /// The server answered with something else.
     Failed(String),
-}
-
-#[derive(Deserialize)]
-struct Versioned {
-    metadata: Version,
-}
-
-#[derive(Deserialize)]
-struct Version {
-    #[serde(rename = "resourceVersion")]
-    rv: Rv,
-    #[serde(default)]
-    annotations: Option<Annotations>,
-}
-
-#[derive(Deserialize)]
-struct Annotations {
-    #[serde(rename = "k8s.io/initial-events-end", default)]
-    initial_end: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Page<'a> {
-    #[serde(borrow)]
-    metadata: PageMeta<'a>,
-    #[serde(borrow)]
-    items: Vec<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-struct PageMeta<'a> {
-    #[serde(rename = "resourceVersion")]
-    rv: Rv,
-    #[serde(rename = "continue", default, borrow)]
-    more: Option<std::borrow::Cow<'a, str>>,
 }
 
 impl<R: Row + Clone> Watch<R> {
@@ -164,6 +153,7 @@ impl<R: Row + Clone> Watch<R> {
                     );
                     self.streams = false;
                 }
+                End::Unserved => self.rest_unserved().await,
                 End::Failed(error) => {
                     tracing::info!(cluster = self.cluster.name(), kind, error, "watch failed");
                     self.failures += 1;
@@ -240,7 +230,7 @@ impl<R: Row + Clone> Watch<R> {
                 // While the initial list streams in there is no version to resume from.
                 if self.at.is_some() {
                     self.at =
-                        row.as_ref().map(Row::rv).or_else(|| version(object).map(|version| version.rv)).or(self.at);
+                        row.as_ref().map(Row::rv).or_else(|| Version::of(object).map(|version| version.rv)).or(self.at);
                 }
                 let Some(row) = row else { return Ok(()) };
                 self.feed.send(match event {
@@ -250,15 +240,15 @@ impl<R: Row + Clone> Watch<R> {
                 });
             }
             Event::Bookmark => {
-                let Some(Version { rv, annotations }) = version(object) else {
+                let Some(version) = Version::of(object) else {
                     return Err(End::Failed("a bookmark without a version".to_owned()));
                 };
-                let complete = annotations.is_some_and(|a| a.initial_end.as_deref() == Some("true"));
+                let complete = version.ends_list();
                 if self.at.is_none() && complete {
                     self.feed.send(Change::Listed(self.epoch));
                 }
                 if self.at.is_some() || complete {
-                    self.at = Some(rv);
+                    self.at = Some(version.rv);
                     (self.failures, self.refused) = (0, 0);
                 }
             }
@@ -270,7 +260,29 @@ impl<R: Row + Clone> Watch<R> {
     /// A complete start begins; who subscribed before it is served by it.
     fn begin(&mut self) {
         self.epoch.0 += 1;
-        let _ = self.feed.restart.notified().now_or_never();
+        if self.feed.restart.notified().now_or_never().is_some() {
+            self.unserved = false;
+        }
+    }
+
+    /// Says so to whoever does not know, and rests until the next look.
+    async fn rest_unserved(&mut self) {
+        (self.at, self.failures, self.refused) = (None, 0, 0);
+        if !self.unserved {
+            self.begin();
+            tracing::info!(
+                cluster = self.cluster.name(),
+                kind = self.query.kind.plural,
+                "not served: nothing to watch"
+            );
+            self.feed.send(Change::Listed(self.epoch));
+            self.unserved = true;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+            // A new reader has to be told, after a look of its own.
+            () = self.feed.restart.notified() => self.unserved = false,
+        }
     }
 
     /// A consistent list in pages.
@@ -303,8 +315,8 @@ impl<R: Row + Clone> Watch<R> {
         }
     }
 
-    async fn open(&self, query: &str) -> Result<Incoming, End> {
-        let Query { kind, labels, fields } = &self.query;
+    async fn open(&mut self, query: &str) -> Result<Incoming, End> {
+        let Query { kind, labels, fields, optional } = &self.query;
         let (labels, fields) = (encode(labels), encode(fields));
         let path = format!("{}?{query}&labelSelector={labels}&fieldSelector={fields}", kind.path(None, None));
         let request = Request::get(path).body(Body::empty()).map_err(|error| End::Failed(error.to_string()))?;
@@ -322,11 +334,16 @@ impl<R: Row + Clone> Watch<R> {
         let answer = tokio::time::timeout(HEAD, answer).await;
         let (code, body, text) = answer.map_err(|_| End::Broken("no answer".to_owned()))??;
         if code == 200 {
+            self.unserved = false;
             return Ok(body);
         }
         let streaming = query.contains("sendInitialEvents");
         Err(match refused(&text, Some(code)) {
             End::Failed(_) if streaming && matches!(code, 400 | 422) => End::NoStreaming,
+            End::Failed(error) if *optional && code == 404 => match prove_unserved(&self.cluster, kind).await {
+                Ok(()) => End::Unserved,
+                Err(why) => End::Failed(format!("{error}: {why}")),
+            },
             end => end,
         })
     }
@@ -346,10 +363,6 @@ impl<R: Row + Clone> Watch<R> {
         let Named { metadata: Key { namespace, name } } = serde_json::from_slice(object).unwrap_or_default();
         tracing::warn!(cluster = self.cluster.name(), kind = self.query.kind.plural, namespace, name, %error, "unreadable object skipped");
     }
-}
-
-fn version(object: &[u8]) -> Option<Version> {
-    serde_json::from_slice::<Versioned>(object).ok().map(|versioned| versioned.metadata)
 }
 
 /// 410 comes both as the answer's code and as an ERROR event's Status.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 /// A moment, as wall time for what people and clusters see and as steady time for waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,6 +11,15 @@ pub struct Now {
     pub wall: Timestamp,
     /// Time since the process started, also while the machine sleeps; never jumps back.
     pub steady: Duration,
+}
+
+impl Now {
+    /// How far wall time is ahead of steady time: the same at every moment, until somebody sets the clock.
+    #[must_use]
+    pub fn lead(&self) -> SignedDuration {
+        let steady = SignedDuration::try_from(self.steady).unwrap_or(SignedDuration::MAX);
+        self.wall.as_duration().saturating_sub(steady)
+    }
 }
 
 /// Where moments come from; tests pass their own.

@@ -95,6 +95,13 @@ impl<M: Model> Desk<M> {
         }
     }
 
+    /// Looks at every key now, whatever it waits for: what it waits for was reckoned under other circumstances.
+    pub fn urge_all(&mut self) {
+        let mut dirty = Dirty::default();
+        dirty.urge_all();
+        self.mark(dirty);
+    }
+
     /// The next call to carry out, if there is one and room for it.
     pub fn next(&mut self, now: Now) -> Option<(M::Key, Call)> {
         self.fire_timers(now.steady);
@@ -165,7 +172,7 @@ impl<M: Model> Desk<M> {
                     self.touch(key.clone());
                 } else {
                     let wait = match refusal {
-                        Refusal::Later(wait) => wait,
+                        Refusal::Later(wait) | Refusal::Held(wait, _) => wait,
                         _ if stale => backoff(STALE_BACKOFF, task.failures, &mut self.random),
                         _ => backoff(BACKOFF, task.failures, &mut self.random),
                     };
@@ -298,6 +305,7 @@ impl<K> Lane<K> {
                 self.limit = (self.limit / 2).max(1);
                 self.paused = now + *wait;
             }
+            // Whatever else went wrong, also a pod that is held, is not the cluster's load.
             Some(_) => {}
             None => self.limit = (self.limit + 1).min(CONCURRENCY),
         }

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
+use jiff::SignedDuration;
 use tapestry_cluster::Gate;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::{Desk, Model};
+use crate::{Desk, Model, Now};
 
 /// Where a loop's facts wait; `bell` is rung when there are some.
 pub trait Inbox<S> {
@@ -23,6 +24,11 @@ pub trait Inbox<S> {
 
 /// How often everything is looked at again although nothing seems to have changed.
 pub const REPLAN_EVERY: Duration = Duration::from_mins(10);
+/// How often the clock is looked at while nothing happens. A window's edge is met within a second also when the clock has been
+/// set just before it: half a second to notice, a fifth that is not noticed, the rest to plan.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// By how much wall time may move against steady time before what was reckoned from it is reckoned again.
+const JUMP: Duration = Duration::from_millis(200);
 
 /// Runs until cancelled, then waits for the calls in flight: each has a deadline. `show` is for metrics and readiness.
 pub async fn run<M: Model>(
@@ -37,11 +43,18 @@ pub async fn run<M: Model>(
     let mut calls = FuturesUnordered::new();
     let mut facts = Vec::new();
     let mut replan_at = jittered(REPLAN_EVERY);
+    // What waits now was reckoned with this one, not with that of the last look: many small moves are a jump too.
+    let mut lead = clock.now().lead();
     loop {
         inbox.drain(&mut facts);
         let now = clock.now();
         for fact in facts.drain(..) {
             desk.see(fact, now);
+        }
+        if has_jumped(lead, now) {
+            tracing::info!(by = ?now.lead().saturating_sub(lead), "the clock was set: looking at everything again");
+            lead = now.lead();
+            desk.urge_all();
         }
         if now.steady >= replan_at {
             desk.replan();
@@ -56,16 +69,36 @@ pub async fn run<M: Model>(
         if cancel.is_cancelled() && calls.is_empty() {
             return desk;
         }
-        let wake = desk.wake_at(now).map_or(replan_at, |at| at.min(replan_at)).saturating_sub(now.steady);
+        let wake = desk.wake_at(now).map_or(replan_at, |at| at.min(replan_at));
         tokio::select! {
             Some((key, call, done)) = calls.next() => desk.done(&key, &call, done, clock.now()),
             () = bell.notified() => {}
-            () = tokio::time::sleep(wake), if !cancel.is_cancelled() => {}
+            () = sleep_until(wake, lead, &*clock), if !cancel.is_cancelled() => {}
             () = cancel.cancelled(), if !cancel.is_cancelled() => {}
         }
     }
 }
 
+/// Sleeps until this steady time, or until the clock jumps. Between looks at the clock nothing else is done.
+async fn sleep_until(wake: Duration, lead: SignedDuration, clock: &dyn Clock) {
+    loop {
+        // Asked anew: planning took its time, and the timer below stands still while the machine sleeps.
+        let now = clock.now();
+        let left = wake.saturating_sub(now.steady);
+        if left.is_zero() || has_jumped(lead, now) {
+            return;
+        }
+        tokio::time::sleep(left.min(LOOK_EVERY)).await;
+    }
+}
+
+fn has_jumped(lead: SignedDuration, now: Now) -> bool {
+    now.lead().saturating_sub(lead).unsigned_abs() > JUMP
+}
+
 fn jittered(every: Duration) -> Duration {
     every.mul_f64(0.8 + fastrand::f64() * 0.4)
 }
+
+#[cfg(test)]
+mod tests;

@@ -62,6 +62,11 @@ impl<R: Row> Table<R> {
         self.rows.values().map(|entry| &entry.row)
     }
 
+    /// All rows, to note something about them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut R> {
+        self.rows.values_mut().map(|entry| &mut entry.row)
+    }
+
     /// How many rows.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -142,6 +142,29 @@ fn a_busy_cluster_is_left_alone_for_as_long_as_it_asks_and_then_gets_half() {
 }
 
 #[test]
+fn a_pod_that_is_held_waits_alone() {
+    let mut desk = desk();
+    for key in 1..=200 {
+        desk.see((key, P), at(0.0));
+    }
+    let calls: Vec<_> = std::iter::from_fn(|| desk.next(at(0.0))).collect();
+    for (key, call) in &calls {
+        desk.done(key, call, Err(Refusal::Held(Duration::from_secs(10), Box::default())), at(0.0));
+    }
+    let others: Vec<_> = std::iter::from_fn(|| desk.next(at(0.0))).collect();
+    assert_eq!(others.len(), CONCURRENCY, "the lane is as wide as before");
+    for (key, call) in &others {
+        desk.done(key, call, Ok(answer()), at(0.1));
+    }
+    while let Some((key, call)) = desk.next(at(0.1)) {
+        assert!(key.0 > 50, "{} did not wait", key.0);
+        desk.done(&key, &call, Ok(answer()), at(0.1));
+    }
+    assert_eq!(desk.wake_at(at(0.1)), Some(Duration::from_secs(10)));
+    assert_eq!(std::iter::from_fn(|| desk.next(at(10.0))).count(), CONCURRENCY);
+}
+
+#[test]
 fn a_plan_that_waits_is_made_again_at_its_time_or_at_the_next_fact() {
     let mut desk = desk();
     desk.model.wait = Some(Duration::from_secs(10));
@@ -221,8 +244,6 @@ fn an_urged_key_is_looked_at_at_once_also_from_a_penalty() {
     let (key, call) = desk.next(at(0.0)).unwrap();
     desk.done(&key, &call, Err(Refusal::Unknown(String::new())), at(0.0));
     assert!(desk.next(at(0.0)).is_none());
-    let mut dirty = Dirty::default();
-    dirty.urge_all();
-    desk.mark(dirty);
+    desk.urge_all();
     assert!(desk.next(at(0.0)).is_some());
 }

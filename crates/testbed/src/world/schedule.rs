@@ -435,3 +435,6 @@ impl<M: Model> Leader<M> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

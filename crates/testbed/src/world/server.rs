@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tapestry_cluster::{Answer, Call, Kind, Name, Refusal, Rv, Side, Sub, Uid, Verb, kind};
 
+use super::kubelet::set_condition;
 use super::{patch, strategy};
 
 mod denial;
@@ -200,6 +201,7 @@ impl Server {
                     self.patch(call, namespace, &path, now).map(|object| object.text().clone())
                 }
                 Verb::Delete { grace } => self.delete(call, &path, *grace, now),
+                Verb::Evict { grace } => self.evict(call, &path, *grace, now),
             }
         } else {
             Err(Denial::no_such_path())
@@ -312,23 +314,56 @@ impl Server {
     /// Deletes as `rest.BeforeDelete` and the pod strategy of Kubernetes do. Answers with the object where the server does.
     fn delete(&mut self, call: &Call, path: &str, grace: Option<u32>, now: Timestamp) -> Result<Bytes, Denial> {
         let kind = call.target.kind;
-        let old = Arc::clone(self.existing(kind, path)?);
-        let name = call.target.name.as_str();
-        if call.target.uid.as_ref().is_some_and(|uid| *uid != old.uid) {
-            return Err(Denial::conflict(kind, name, "the UID in the precondition does not match"));
-        }
-        if call.target.rv.is_some_and(|rv| rv != old.rv) {
-            return Err(Denial::conflict(kind, name, "the resourceVersion in the precondition does not match"));
-        }
+        let old = self.expected(call, path)?;
         let after = self.end(kind, path, &old, grace.map(u64::from), now);
         let returned = *kind == kind::POD || *kind == kind::SERVICE_ACCOUNT || self.find(kind, path).is_some();
         if returned {
             return Ok(after.text().clone());
         }
+        let name = call.target.name.as_str();
         let details = json!({"name": name, "kind": kind.plural, "group": kind.group, "uid": old.uid.as_str()});
         let status =
             json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
         Ok(Bytes::from(status.to_string()))
+    }
+
+    /// Evicts as a real server does when no budget forbids it: a condition says why, then the pod is deleted.
+    fn evict(&mut self, call: &Call, path: &str, grace: Option<u32>, now: Timestamp) -> Result<Bytes, Denial> {
+        let kind = call.target.kind;
+        if *kind != kind::POD {
+            return Err(Denial::no_such_path());
+        }
+        self.expected(call, path)?;
+        let reason = Some("EvictionByEvictionAPI");
+        self.edit(kind, path, |pod| set_condition(pod, "DisruptionTarget", true, reason, &seconds(now)));
+        let marked = Arc::clone(self.existing(kind, path)?);
+        self.end(kind, path, &marked, grace.map(u64::from), now);
+        let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+        Ok(Bytes::from(status.to_string()))
+    }
+
+    /// Whether a disruption budget has a say: only when a pod is evicted that runs and is not being deleted.
+    pub(super) fn asks_budget(&self, call: &Call) -> bool {
+        let pod = || {
+            let namespace = call.target.namespace.as_ref().map(Name::as_str);
+            self.find(call.target.kind, &path(namespace, call.target.name.as_str()))
+        };
+        matches!(call.verb, Verb::Evict { .. })
+            && pod().is_some_and(|pod| !pod.deleting() && pod.value["status"]["phase"] == "Running")
+    }
+
+    /// The object, if it is the one that the target means.
+    fn expected(&self, call: &Call, path: &str) -> Result<Arc<Version>, Denial> {
+        let kind = call.target.kind;
+        let object = self.existing(kind, path)?;
+        let name = call.target.name.as_str();
+        if call.target.uid.as_ref().is_some_and(|uid| *uid != object.uid) {
+            return Err(Denial::conflict(kind, name, "the UID in the precondition does not match"));
+        }
+        if call.target.rv.is_some_and(|rv| rv != object.rv) {
+            return Err(Denial::conflict(kind, name, "the resourceVersion in the precondition does not match"));
+        }
+        Ok(Arc::clone(object))
     }
 
     /// Begins or finishes an object's deletion and returns its last state.

@@ -9,6 +9,7 @@ use tapestry_engine::Model;
 use tapestry_engine::run::REPLAN_EVERY;
 
 use super::super::journal::{Entry, Failure};
+use super::super::server::Denial;
 use super::super::{Executed, server};
 use super::{Faults, Flight, Leader, Schedule};
 
@@ -109,7 +110,8 @@ impl<M: Model> Schedule<M> {
         let path = server::path(namespace, call.target.name.as_str());
         let before = self.world.server(side).find(call.target.kind, &path).cloned();
         let version = self.world.server(side).rv();
-        let done = self.world.call(call);
+        let forbidden = self.world.server(side).asks_budget(call) && self.chance(self.config.faults.budget);
+        let done = if forbidden { Err(Denial::disruption_budget().classify(call)) } else { self.world.call(call) };
         let outcome = outcome(&done);
         let changed = self.world.server(side).rv() != version;
         self.executed += 1;

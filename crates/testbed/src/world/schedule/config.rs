@@ -32,6 +32,8 @@ pub struct Faults {
     pub late_call: f64,
     /// A call: the server asks to come back later.
     pub busy: f64,
+    /// An eviction of a running pod: a disruption budget forbids it for now.
+    pub budget: f64,
     /// A delivery: several changes at once, coalesced per object.
     pub coalesce: f64,
     /// A watch shows again what it has shown before.
@@ -55,6 +57,7 @@ impl Faults {
         lose_call: 0.0,
         late_call: 0.0,
         busy: 0.0,
+        budget: 0.0,
         coalesce: 0.3,
         replay: 0.0,
         relist: 0.0,
@@ -70,6 +73,7 @@ impl Faults {
         lose_call: 0.05,
         late_call: 0.05,
         busy: 0.02,
+        budget: 0.3,
         coalesce: 0.3,
         replay: 0.02,
         relist: 0.01,

@@ -14,12 +14,13 @@ pub(in crate::world) struct Denial {
     message: String,
     /// Plural and name of the object it speaks of.
     about: Option<(&'static str, String)>,
-    field: Option<&'static str>,
+    /// Its reason, and the field that it is about.
+    cause: Option<(&'static str, &'static str)>,
 }
 
 impl Denial {
     fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), about: None, field: None }
+        Self { code, reason, message: message.into(), about: None, cause: None }
     }
 
     fn about(mut self, kind: &Kind, name: &str) -> Self {
@@ -40,7 +41,8 @@ impl Denial {
     }
 
     pub(in crate::world) fn invalid(field: &'static str, why: impl Into<String>) -> Self {
-        Self { field: Some(field), ..Self::new(422, "Invalid", format!("{field}: {}", why.into())) }
+        let cause = Some(("FieldValueInvalid", field));
+        Self { cause, ..Self::new(422, "Invalid", format!("{field}: {}", why.into())) }
     }
 
     pub(in crate::world) fn bad_request(why: impl Into<String>) -> Self {
@@ -55,6 +57,12 @@ impl Denial {
         Self::new(415, "UnsupportedMediaType", "custom resources know no strategic merge patch")
     }
 
+    /// A disruption budget that allows none, which says so in its cause and not how long.
+    pub(in crate::world) fn disruption_budget() -> Self {
+        let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+        Self { cause: Some(("DisruptionBudget", "")), ..Self::new(429, "TooManyRequests", message) }
+    }
+
     /// A namespaced kind without a namespace, or the reverse.
     pub(in crate::world) fn no_such_path() -> Self {
         Self::new(405, "MethodNotAllowed", "the path of the request is not that of an object of this kind")
@@ -66,15 +74,15 @@ impl Denial {
 
     /// What the gate would make of it.
     pub(in crate::world) fn classify(self, call: &Call) -> Refusal {
-        let Self { code, reason, message, about, field } = self;
+        let Self { code, reason, message, about, cause } = self;
         let mut status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code});
         status["reason"] = json!(reason);
         status["message"] = json!(message);
         if let Some((kind, name)) = about {
             status["details"] = json!({"kind": kind, "name": name});
         }
-        if let Some(field) = field {
-            status["details"]["causes"] = json!([{"reason": "FieldValueInvalid", "field": field}]);
+        if let Some((reason, field)) = cause {
+            status["details"]["causes"] = json!([{"reason": reason, "field": field}]);
         }
         Refusal::classify(call, code, status.to_string().as_bytes(), None)
     }

@@ -117,6 +117,7 @@ fn what_does_not_exist_is_gone_to_every_verb_but_an_apply_with_uid() {
     for verb in [
         Verb::Get,
         Verb::Delete { grace: None },
+        Verb::Evict { grace: None },
         merge(Sub::Main, patch.clone()),
         status(json!({})),
         Verb::Apply(Sub::Status, patch.clone()),
@@ -137,6 +138,7 @@ fn law_02_a_stale_uid_or_version_changes_nothing() {
     for stale in [pod_target().uid(&Uid::new("other")), target.rv(Rv::new(1))] {
         for verb in [
             Verb::Delete { grace: Some(0) },
+            Verb::Evict { grace: Some(0) },
             merge(Sub::Main, json!({"metadata": {"labels": {"a": "b"}}})),
             status(json!({"phase": "Running"})),
             Verb::Apply(Sub::Status, typed.clone()),
@@ -248,6 +250,37 @@ fn a_bound_pod_stays_until_its_grace_is_ended() {
     send(&mut server, target.clone(), delete(Some(0))).unwrap();
     assert_eq!(send(&mut server, target, Verb::Get), Err(Refusal::Gone));
     assert_eq!(whats(&server), [What::Added, What::Modified, What::Modified, What::Modified, What::Deleted]);
+}
+
+#[test]
+fn an_eviction_says_why_and_then_deletes_and_is_answered_with_a_status() {
+    let (mut server, target) = with_pod(Some("n"));
+    let done = send(&mut server, target.clone(), Verb::Evict { grace: Some(5) }).unwrap();
+    assert_eq!((&done["kind"], &done["status"]), (&json!("Status"), &json!("Success")));
+    let marked = send(&mut server, target, Verb::Get).unwrap();
+    assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 5);
+    let condition = &marked["status"]["conditions"][0];
+    assert_eq!((&condition["type"], &condition["status"]), (&json!("DisruptionTarget"), &json!("True")));
+    assert_eq!(whats(&server), [What::Added, What::Modified, What::Modified]);
+    let unbound = with_pod(None);
+    let (mut server, target) = unbound;
+    send(&mut server, target, Verb::Evict { grace: None }).unwrap();
+    assert_eq!(server.count(&kind::POD), 0);
+}
+
+#[test]
+fn a_budget_is_asked_only_about_the_eviction_of_a_pod_that_runs() {
+    let (mut server, target) = with_pod(Some("n"));
+    let asks = |server: &Server, verb| server.asks_budget(&call(target.clone(), verb));
+    let evict = Verb::Evict { grace: None };
+    assert!(!asks(&server, evict.clone()), "it does not run yet");
+    send(&mut server, target.clone(), status(json!({"phase": "Running"}))).unwrap();
+    assert!(asks(&server, evict.clone()));
+    assert!(!asks(&server, Verb::Delete { grace: None }));
+    let refusal = Denial::disruption_budget().classify(&call(target.clone(), evict.clone()));
+    assert!(matches!(refusal, Refusal::Held(..)), "{refusal:?}");
+    send(&mut server, target.clone(), evict.clone()).unwrap();
+    assert!(!asks(&server, evict), "it is going already");
 }
 
 #[test]

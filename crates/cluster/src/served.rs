@@ -1,0 +1,136 @@
+//! Whether an API server serves a kind at all, read from its own discovery documents.
+//! Must not believe a 404 alone: a proxy says the same, and so does a server that has lost its way.
+
+use bytes::Bytes;
+use http::Request;
+use kube::client::Body;
+use serde::Deserialize;
+
+use crate::Kind;
+use crate::connect::{CALL_DEADLINE, Cluster};
+
+/// What `/apis/<group>/<version>` answers.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ResourceList {
+    kind: String,
+    group_version: String,
+    resources: Vec<Resource>,
+}
+
+#[derive(Deserialize)]
+struct Resource {
+    name: String,
+}
+
+/// What `/apis` answers.
+#[derive(Deserialize)]
+struct GroupList {
+    kind: String,
+    groups: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+struct Group {
+    name: String,
+    versions: Vec<Version>,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: String,
+}
+
+/// Proves that the kind is not served; `Err` says why this is not proven.
+pub(crate) async fn prove_unserved(cluster: &Cluster, kind: &Kind) -> Result<(), String> {
+    let root = if kind.group.is_empty() { "/api" } else { "/apis" };
+    let path = format!("{root}/{}", kind.api_version());
+    match ask(cluster, &path).await? {
+        (200, body) => lacks_resource(kind, &body),
+        (404, _) if !kind.group.is_empty() => match ask(cluster, root).await? {
+            (200, body) => lacks_version(kind, &body),
+            (code, _) => Err(format!("HTTP {code} from {root}")),
+        },
+        (code, _) => Err(format!("HTTP {code} from {path}")),
+    }
+}
+
+async fn ask(cluster: &Cluster, path: &str) -> Result<(u16, Bytes), String> {
+    // Asked for plain JSON, servers answer with the documents above and not with the aggregated one.
+    let request = Request::get(path).header(http::header::ACCEPT, "application/json").body(Body::empty());
+    let request = request.map_err(|error| error.to_string())?;
+    let (code, _, body) = cluster.exchange(request, CALL_DEADLINE).await?;
+    Ok((code, body))
+}
+
+/// The group and version are there, and the resource is not among theirs.
+fn lacks_resource(kind: &Kind, body: &[u8]) -> Result<(), String> {
+    let version = kind.api_version();
+    let list = serde_json::from_slice::<ResourceList>(body).ok();
+    let list = list.filter(|list| list.kind == "APIResourceList" && list.group_version == version);
+    let Some(list) = list else { return Err(format!("not a list of the resources of {version}")) };
+    if list.resources.iter().any(|resource| resource.name == kind.plural) {
+        return Err(format!("discovery names {} in {version}", kind.plural));
+    }
+    Ok(())
+}
+
+/// The group, or this version of it, is not there.
+fn lacks_version(kind: &Kind, body: &[u8]) -> Result<(), String> {
+    let list = serde_json::from_slice::<GroupList>(body).ok();
+    // Every API server has groups: an empty list is not one's.
+    let list = list.filter(|list| list.kind == "APIGroupList" && !list.groups.is_empty());
+    let Some(list) = list else { return Err("not a list of API groups".to_owned()) };
+    let mut versions = list.groups.iter().filter(|group| group.name == kind.group).flat_map(|group| &group.versions);
+    if versions.any(|version| version.version == kind.version) {
+        return Err(format!("discovery names {}", kind.api_version()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kind::POLICY;
+    use serde_json::{Value, json};
+
+    fn resources(version: &str, names: &[&str]) -> Value {
+        let resources: Vec<Value> = names.iter().map(|name| json!({"name": name, "namespaced": false})).collect();
+        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources})
+    }
+
+    fn groups(groups: &[(&str, &[&str])]) -> Value {
+        let group = |(name, versions): &(&str, &[&str])| {
+            let versions: Vec<Value> = versions
+                .iter()
+                .map(|version| json!({"groupVersion": format!("{name}/{version}"), "version": version}))
+                .collect();
+            json!({"name": name, "versions": versions, "preferredVersion": versions[0]})
+        };
+        json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups.iter().map(group).collect::<Vec<_>>()})
+    }
+
+    #[test]
+    fn a_resource_that_its_own_version_does_not_name_is_not_served() {
+        let ours = "cloud.tencent.com/v1beta1";
+        let proven = |list: &Value| lacks_resource(&POLICY, list.to_string().as_bytes()).is_ok();
+        assert!(proven(&resources(ours, &["clusterbindings", "clusterbindings/status"])));
+        assert!(!proven(&resources(ours, &["clusterbindings", "resourceleasingpolicies"])));
+        // Somebody else's list, or no list at all, says nothing of ours.
+        assert!(!proven(&resources("cloud.tencent.com/v1", &["clusterbindings"])));
+        assert!(!proven(&json!({"kind": "Status", "code": 200})));
+        assert!(!proven(&groups(&[("apps", &["v1"])])));
+        assert!(lacks_resource(&POLICY, b"<html>welcome</html>").is_err());
+    }
+
+    #[test]
+    fn a_group_or_version_that_the_server_does_not_name_is_not_served() {
+        let proven = |list: &Value| lacks_version(&POLICY, list.to_string().as_bytes()).is_ok();
+        assert!(proven(&groups(&[("apps", &["v1"])])));
+        assert!(proven(&groups(&[("apps", &["v1"]), ("cloud.tencent.com", &["v1"])])));
+        assert!(!proven(&groups(&[("apps", &["v1"]), ("cloud.tencent.com", &["v1", "v1beta1"])])));
+        assert!(!proven(&groups(&[])));
+        assert!(!proven(&resources("cloud.tencent.com/v1beta1", &[])));
+        assert!(lacks_version(&POLICY, b"ok").is_err());
+    }
+}
