@@ -1,9 +1,10 @@
 //! Our own `ClusterBinding`: pins the identity of both clusters and says whether they are connected.
-//! Watches one object in the virtual cluster; writes `physicalClusterUID`, `virtualClusterUID` and condition `Connected`.
+//! Watches one object in the virtual cluster; writes `physicalClusterUID`, `virtualClusterUID`, our
+//! finalizer and condition `Connected`.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use tapestry_api::{Binding, ClusterBinding, Invalid};
+use tapestry_api::{Binding, ClusterBinding, Invalid, keys};
 use tapestry_cluster::feed::{Change, Epoch, Row};
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Rv, Side, Sub, Target, Uid, Verb, kind};
@@ -21,6 +22,7 @@ pub struct BindingRow {
     deleting: bool,
     generation: i64,
     parsed: Result<Binding, Invalid>,
+    finalizers: Vec<String>,
     /// Status and reason of condition `Connected`.
     connected: Option<(String, String)>,
 }
@@ -65,6 +67,7 @@ impl BindingRow {
             deleting: meta.deletion_timestamp.is_some(),
             generation: meta.generation.unwrap_or_default(),
             parsed: Binding::parse(&object),
+            finalizers: meta.finalizers.clone().unwrap_or_default(),
             connected: connected.map(|condition| (condition.status.clone(), condition.reason.clone())),
         }))
     }
@@ -76,6 +79,13 @@ impl BindingRow {
 }
 
 const CONNECTED: &str = "Connected";
+
+impl Bound {
+    /// Somebody deletes the binding: everything goes back, in order.
+    pub(crate) fn leaving(&self) -> bool {
+        self.row.deleting
+    }
+}
 
 impl Pair {
     pub(crate) fn see_binding(&mut self, change: Change<BindingRow>, dirty: &mut Dirty<Key>) {
@@ -136,22 +146,17 @@ impl Pair {
 
     /// The binding, when what we know may be relied on: as above, but a cluster may be silent at the moment.
     pub(crate) fn knowing(&self) -> Option<&Bound> {
-        let bound = self.bound.as_ref().filter(|bound| !bound.row.deleting)?;
+        let bound = self.bound.as_ref()?;
         let pinned = Side::BOTH.iter().all(|side| {
             let seen = self.identity(*side);
             seen.is_some() && seen.map(Uid::as_str) == pin(bound, *side)
         });
-        let complete = self.nodes.complete()
-            && self.policies.complete()
-            && self.pods.vpods.complete()
-            && self.pods.ppods.complete();
-        (pinned && complete).then_some(bound)
+        (pinned && self.complete()).then_some(bound)
     }
 
     /// Whether the virtual cluster is the one that the binding was made in.
     pub(crate) fn at_home(&self) -> bool {
-        let bound = self.bound.as_ref().filter(|bound| !bound.row.deleting);
-        let pinned = bound.and_then(|bound| pin(bound, Side::Virtual));
+        let pinned = self.bound.as_ref().and_then(|bound| pin(bound, Side::Virtual));
         pinned.is_some() && self.identity(Side::Virtual).map(Uid::as_str) == pinned
     }
 
@@ -175,6 +180,10 @@ impl Pair {
             let verb = Verb::Merge(Sub::Status, json!({"status": pins}));
             return Call { target: target.rv(bound.row.rv), verb, why: "PinIdentity" }.into();
         }
+        if let Some(finalizers) = self.want_finalizers(bound) {
+            let verb = Verb::Merge(Sub::Main, json!({"metadata": {"finalizers": finalizers}}));
+            return Call { target: target.rv(bound.row.rv), verb, why: "Finalizer" }.into();
+        }
         let (connected, reason, message) = self.judge_connection(bound);
         let says = (connected.to_owned(), reason.to_owned());
         if self.connection(Side::Physical) == &Connection::Unknown || bound.row.connected.as_ref() == Some(&says) {
@@ -192,6 +201,19 @@ impl Pair {
         let body = json!({"apiVersion": kind.api_version(), "kind": kind.kind, "status": status});
         Call { target, verb: Verb::Apply(Sub::Status, with_name(body, &bound.row.name)), why: "ReportConnection" }
             .into()
+    }
+
+    /// Before the first virtual node ours is there; it goes when nothing of ours is left on either side.
+    fn want_finalizers(&self, bound: &Bound) -> Option<Vec<String>> {
+        let there = bound.row.finalizers.iter().any(|finalizer| finalizer == keys::FINALIZER_SYNCER);
+        let others = bound.row.finalizers.iter().filter(|finalizer| *finalizer != keys::FINALIZER_SYNCER).cloned();
+        match (bound.leaving(), there) {
+            (false, false) => Some(others.chain([keys::FINALIZER_SYNCER.to_owned()]).collect()),
+            (true, true) if self.working().is_some() && self.nodes.none_left() && self.pods.none_left() => {
+                Some(others.collect())
+            }
+            _ => None,
+        }
     }
 
     pub(crate) fn settle_binding(&mut self, done: Result<Answer, Refusal>, dirty: &mut Dirty<Key>) {

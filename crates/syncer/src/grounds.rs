@@ -104,7 +104,7 @@ impl Pair {
     }
 
     /// Everything we make carries our origin (law 6).
-    fn dress(&self, mut body: Value, target: &Target) -> Value {
+    pub(crate) fn dress(&self, mut body: Value, target: &Target) -> Value {
         body["apiVersion"] = json!(target.kind.api_version());
         body["kind"] = json!(target.kind.kind);
         body["metadata"] = json!({"name": target.name.as_str(), "annotations": {keys::ORIGIN: &*self.origin.full}});

@@ -21,6 +21,8 @@ pub(crate) struct Meta<'a> {
     #[serde(default)]
     pub(crate) generation: i64,
     #[serde(default, borrow)]
+    pub(crate) creation_timestamp: Option<Text<'a>>,
+    #[serde(default, borrow)]
     pub(crate) deletion_timestamp: Option<Text<'a>>,
     #[serde(default)]
     pub(crate) deletion_grace_period_seconds: Option<i64>,
@@ -39,6 +41,10 @@ pub(crate) struct Meta<'a> {
 pub(crate) struct Owner<'a> {
     #[serde(borrow)]
     pub(crate) kind: Text<'a>,
+    #[serde(default)]
+    pub(crate) controller: bool,
+    #[serde(borrow, default)]
+    pub(crate) uid: Text<'a>,
 }
 
 /// A map of strings, in the order of the text.

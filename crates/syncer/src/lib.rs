@@ -2,9 +2,13 @@
 //! Bottom-up and top-down are the two halves of `nodes` and `pods`; there is one room for both directions.
 
 pub mod bindings;
+pub mod csinodes;
+pub mod explain;
 pub mod grounds;
+pub mod guards;
 mod json;
 pub mod leases;
+mod letters;
 pub mod nodes;
 mod notes;
 pub mod origin;
@@ -14,3 +18,4 @@ pub mod policies;
 #[cfg(test)]
 mod scene;
 pub mod start;
+mod terms;

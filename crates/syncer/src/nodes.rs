@@ -3,21 +3,22 @@
 
 mod plan;
 pub mod row;
+pub(crate) mod standing;
 mod want;
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
+use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Epoch, Row as _};
 use tapestry_cluster::{Name, Uid};
-use tapestry_domain::capacity::leased;
-use tapestry_domain::quantity::Quantity;
-use tapestry_domain::resources::Resources;
 use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Table};
 
 use self::row::{PNode, VNode};
+use self::standing::Since;
+use crate::notes::Note;
 use crate::pair::{Key, Pair};
 
 /// Everything known about nodes.
@@ -45,6 +46,18 @@ struct Case {
     taken: bool,
     /// A virtual node of ours that lost its labels, and its UID.
     unlabelled: Option<Box<VNode>>,
+    since: Since,
+    /// When the status was last written, so that a burst of changes is one write.
+    written: Option<Duration>,
+    /// Pods that did not fit keep others away for a while.
+    placement: Placement,
+}
+
+/// How often a pod had to be sent away lately, and until when no other one is wanted.
+#[derive(Debug, Default, Clone, Copy)]
+struct Placement {
+    failures: u32,
+    until: Option<Duration>,
 }
 
 impl Nodes {
@@ -62,6 +75,11 @@ impl Nodes {
         self.vnodes.get(self.copies.get(physical)?)
     }
 
+    /// All virtual nodes, in no order.
+    pub(crate) fn vnodes(&self) -> impl Iterator<Item = &VNode> {
+        self.vnodes.iter()
+    }
+
     /// A name without a node on either side has nothing to remember.
     fn forget(&mut self, physical: &Name) {
         if !self.pnode_names.contains_key(physical) && !self.copies.contains_key(physical) {
@@ -69,8 +87,23 @@ impl Nodes {
         }
     }
 
-    fn pnode(&self, name: &Name) -> Option<&PNode> {
+    pub(crate) fn pnode(&self, name: &Name) -> Option<&PNode> {
         self.pnodes.get(self.pnode_names.get(name)?)
+    }
+
+    pub(crate) fn pnodes(&self) -> impl Iterator<Item = &PNode> {
+        self.pnodes.iter()
+    }
+
+    /// Whether a physical node is proven to have been gone for a while.
+    pub(crate) fn is_gone(&self, physical: &Name) -> bool {
+        let case = self.cases.get(physical);
+        case.and_then(|case| case.gone).is_some_and(|(first, last)| last >= first + plan::GONE_FOR)
+    }
+
+    /// Whether no virtual node is left.
+    pub(crate) fn none_left(&self) -> bool {
+        self.vnodes.is_empty()
     }
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
@@ -85,7 +118,12 @@ impl Pair {
             Change::Put(row, epoch) => {
                 let name = row.name.clone();
                 self.nodes.pnode_names.insert(name.clone(), row.uid.clone());
-                self.nodes.pnodes.put(row, Some(epoch));
+                let labels = row.labels.clone();
+                if let Put::Fresh(before) = self.nodes.pnodes.put(row, Some(epoch))
+                    && before.is_none_or(|before| before.labels != labels)
+                {
+                    self.mark_policies(dirty);
+                }
                 if let Some(case) = self.nodes.cases.get_mut(&name) {
                     case.gone = None;
                 }
@@ -108,6 +146,7 @@ impl Pair {
             self.nodes.pnode_names.remove(&row.name);
         }
         self.nodes.forget(&row.name);
+        self.mark_policies(dirty);
         self.reconsider(&row.name, dirty);
     }
 
@@ -126,18 +165,38 @@ impl Pair {
 
     fn put_vnode(&mut self, row: VNode, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
         let (uid, name, physical) = (row.uid().clone(), row.name.clone(), row.physical.clone());
-        if let Put::Stale = self.nodes.vnodes.put(row, epoch) {
-            return;
-        }
+        let (taints, deleting) = (row.taints.clone(), row.deleting);
+        let Put::Fresh(before) = self.nodes.vnodes.put(row, epoch) else { return };
         self.nodes.vnode_names.insert(name.clone(), uid.clone());
-        self.nodes.copies.insert(physical.clone(), uid);
+        self.nodes.copies.insert(physical.clone(), uid.clone());
         if let Some(case) = self.nodes.cases.get_mut(&physical) {
             (case.taken, case.unlabelled) = (false, None);
+        }
+        if let Some(vnode) = self.nodes.vnodes.get(&uid).cloned() {
+            self.keep_since(&vnode);
+        }
+        if before.as_ref().is_none_or(|before| before.taints != taints || before.deleting != deleting) {
+            self.stir(&name, dirty);
+        }
+        if let Some(before) = before {
+            self.tell_lending(&before, &uid, dirty);
         }
         // Pods may have been bound to it before we knew it.
         self.open_door(&name, dirty);
         dirty.mark(Key::Lease(name));
         dirty.mark(Key::Node(physical));
+    }
+
+    /// An event on the node when it begins or ceases to be lent.
+    fn tell_lending(&mut self, before: &VNode, uid: &Uid, dirty: &mut Dirty<Key>) {
+        let Some(vnode) = self.nodes.vnodes.get(uid) else { return };
+        let said = |vnode: &VNode| {
+            let lending = vnode.condition(keys::CONDITION_LENDING)?;
+            Some((lending.status.clone(), lending.reason.clone()))
+        };
+        if let Some(lending) = vnode.condition(keys::CONDITION_LENDING).filter(|_| said(before) != said(vnode)) {
+            self.notes.add(Note::about_vnode(vnode, lending, self.now), dirty);
+        }
     }
 
     fn lose_vnode(&mut self, uid: &Uid, dirty: &mut Dirty<Key>) {
@@ -152,6 +211,7 @@ impl Pair {
         self.nodes.forget(&row.physical);
         self.reconsider(&row.physical, dirty);
         self.open_door(&row.name, dirty);
+        dirty.mark(Key::Binding);
     }
 
     /// Something about a physical node changed: its virtual node and its door may follow.
@@ -159,28 +219,19 @@ impl Pair {
         dirty.mark(Key::Node(physical.clone()));
         if let Some(vnode) = self.nodes.vnode_of(physical).map(|vnode| vnode.name.clone()) {
             self.open_door(&vnode, dirty);
+            if self.nodes.vnode(&vnode).is_some_and(VNode::reclaiming) {
+                self.stir(&vnode, dirty);
+            }
         }
     }
 
-    /// What a physical node lends now, and by which policy; `None` when it is not to be lent at all (law 9).
-    pub(crate) fn lease_of(&self, pnode: &PNode) -> Option<(Resources, &str)> {
-        let binding = &self.bound.as_ref()?.binding;
-        if !binding.nodes.matches(|key| pnode.label(key), pnode.name.as_str()) {
-            return None;
+    /// Capacity may have to be taken back from the pods of this virtual node, or no longer.
+    pub(crate) fn stir(&self, vnode: &Name, dirty: &mut Dirty<Key>) {
+        let Some(row) = self.nodes.vnode(vnode) else { return };
+        dirty.mark(Key::Node(row.physical.clone()));
+        for uid in self.pods.residents(vnode) {
+            dirty.mark(Key::Pod(uid.clone()));
         }
-        let policy = self.policy(pnode)?;
-        let mut lent = leased(&pnode.allocatable, &self.pods.used(&pnode.name), &policy.limits);
-        if binding.suspend || pnode.lend_never {
-            lent.map(|_, _| Quantity::ZERO);
-        }
-        Some((lent, &policy.name))
-    }
-
-    /// What a virtual node lends now.
-    pub(crate) fn lent(&self, vnode: &Name) -> Option<Resources> {
-        let vnode = self.nodes.vnode(vnode).filter(|vnode| !vnode.deleting)?;
-        let pnode = self.nodes.pnode(&vnode.physical)?;
-        self.lease_of(pnode).map(|(lent, _)| lent)
     }
 }
 

@@ -7,6 +7,7 @@ use tapestry_cluster::{Call, Name, Side, Target, Verb, kind};
 use tapestry_engine::{Dirty, Now, Plan};
 
 use crate::json::stable_hash;
+use crate::nodes::row::{Condition, VNode};
 use crate::pair::{Key, Pair};
 use crate::pods::row::VPod;
 
@@ -47,6 +48,26 @@ impl Note {
             "firstTimestamp": time, "lastTimestamp": time, "count": 1,
         });
         Some(Self { namespace: vpod.namespace.clone(), name, body })
+    }
+
+    /// A virtual node begins or ceases to be lent.
+    pub(crate) fn about_vnode(vnode: &VNode, lending: &Condition, now: Now) -> Option<Self> {
+        let unique = stable_hash((vnode.uid.as_str(), &lending.reason, now.wall.as_nanosecond()));
+        let base: String = vnode.name.as_str().chars().take(236).collect();
+        let name = Name::parse(&format!("{base}.{unique:016x}")).ok()?;
+        let namespace = Name::parse("default").ok()?;
+        let time = format!("{:.0}", now.wall);
+        let body = json!({
+            "apiVersion": "v1", "kind": "Event",
+            "metadata": {"name": name.as_str(), "namespace": namespace.as_str()},
+            // As the kubelet has it: `kubectl describe node` looks for the name as UID too.
+            "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": vnode.name.as_str(), "uid": vnode.uid.as_str()},
+            "type": if lending.status == "True" { "Normal" } else { "Warning" },
+            "reason": lending.reason, "message": lending.message,
+            "source": {"component": "tapestry-syncer"}, "reportingComponent": "tapestry-syncer",
+            "firstTimestamp": time, "lastTimestamp": time, "count": 1,
+        });
+        Some(Self { namespace, name, body })
     }
 }
 

@@ -7,7 +7,11 @@ use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Uid};
 use tapestry_engine::{Dirty, Model, Now, Plan, Table};
 
 use crate::bindings::{BindingRow, Bound};
+use crate::csinodes::CsiNodes;
+use crate::csinodes::row::{PCsiNode, VCsiNode};
 use crate::grounds::{Ground, Grounds};
+use crate::guards::row::GuardRow;
+use crate::guards::{Guard, Guards};
 use crate::leases::Leases;
 use crate::nodes::Nodes;
 use crate::nodes::row::{PNode, VNode};
@@ -24,12 +28,18 @@ pub enum Key {
     Binding,
     /// What the physical cluster must have first.
     Ground(Ground),
+    /// A backstop in the physical cluster.
+    Guard(Guard),
     /// A physical node, by name, and its virtual node.
     Node(Name),
     /// The Lease of a virtual node.
     Lease(Name),
+    /// The CSINode of a virtual node.
+    CsiNode(Name),
     /// A virtual pod, by UID, and its copy.
     Pod(Uid),
+    /// The status of a policy, in the virtual cluster or the owner's.
+    Policy(Side, Uid),
     /// An event to be written.
     Note(u64),
 }
@@ -39,16 +49,22 @@ pub enum Key {
 pub enum Seen {
     /// About our binding.
     Binding(Change<BindingRow>),
-    /// About a policy.
-    Policy(Change<PolicyRow>),
+    /// About a policy of the virtual cluster, or the owner's in the physical one.
+    Policy(Side, Change<PolicyRow>),
     /// About a physical node.
     PNode(Change<PNode>),
     /// About a virtual node.
     VNode(Change<VNode>),
+    /// About a physical CSINode.
+    PCsiNode(Change<PCsiNode>),
+    /// About a virtual CSINode.
+    VCsiNode(Change<VCsiNode>),
     /// About a virtual pod.
     VPod(Change<VPod>),
     /// About a physical pod.
     PPod(Change<PPod>),
+    /// About a backstop in the physical cluster.
+    Guard(Guard, Change<GuardRow>),
     /// About the way to a cluster.
     Connection(Side, Connection),
 }
@@ -60,13 +76,17 @@ pub struct Pair {
     pub(crate) home: Home,
     pub(crate) bindings: Table<BindingRow>,
     pub(crate) bound: Option<Bound>,
+    /// When the last fact came in: doors are judged by it.
+    pub(crate) now: Now,
     connections: [Connection; 2],
     /// Who each cluster last said it is, kept while it is silent.
     identities: [Option<Uid>; 2],
     pub(crate) policies: Policies,
     pub(crate) nodes: Nodes,
     pub(crate) leases: Leases,
+    pub(crate) csinodes: CsiNodes,
     pub(crate) grounds: Grounds,
+    pub(crate) guards: Guards,
     pub(crate) pods: Pods,
     pub(crate) notes: Notes,
 }
@@ -81,12 +101,15 @@ impl Pair {
             home,
             bindings: Table::default(),
             bound: None,
+            now: Now { wall: jiff::Timestamp::UNIX_EPOCH, steady: std::time::Duration::ZERO },
             connections: [Connection::Unknown, Connection::Unknown],
             identities: [None, None],
             policies: Policies::default(),
             nodes: Nodes::default(),
             leases: Leases::default(),
+            csinodes: CsiNodes::default(),
             grounds: Grounds::default(),
+            guards: Guards::default(),
             pods: Pods::new(entropy),
             notes: Notes::default(),
         }
@@ -100,6 +123,20 @@ impl Pair {
         self.identities[side as usize].as_ref()
     }
 
+    fn be_at(&mut self, now: Now) {
+        self.now = now;
+        self.policies.keep_hours(now.wall);
+    }
+
+    /// Whether all lists are in.
+    pub(crate) fn complete(&self) -> bool {
+        self.nodes.complete()
+            && self.policies.complete()
+            && self.pods.vpods.complete()
+            && self.pods.ppods.complete()
+            && self.bound.is_some()
+    }
+
     /// Whether all lists are in and both clusters are the right ones: the process may call itself ready.
     #[must_use]
     pub fn ready(&self) -> bool {
@@ -111,14 +148,22 @@ impl Model for Pair {
     type Key = Key;
     type Seen = Seen;
 
-    fn observe(&mut self, seen: Seen, _now: Now, dirty: &mut Dirty<Key>) {
+    fn observe(&mut self, seen: Seen, now: Now, dirty: &mut Dirty<Key>) {
+        self.be_at(now);
+        self.stir_quota(now, dirty);
         match seen {
             Seen::Binding(change) => self.see_binding(change, dirty),
-            Seen::Policy(change) => self.see_policy(change, dirty),
+            Seen::Policy(side, change) => self.see_policy(side, change, dirty),
             Seen::PNode(change) => self.see_pnode(change, dirty),
-            Seen::VNode(change) => self.see_vnode(change, dirty),
+            Seen::VNode(change) => {
+                self.csinodes.follow(&change, dirty);
+                self.see_vnode(change, dirty);
+            }
+            Seen::PCsiNode(change) => self.see_pcsinode(change, dirty),
+            Seen::VCsiNode(change) => self.see_vcsinode(change, dirty),
             Seen::VPod(change) => self.see_vpod(change, dirty),
             Seen::PPod(change) => self.see_ppod(change, dirty),
+            Seen::Guard(guard, change) => self.see_guard(guard, change, dirty),
             Seen::Connection(side, connection) => {
                 if let Connection::Up(identity) = &connection {
                     self.identities[side as usize] = Some(identity.clone());
@@ -126,6 +171,7 @@ impl Model for Pair {
                 self.connections[side as usize] = connection;
                 // What was proven before may have been another cluster's word; what failed before may work now.
                 self.pods.doubt_evidence();
+                self.csinodes.doubt_evidence();
                 dirty.urge_all();
             }
         }
@@ -135,34 +181,43 @@ impl Model for Pair {
         match key {
             Key::Binding => self.plan_binding(now),
             Key::Ground(ground) => self.plan_ground(*ground),
+            Key::Guard(guard) => self.plan_guard(*guard, now),
             Key::Node(name) => self.plan_node(name, now),
             Key::Lease(vnode) => self.plan_lease(vnode, now),
+            Key::CsiNode(vnode) => self.plan_csinode(vnode, now),
             Key::Pod(uid) => self.plan_pod(uid, now),
+            Key::Policy(side, uid) => self.plan_policy(*side, uid, now),
             Key::Note(id) => self.plan_note(*id),
         }
     }
 
     fn settle(&mut self, key: &Key, call: &Call, done: Result<Answer, Refusal>, now: Now, dirty: &mut Dirty<Key>) {
+        self.be_at(now);
         match key {
             Key::Binding => self.settle_binding(done, dirty),
             Key::Ground(ground) => self.settle_ground(*ground, &done, dirty),
+            Key::Guard(guard) => self.settle_guard(*guard, call, done, now, dirty),
             Key::Node(name) => self.settle_node(name, call, done, now, dirty),
             Key::Lease(vnode) => self.settle_lease(vnode, call, &done, now, dirty),
+            Key::CsiNode(vnode) => self.settle_csinode(vnode, call, done, now, dirty),
             Key::Pod(uid) => self.settle_pod(uid, call, done, now, dirty),
+            Key::Policy(side, uid) => self.settle_policy(*side, uid, done, now, dirty),
             Key::Note(id) => self.settle_note(*id),
         }
     }
 
     fn keys(&self) -> Vec<Key> {
-        let fixed = [Key::Binding].into_iter().chain(Ground::ALL.map(Key::Ground));
-        fixed.chain(self.nodes.keys()).chain(self.pods.keys()).chain(self.notes.keys()).collect()
+        let fixed = [Key::Binding].into_iter().chain(Ground::ALL.map(Key::Ground)).chain(Guard::ALL.map(Key::Guard));
+        let nodes = self.nodes.keys().chain(self.csinodes.keys(&self.nodes));
+        fixed.chain(nodes).chain(self.pods.keys()).chain(self.policies.keys()).chain(self.notes.keys()).collect()
     }
 
     fn side(&self, key: &Key) -> Option<Side> {
         match key {
             Key::Pod(uid) => self.pods.side(uid),
-            Key::Ground(_) => Some(Side::Physical),
-            Key::Binding | Key::Node(_) | Key::Lease(_) | Key::Note(_) => None,
+            Key::Ground(_) | Key::Guard(_) => Some(Side::Physical),
+            Key::Policy(side, _) => Some(*side),
+            Key::Binding | Key::Node(_) | Key::Lease(_) | Key::CsiNode(_) | Key::Note(_) => None,
         }
     }
 

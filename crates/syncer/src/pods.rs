@@ -5,16 +5,19 @@
 pub(crate) mod door;
 mod plan;
 pub(crate) mod print;
+mod reclaim;
 pub mod row;
 mod settle;
+mod sums;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Epoch, Row as _};
 use tapestry_cluster::{Name, Side, Uid};
+use tapestry_domain::placement::Misplaced;
+use tapestry_domain::ports::HostPort;
 use tapestry_domain::resources::{Resources, Shortage};
 use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Table};
@@ -22,6 +25,7 @@ use tapestry_engine::{Dirty, Table};
 use self::door::Verdict;
 use self::row::{PPod, VPod};
 use crate::pair::{Key, Pair};
+use crate::terms::Stop;
 
 /// Everything known about pods.
 pub(crate) struct Pods {
@@ -29,6 +33,8 @@ pub(crate) struct Pods {
     pub(crate) ppods: Table<PPod>,
     cases: HashMap<Uid, Case, RandomState>,
     doors: HashMap<Name, Door, RandomState>,
+    /// All virtual pods of a virtual node, carried or not.
+    residents: HashMap<Name, BTreeSet<Uid>, RandomState>,
     /// What others use of each physical node (DESIGN §8), kept up by differences.
     used: HashMap<Name, Resources, RandomState>,
     /// Where the random part of names comes from; passed in, so that plans stay pure and tests repeatable.
@@ -62,6 +68,8 @@ struct Case {
     vpod_gone: bool,
     /// When a look at the other side last told us nothing new.
     looked: Option<Duration>,
+    /// Its eviction was granted; until the watch shows it, asking again would be in vain.
+    evicted: bool,
     /// The grace period with which we asked for the copy's deletion.
     asked: Option<u32>,
     /// Fingerprints of our last status patch and of the virtual status that came of it: the same again would be in vain.
@@ -71,10 +79,18 @@ struct Case {
 /// Why a pod has to wait outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Closed {
-    /// Nothing of the node is lent at the moment.
+    /// The node is on its way out, or not known yet.
     NotLending,
+    /// The node is not lent at the moment.
+    Stopped(Stop),
     /// Less is free than the pod asks for.
     Short(Shortage),
+    /// No scheduler would have put it there.
+    Misplaced(Misplaced),
+    /// A port of the physical node that another pod has.
+    Port(HostPort),
+    /// It does not meet the Pod Security Standard of the binding.
+    Insecure(String),
 }
 
 /// How a copy ended.
@@ -116,6 +132,7 @@ impl Pods {
             ppods: Table::default(),
             cases: HashMap::default(),
             doors: HashMap::default(),
+            residents: HashMap::default(),
             used: HashMap::default(),
             entropy,
             turns: 0,
@@ -127,13 +144,30 @@ impl Pods {
         self.used.get(node).cloned().unwrap_or_default()
     }
 
-    /// Whether pods that we carry live on this virtual node; those that only stand on it (daemons) do not hold it.
-    pub(crate) fn any_on(&self, vnode: &Name) -> bool {
-        let carried = |vpod: &&VPod| {
-            let case = self.cases.get(&vpod.uid);
-            case.is_some_and(|case| case.name.is_some() || !case.claimants.is_empty() || case.closed.is_some())
-        };
-        self.vpods.iter().filter(|vpod| vpod.node == *vnode && !vpod.terminal()).any(|vpod| carried(&vpod))
+    /// All virtual pods of a virtual node.
+    pub(crate) fn residents(&self, vnode: &Name) -> impl Iterator<Item = &Uid> {
+        self.residents.get(vnode).into_iter().flatten()
+    }
+
+    /// Whether nobody lives on this virtual node any more. What has finished is Kubernetes' to collect.
+    pub(crate) fn left(&self, vnode: &Name) -> bool {
+        self.residents(vnode).filter_map(|uid| self.vpods.get(uid)).all(VPod::terminal)
+    }
+
+    /// Whether nothing of ours is left in the physical cluster.
+    pub(crate) fn none_left(&self) -> bool {
+        self.ppods.iter().all(|ppod| ppod.ours.is_none())
+    }
+
+    /// What the pods inside a virtual node ask for.
+    pub(crate) fn held(&self, vnode: &Name) -> Option<&Resources> {
+        self.doors.get(vnode).map(|door| &door.held)
+    }
+
+    /// Whether we carry a pod; those that only stand on a node (daemons, excluded ones) or wait before it are not carried.
+    fn carried(&self, vpod: &VPod) -> bool {
+        let case = self.cases.get(&vpod.uid);
+        !vpod.terminal() && case.is_some_and(|case| case.name.is_some() || !case.claimants.is_empty())
     }
 
     /// A pod that is let in and mapped and has no copy waits for its creation, which is dear to plan.
@@ -331,118 +365,6 @@ impl Pair {
                 case.ended = Some(Box::new(Ended { existed: true, seen: true, last }));
             }
         });
-    }
-
-    /// Changes a case and keeps the sums true: subtracts what it counted for before, adds what it counts for after.
-    fn around(&mut self, vuid: &Uid, dirty: &mut Dirty<Key>, change: impl FnOnce(&mut Pods)) {
-        let before = self.footprint(vuid);
-        change(&mut self.pods);
-        let after = self.footprint(vuid);
-        dirty.mark(Key::Pod(vuid.clone()));
-        if before != after {
-            let Footprint { used, held, waits } = before;
-            let mut doors: Vec<Name> = [&held.as_ref().map(|held| held.0.clone()), &waits, &after.waits]
-                .into_iter()
-                .chain([&after.held.as_ref().map(|held| held.0.clone())])
-                .flatten()
-                .cloned()
-                .collect();
-            doors.sort();
-            doors.dedup();
-            if let Some((vnode, request)) = &held {
-                self.pods.doors.entry(vnode.clone()).or_default().held.saturating_sub(request);
-            }
-            if let Some((vnode, request)) = &after.held {
-                self.pods.doors.entry(vnode.clone()).or_default().held.add(request);
-            }
-            self.pods.queue(vuid, waits.as_ref(), after.waits.as_ref());
-            if used != after.used {
-                self.recount(used, after.used, dirty);
-            }
-            for vnode in doors {
-                self.open_door(&vnode, dirty);
-                self.pods.close_unused(&vnode);
-                // A node on its way out goes when its last pod has gone.
-                if let Some(leaving) =
-                    self.nodes.vnode(&vnode).filter(|vnode| vnode.has_taint(keys::TAINT_VNODE_DELETING))
-                {
-                    dirty.mark(Key::Node(leaving.physical.clone()));
-                }
-            }
-        }
-        self.pods.drop_finished(vuid);
-    }
-
-    fn footprint(&self, vuid: &Uid) -> Footprint {
-        let Some(case) = self.pods.cases.get(vuid) else {
-            return Footprint::default();
-        };
-        let ppods = case.claimants.iter().filter_map(|uid| self.pods.ppods.get(uid));
-        let used = ppods.filter_map(|ppod| self.pods.contribution(ppod)).collect();
-        let vpod = self.pods.vpods.get(vuid).filter(|vpod| !vpod.terminal());
-        let inside = case.name.is_some() || !case.claimants.is_empty();
-        let held = vpod.filter(|_| inside).map(|vpod| (vpod.node.clone(), vpod.request.clone()));
-        let waits = vpod.filter(|vpod| !inside && self.may_wait(vpod)).map(|vpod| vpod.node.clone());
-        Footprint { used, held, waits }
-    }
-
-    /// Others use more or less of a node: its virtual node may have to change, and its door may open.
-    fn recount(&mut self, before: Vec<(Name, Resources)>, after: Vec<(Name, Resources)>, dirty: &mut Dirty<Key>) {
-        let mut nodes: Vec<Name> = Vec::new();
-        for (node, counts) in before {
-            self.pods.used.entry(node.clone()).or_default().saturating_sub(&counts);
-            nodes.push(node);
-        }
-        for (node, counts) in after {
-            self.pods.used.entry(node.clone()).or_default().add(&counts);
-            nodes.push(node);
-        }
-        nodes.sort();
-        nodes.dedup();
-        for node in nodes {
-            if self.pods.used.get(&node).is_some_and(|used| used.iter().all(|(_, quantity)| quantity.is_zero())) {
-                self.pods.used.remove(&node);
-            }
-            if let Some(vnode) = self.nodes.vnode_of(&node).map(|vnode| vnode.name.clone()) {
-                self.open_door(&vnode, dirty);
-            }
-            dirty.mark(Key::Node(node));
-        }
-    }
-}
-
-impl Pair {
-    /// Counts everything from scratch and compares it with the sums that are kept by differences; for tests.
-    pub fn check_sums(&self) -> Result<(), String> {
-        let mut used: HashMap<&Name, Resources> = HashMap::new();
-        let mut held: HashMap<Name, Resources> = HashMap::new();
-        let contributions: Vec<_> = self.pods.ppods.iter().filter_map(|ppod| self.pods.contribution(ppod)).collect();
-        for (node, counts) in &contributions {
-            used.entry(node).or_default().add(counts);
-        }
-        for uid in self.pods.cases.keys() {
-            if let Some((vnode, request)) = self.footprint(uid).held {
-                held.entry(vnode).or_default().add(&request);
-            }
-        }
-        let same = |kept: &Resources, counted: Option<&Resources>| {
-            kept.iter().all(|(name, quantity)| counted.map_or_else(Default::default, |c| c.get(name)) == quantity)
-        };
-        for (node, kept) in &self.pods.used {
-            if !same(kept, used.get(node)) {
-                return Err(format!("used of {node}: kept {kept}, counted {:?}", used.get(node)));
-            }
-        }
-        for (vnode, door) in &self.pods.doors {
-            if !same(&door.held, held.get(vnode)) {
-                return Err(format!("held at {vnode}: kept {}, counted {:?}", door.held, held.get(vnode)));
-            }
-        }
-        // What counts for nothing need not be kept.
-        let something = |counted: &Resources| counted.iter().any(|(_, quantity)| !quantity.is_zero());
-        let used_kept = used.iter().all(|(node, counted)| self.pods.used.contains_key(*node) || !something(counted));
-        let held_kept = held.iter().all(|(vnode, counted)| self.pods.doors.contains_key(vnode) || !something(counted));
-        if used_kept && held_kept { Ok(()) } else { Err("something counted is not kept at all".to_owned()) }
     }
 }
 

@@ -33,7 +33,8 @@ impl Scene {
             Seen::PNode(Change::Listed(Epoch(1))),
             Seen::VPod(Change::Listed(Epoch(1))),
             Seen::PPod(Change::Listed(Epoch(1))),
-            Seen::Policy(Change::Listed(Epoch(1))),
+            Seen::Policy(Side::Virtual, Change::Listed(Epoch(1))),
+            Seen::Policy(Side::Physical, Change::Listed(Epoch(1))),
             Seen::Connection(Side::Virtual, Connection::Up(Uid::new("v-cluster"))),
             Seen::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))),
         ] {
@@ -73,7 +74,7 @@ impl Scene {
             json!({"clusterID": "east", "secretRef": {"name": "s", "namespace": "t"}, "mountNamespace": "mount"});
         merge(&mut whole, spec);
         let object = json!({
-            "apiVersion": "cloud.tencent.com/v1beta1", "kind": "ClusterBinding", "metadata": {"name": "east", "uid": "b-uid"},
+            "apiVersion": "cloud.tencent.com/v1beta1", "kind": "ClusterBinding", "metadata": {"name": "east", "uid": "b-uid", "finalizers": [keys::FINALIZER_SYNCER]},
             "spec": whole, "status": {"physicalClusterUID": "p-cluster", "virtualClusterUID": "v-cluster"},
         });
         let text = self.stamp(object);
@@ -82,14 +83,20 @@ impl Scene {
     }
 
     pub(crate) fn see_policy(&mut self, policy: &str, spec: Value) {
+        self.see_policy_of(Side::Virtual, policy, spec);
+    }
+
+    /// Every sight of it is a new generation.
+    pub(crate) fn see_policy_of(&mut self, side: Side, policy: &str, spec: Value) {
         let mut object = json!({
             "apiVersion": "cloud.tencent.com/v1beta1", "kind": "ResourceLeasingPolicy",
             "metadata": {"name": policy, "uid": format!("uid-{policy}"), "creationTimestamp": "2026-01-01T00:00:00Z"},
         });
+        object["metadata"]["generation"] = json!(self.rv);
         object["spec"] = spec;
         let text = self.stamp(object);
         let row = PolicyRow::decode(&text).unwrap().unwrap();
-        self.see(Seen::Policy(Change::Put(row, Epoch(1))));
+        self.see(Seen::Policy(side, Change::Put(row, Epoch(1))));
     }
 
     pub(crate) fn see_pnode(&mut self, object: Value) {
@@ -142,6 +149,51 @@ impl Scene {
         self.settle(key, &call, Err(refusal));
     }
 
+    /// The virtual node of this name as JSON.
+    pub(crate) fn vnode(&self, vnode: &str) -> Value {
+        let row = self.pair.nodes.vnode(&name(vnode)).unwrap();
+        let taint = |t: &crate::nodes::row::Taint| json!({"key": t.key, "value": t.value, "effect": t.effect, "timeAdded": t.added});
+        json!({
+            "metadata": {
+                "name": row.name.as_str(), "uid": row.uid.as_str(), "labels": row.labels, "annotations": row.annotations,
+                "finalizers": row.finalizers, "deletionTimestamp": row.deleting.then_some("2026-01-01T00:00:00Z"),
+            },
+            "spec": {"taints": row.taints.iter().map(taint).collect::<Vec<_>>()},
+            "status": {
+                "capacity": row.capacity, "allocatable": row.allocatable,
+                "conditions": row.conditions.iter().map(|c| json!({"type": c.kind, "status": c.status, "reason": c.reason, "message": c.message, "lastTransitionTime": c.last_transition_time})).collect::<Vec<_>>(),
+                "nodeInfo": {"kubeletVersion": "v1.36.0"}, "addresses": [{"type": "Hostname", "address": vnode}],
+            },
+        })
+    }
+
+    /// Carries out the patches of a node until there is nothing left to do at this moment.
+    pub(crate) fn follow_node(&mut self, node: &str) -> Plan {
+        let key = Key::Node(name(node));
+        loop {
+            let call = match self.plan(&key) {
+                Plan::Do(call) => call,
+                // The second between two writes of a status.
+                Plan::Wait(until) if until <= self.now.steady + std::time::Duration::from_secs(1) => {
+                    self.pass(until.saturating_sub(self.now.steady));
+                    continue;
+                }
+                other => return other,
+            };
+            let tapestry_cluster::Verb::Merge(..) = call.verb else { panic!("not a patch: {call}") };
+            let mut object = self.vnode(call.target.name.as_str());
+            patch(&mut object, call.body().unwrap().into_owned());
+            let object = self.stamp(object);
+            self.settle(&key, &call, Ok(Answer { object }));
+        }
+    }
+
+    /// Time goes by.
+    pub(crate) fn pass(&mut self, time: std::time::Duration) {
+        self.now.steady += time;
+        self.now.wall += time;
+    }
+
     /// Carries out creations until the key rests: what is read is missing, what is created is as asked.
     fn do_all(&mut self, key: &Key) {
         while let Plan::Do(call) = self.plan(key) {
@@ -178,6 +230,7 @@ pub(crate) fn vpod(pod: &str) -> Value {
         "metadata": {"name": pod, "namespace": "demo", "uid": format!("v-{pod}"), "generation": 1},
         "spec": {
             "nodeName": "vnode-east-n1",
+            "tolerations": [{"key": keys::TAINT_VNODE, "operator": "Exists"}],
             "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}],
         },
         "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]},
@@ -206,6 +259,19 @@ pub(crate) fn mapped(mut vpod: Value, ppod: &str, uid: Option<&str>) -> Value {
 
 pub(crate) fn name(text: &str) -> tapestry_cluster::Name {
     tapestry_cluster::Name::parse(text).unwrap()
+}
+
+/// A JSON merge patch: as [`merge`], and null takes away.
+pub(crate) fn patch(into: &mut Value, from: Value) {
+    merge(into, from);
+    prune(into);
+}
+
+fn prune(value: &mut Value) {
+    if let Value::Object(map) = value {
+        map.retain(|_, value| !value.is_null());
+        map.values_mut().for_each(prune);
+    }
 }
 
 pub(crate) fn merge(into: &mut Value, from: Value) {

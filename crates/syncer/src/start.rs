@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use k8s_openapi::ByteString;
@@ -11,25 +12,19 @@ use prometheus_client::registry::Registry;
 use serde::Deserialize;
 use tapestry_api::{Binding, keys};
 use tapestry_cluster::connect::{ConnectError, Trust};
-use tapestry_cluster::feed::{Change, Feed, Mailbox, Row};
 use tapestry_cluster::gate::{LiveGate, Metrics, carry_out};
-use tapestry_cluster::probe::{Connection, PROBE_EVERY, probe};
-use tapestry_cluster::watch::{Decode, Query, watch};
 use tapestry_cluster::{Call, Cluster, Kind, Name, Refusal, Side, Target, Verb, kind};
-use tapestry_engine::Desk;
 use tapestry_engine::clock::Clock;
-use tapestry_engine::run::{Inbox, run};
+use tapestry_engine::run::{Inbox as _, run};
 use tapestry_engine::serve::ReadinessGate;
-use tokio::sync::{Notify, watch as channel};
+use tapestry_engine::{Desk, Dirty, Model as _};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::bindings::BindingRow;
-use crate::nodes::row::{PNode, VNode};
+use crate::letters::Letters;
 use crate::origin::{Home, Origin};
-use crate::pair::{Pair, Seen};
-use crate::pods::row::{PPod, VPod};
-use crate::policies::PolicyRow;
+use crate::pair::Pair;
 
 /// Why a syncer cannot start. All of it is for people to mend.
 #[derive(Debug, thiserror::Error)]
@@ -140,23 +135,8 @@ impl Syncer {
         let Self { pair, origin, home, name, virtual_cluster, physical_cluster, gate, clock, metrics, ready, cancel } =
             self;
         let mut tasks = JoinSet::new();
-        let bell = Arc::new(Notify::new());
-        let mut watches = Watches { bell: Arc::clone(&bell), cancel: cancel.clone(), tasks: &mut tasks };
-        let everything = |kind| Query { kind, labels: String::new(), fields: String::new() };
-        let own = Query { fields: format!("metadata.name={name}"), ..everything(&kind::CLUSTER_BINDING) };
-        let labelled = Query { labels: format!("{}={}", keys::ORIGIN, origin.label), ..everything(&kind::NODE) };
-        let bound = Query { fields: "spec.nodeName!=".to_owned(), ..everything(&kind::POD) };
-        let boxes = Boxes {
-            bindings: watches.start(&virtual_cluster, own, BindingRow::decode),
-            policies: watches.start(&virtual_cluster, everything(&kind::POLICY), PolicyRow::decode),
-            vnodes: watches.start(&virtual_cluster, labelled, VNode::decode),
-            vpods: watches.start(&virtual_cluster, bound, move |json| VPod::decode(json, &home)),
-            pnodes: watches.start(&physical_cluster, everything(&kind::NODE), PNode::decode),
-            ppods: watches.start(&physical_cluster, everything(&kind::POD), move |json| PPod::decode(json, &origin)),
-        };
-        let connections = [(Side::Virtual, virtual_cluster), (Side::Physical, physical_cluster)]
-            .map(|(side, cluster)| (side, start_probe(cluster, Arc::clone(&bell), &mut tasks)));
-        let inbox = Letters { boxes, connections, bell };
+        let clusters = [virtual_cluster, physical_cluster];
+        let inbox = Letters::open(&name, origin, home, clusters, &cancel, &mut tasks);
         let desk = Desk::new(pair, fastrand::u64(..));
         let show = |desk: &Desk<Pair>| {
             ready.set(desk.model.ready());
@@ -167,6 +147,40 @@ impl Syncer {
         tracing::info!("syncer stopped");
     }
 }
+
+impl Syncer {
+    /// Reads everything once, without a word to either cluster: what the syncer would know, for people who ask.
+    pub async fn look(self) -> Result<Pair, LookError> {
+        let Self { mut pair, origin, home, name, virtual_cluster, physical_cluster, clock, cancel, .. } = self;
+        let mut tasks = JoinSet::new();
+        let clusters = [virtual_cluster, physical_cluster];
+        let mut inbox = Letters::open(&name, origin, home, clusters, &cancel, &mut tasks);
+        let bell = inbox.bell();
+        let mut facts = Vec::new();
+        let read = async {
+            while !pair.complete() {
+                inbox.drain(&mut facts);
+                for fact in facts.drain(..) {
+                    pair.observe(fact, clock.now(), &mut Dirty::default());
+                }
+                if !pair.complete() {
+                    bell.notified().await;
+                }
+            }
+        };
+        let read = tokio::time::timeout(PATIENCE, read).await;
+        tasks.shutdown().await;
+        read.map(|()| pair).map_err(|_| LookError)
+    }
+}
+
+/// How long reading everything may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The lists of one of the clusters did not come.
+#[derive(Debug, thiserror::Error)]
+#[error("not all lists could be read within {} s", PATIENCE.as_secs())]
+pub struct LookError;
 
 /// Ten characters of a physical pod's name come from here: from the operating system, so that nobody can foresee them.
 fn entropy() -> [u8; 8] {
@@ -216,82 +230,6 @@ async fn read(
     let answer = carry_out(cluster, &Call { target, verb: Verb::Get, why: "Start" }).await;
     let told = |refusal: Refusal| StartError::ReadObject { what, why: refusal.message().to_owned() };
     answer.map(|answer| answer.object).map_err(told)
-}
-
-struct Watches<'a> {
-    bell: Arc<Notify>,
-    cancel: CancellationToken,
-    tasks: &'a mut JoinSet<()>,
-}
-
-impl Watches<'_> {
-    fn start<R: Row + Clone>(
-        &mut self,
-        cluster: &Cluster,
-        query: Query,
-        decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync + 'static,
-    ) -> Mailbox<R> {
-        let feed: Arc<Feed<R>> = Arc::default();
-        let mailbox = feed.subscribe(Arc::clone(&self.bell));
-        let decode: Decode<R> = Arc::new(decode);
-        self.tasks.spawn(watch(cluster.clone(), query, decode, feed, self.cancel.clone()));
-        mailbox
-    }
-}
-
-fn start_probe(cluster: Cluster, bell: Arc<Notify>, tasks: &mut JoinSet<()>) -> channel::Receiver<Connection> {
-    let (connection_tx, connection_rx) = channel::channel(Connection::Unknown);
-    let mut changes = connection_rx.clone();
-    tasks.spawn(async move {
-        if let Err(error) = probe(cluster, PROBE_EVERY, connection_tx).await {
-            tracing::error!(%error, "the probe ended");
-        }
-    });
-    tasks.spawn(async move {
-        while changes.changed().await.is_ok() {
-            bell.notify_one();
-        }
-    });
-    connection_rx
-}
-
-struct Boxes {
-    bindings: Mailbox<BindingRow>,
-    policies: Mailbox<PolicyRow>,
-    vnodes: Mailbox<VNode>,
-    pnodes: Mailbox<PNode>,
-    vpods: Mailbox<VPod>,
-    ppods: Mailbox<PPod>,
-}
-
-struct Letters {
-    boxes: Boxes,
-    connections: [(Side, channel::Receiver<Connection>); 2],
-    bell: Arc<Notify>,
-}
-
-impl Inbox<Seen> for Letters {
-    fn drain(&mut self, into: &mut Vec<Seen>) {
-        fn take<R: Row>(mailbox: &Mailbox<R>, wrap: impl Fn(Change<R>) -> Seen, into: &mut Vec<Seen>) {
-            into.extend(mailbox.drain().into_iter().map(wrap));
-        }
-        for (side, connection) in &mut self.connections {
-            if connection.has_changed().unwrap_or(false) {
-                into.push(Seen::Connection(*side, connection.borrow_and_update().clone()));
-            }
-        }
-        // Virtual before physical: statuses that agree are then forgotten as they come in.
-        take(&self.boxes.bindings, Seen::Binding, into);
-        take(&self.boxes.policies, Seen::Policy, into);
-        take(&self.boxes.vnodes, Seen::VNode, into);
-        take(&self.boxes.vpods, Seen::VPod, into);
-        take(&self.boxes.pnodes, Seen::PNode, into);
-        take(&self.boxes.ppods, Seen::PPod, into);
-    }
-
-    fn bell(&self) -> Arc<Notify> {
-        Arc::clone(&self.bell)
-    }
 }
 
 struct SyncerMetrics {

@@ -6,11 +6,16 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use fastrand::Rng;
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Call, Name, Side, Uid, Verb, kind};
+use tapestry_domain::resources::{ResourceName, Resources};
 use tapestry_syncer::bindings::BindingRow;
+use tapestry_syncer::csinodes::row::{PCsiNode, VCsiNode};
+use tapestry_syncer::guards::Guard;
+use tapestry_syncer::guards::row::GuardRow;
 use tapestry_syncer::nodes::row::{PNode, VNode};
 use tapestry_syncer::origin::{Home, Origin};
 use tapestry_syncer::pair::{Pair, Seen};
@@ -57,7 +62,9 @@ fn identity(side: Side) -> &'static str {
 }
 
 fn set_the_stage(world: &mut World) {
-    let spec = json!({"clusterID": "east", "secretRef": {"name": "s", "namespace": "t"}, "mountNamespace": "mount"});
+    let guard = json!({"quota": true, "networkPolicy": true});
+    let secret = json!({"name": "s", "namespace": "t"});
+    let spec = json!({"clusterID": "east", "secretRef": secret, "mountNamespace": "mount", "guard": guard});
     world.make(Virtual, &kind::CLUSTER_BINDING, json!({"metadata": {"name": "east"}, "spec": spec}));
     world.make(Virtual, &kind::POLICY, json!({"metadata": {"name": "all"}, "spec": {"cluster": "east"}}));
     for (side, namespace) in [(Virtual, "demo"), (Virtual, "kube-node-lease"), (Physical, "mount"), (Physical, "owner")]
@@ -68,6 +75,7 @@ fn set_the_stage(world: &mut World) {
         let ready = json!([{"type": "Ready", "status": "True"}]);
         let status = json!({"allocatable": {"cpu": "8", "memory": "16Gi", "pods": "20"}, "conditions": ready});
         world.make(Physical, &kind::NODE, json!({"metadata": {"name": node}, "status": status}));
+        world.make(Physical, &kind::CSI_NODE, csinode(node, "zone"));
     }
 }
 
@@ -86,14 +94,27 @@ fn life(birth: Birth, origin: &Rc<Origin>) -> Life<Pair> {
     let label = origin.label.to_string();
     let home =
         Home { vnode_prefix: "vnode-east-".into(), mount: Name::parse("mount").unwrap_or_else(|bad| panic!("{bad}")) };
-    let here = home.clone();
+    let (here, mount) = (home.clone(), home.mount.clone());
+    let labelled = |label: &str| {
+        let label = label.to_owned();
+        move |object: &Value| object["metadata"]["labels"][keys::ORIGIN] == *label
+    };
+    let guard = |guard: Guard| {
+        let (mount, origin) = (mount.clone(), Rc::clone(origin));
+        let decode = move |json: &_| GuardRow::decode(json, guard, &mount, &origin);
+        Eye::rows(Physical, guard.kind(), decode, move |change| Seen::Guard(guard, change)).only(labelled(&label))
+    };
     Life {
         model: Pair::new((**origin).clone(), home, &binding_uid(), entropy),
         eyes: vec![
             Eye::rows(Virtual, &kind::CLUSTER_BINDING, BindingRow::decode, Seen::Binding),
-            Eye::rows(Virtual, &kind::POLICY, PolicyRow::decode, Seen::Policy),
-            Eye::rows(Virtual, &kind::NODE, VNode::decode, Seen::VNode)
-                .only(move |node| node["metadata"]["labels"][keys::ORIGIN] == *label),
+            Eye::rows(Virtual, &kind::POLICY, PolicyRow::decode, |change| Seen::Policy(Virtual, change)),
+            Eye::rows(Physical, &kind::POLICY, PolicyRow::decode, |change| Seen::Policy(Physical, change)),
+            Eye::rows(Virtual, &kind::NODE, VNode::decode, Seen::VNode).only(labelled(&label)),
+            Eye::rows(Virtual, &kind::CSI_NODE, VCsiNode::decode, Seen::VCsiNode).only(labelled(&label)),
+            Eye::rows(Physical, &kind::CSI_NODE, PCsiNode::decode, Seen::PCsiNode),
+            guard(Guard::Quota),
+            guard(Guard::NetworkPolicy),
             Eye::rows(Virtual, &kind::POD, move |json| VPod::decode(json, &here), Seen::VPod)
                 .only(|pod| pod["spec"]["nodeName"].is_string()),
             Eye::rows(Physical, &kind::NODE, PNode::decode, Seen::PNode),
@@ -112,6 +133,11 @@ fn pod(name: &str, node: &str, cpu: &str) -> Value {
         "spec": {"nodeName": format!("vnode-east-{node}"), "containers": [container]},
         "status": {"phase": "Pending"},
     })
+}
+
+fn csinode(node: &str, topology: &str) -> Value {
+    let driver = json!({"name": "d.csi", "nodeID": node, "topologyKeys": [topology], "allocatable": {"count": 8}});
+    json!({"metadata": {"name": node}, "spec": {"drivers": [driver]}})
 }
 
 /// Creates, deletes, force-deletes, recreates under the same name, forges mappings, adds finalizers.
@@ -152,7 +178,23 @@ fn forge(pod: &mut Value, namespace: &str, name: &str, uid: Option<&str>) {
 /// The owner of the physical cluster: runs pods of his own, deletes ours, takes labels away.
 fn owner(world: &mut World, rng: &mut Rng) {
     let ours = |pod: &Value| pod["metadata"]["labels"][keys::MANAGED_BY].is_string();
-    match rng.u32(..12) {
+    match rng.u32(..16) {
+        12 => drop(world.delete(Physical, &kind::CSI_NODE, NODES[rng.usize(..2)], None)),
+        13 => {
+            let (node, topology) = (NODES[rng.usize(..2)], ["zone", "rack"][rng.usize(..2)]);
+            world.make(Physical, &kind::CSI_NODE, csinode(node, topology));
+        }
+        14 => {
+            let (kind, path) = guards()[rng.usize(..2)];
+            world.edit(Physical, kind, path, |guard| {
+                guard["spec"] = json!({"hard": {"pods": "999"}, "podSelector": {}});
+                guard["metadata"]["labels"] = json!({});
+            });
+        }
+        15 => {
+            let (kind, path) = guards()[rng.usize(..2)];
+            world.delete(Physical, kind, path, None);
+        }
         0..3 => {
             let (namespace, name) = [("mount", "lodger"), ("owner", "app"), ("owner", "other")][rng.usize(..3)];
             let mut object = pod(name, NODES[rng.usize(..2)], "1");
@@ -316,9 +358,41 @@ fn converged(world: &World) -> Result<(), String> {
     Ok(())
 }
 
+/// After the faults: virtual nodes have the drivers of their physical nodes, and the guards stand.
+fn furnished(world: &World) -> Result<(), String> {
+    for node in NODES {
+        let drivers = |side, name: &str| world.get(side, &kind::CSI_NODE, name).map(|csinode| &csinode["spec"]);
+        let vnode = format!("vnode-east-{node}");
+        let wanted = world.get(Virtual, &kind::NODE, &vnode).and(drivers(Physical, node));
+        if drivers(Virtual, &vnode) != wanted {
+            return Err(format!("CSINode of {vnode}: {:?} instead of {wanted:?}", drivers(Virtual, &vnode)));
+        }
+    }
+    let mut leased = Resources::new();
+    for vnode in world.list(Virtual, &kind::NODE) {
+        leased.add(&Resources::deserialize(&vnode["status"]["allocatable"]).map_err(|error| error.to_string())?);
+    }
+    for (kind, path) in guards() {
+        let Some(guard) = world.get(Physical, kind, path) else { return Err(format!("there is no {path}")) };
+        let whole = match kind.kind {
+            "ResourceQuota" => guard["spec"]["hard"]["pods"] == leased.get(&ResourceName::Pods).to_string(),
+            _ => guard["spec"]["egress"].is_array(),
+        };
+        if !whole || guard["metadata"]["labels"][keys::ORIGIN].is_null() {
+            return Err(format!("{path} is not as wanted with {leased}: {guard}"));
+        }
+    }
+    Ok(())
+}
+
+fn guards() -> [(&'static tapestry_cluster::Kind, &'static str); 2] {
+    [(&kind::RESOURCE_QUOTA, "mount/tapestry-leased"), (&kind::NETWORK_POLICY, "mount/tapestry-isolation")]
+}
+
 fn rests_and_converges(schedule: &mut Schedule<Pair>, leaders: usize) -> Result<(), Failure> {
     schedule.quiesce()?;
     schedule.check(converged)?;
+    schedule.check(furnished)?;
     for leader in 0..leaders {
         if let Some(Err(why)) = schedule.model(leader).map(Pair::check_sums) {
             return Err(schedule.fail(why));

@@ -8,19 +8,22 @@ use tapestry_cluster::feed::{Change, Epoch};
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Verb, kind};
 use tapestry_domain::names::{vnode_name, vnode_name_hashed};
-use tapestry_domain::resources::Resources;
 use tapestry_engine::{Dirty, Now, Plan};
 
 use super::Case;
-use super::row::{PNode, VNode};
-use super::want::{Circumstances, Want};
+use super::row::{NO_SCHEDULE, PNode, Taint, VNode};
+use super::standing::{Since, Standing};
+use super::want::{Circumstances, Want, render_taint};
 use crate::bindings::Bound;
 use crate::pair::{Key, Pair};
+use crate::terms::{Terms, steady_at};
 
 /// How long a name that somebody else has is left alone.
 const LOOK_AGAIN: Duration = Duration::from_mins(5);
+/// A burst of changes is one write of the status.
+const STATUS_AT_MOST_EVERY: Duration = Duration::from_secs(1);
 /// How long a physical node must have been gone before its virtual node goes.
-const GONE_FOR: Duration = Duration::from_mins(1);
+pub(super) const GONE_FOR: Duration = Duration::from_mins(1);
 
 impl Pair {
     /// The plan for the physical node of this name, which may be gone.
@@ -35,37 +38,40 @@ impl Pair {
     }
 
     fn plan_mirror(&self, bound: &Bound, case: &Case, pnode: &PNode, vnode: Option<&VNode>, now: Now) -> Plan {
-        let lease = self.lease_of(pnode);
+        let terms = self.terms(pnode, now.wall);
         let Some(vnode) = vnode else {
-            return match lease {
-                Some((lent, policy)) => self.plan_new(bound, case, pnode, lent, policy, now),
-                None => Plan::Rest,
+            return match &terms {
+                Some(terms) if terms.policy.is_some() => self.plan_new(bound, case, pnode, terms, now),
+                Some(_) | None => Plan::Rest,
             };
         };
-        if vnode.deleting {
-            return Plan::Rest;
-        }
-        if lease.is_none() && vnode.has_taint(keys::TAINT_VNODE_DELETING) && !self.pods.any_on(&vnode.name) {
+        let standing = self.standing(vnode, terms.as_ref());
+        if standing.leaving && vnode.has_taint(keys::TAINT_VNODE_DELETING) && self.pods.left(&vnode.name) {
             return remove(vnode);
         }
-        let (lent, policy) = match lease {
-            Some((lent, policy)) => (lent, Some(policy)),
-            // On its way out: whatever runs may end, nothing new comes in.
-            None => (Resources::new(), None),
-        };
-        let want = self.want(bound, pnode, vnode.name.as_str(), lent, policy, now);
+        let want = self.want(bound, case, pnode, vnode.name.as_str(), Some(vnode), terms.as_ref(), &standing, now);
         let target = Target::cluster(Side::Virtual, &kind::NODE, vnode.name.clone()).uid(&vnode.uid).rv(vnode.rv);
         // Status first: the metadata remembers what we set, also conditions that are to go.
-        if let Some(patch) = want.patch_status(vnode) {
+        let status = want.patch_status(vnode);
+        let next = case.written.map(|at| at + STATUS_AT_MOST_EVERY).filter(|next| *next > now.steady);
+        if let (Some(_), Some(next)) = (&status, next) {
+            return Plan::Wait(next);
+        }
+        if let Some(patch) = status {
             return Call { target, verb: Verb::Merge(Sub::Status, patch), why: "NodeStatus" }.into();
         }
         if let Some(patch) = want.patch_metadata(vnode, now.wall) {
             return Call { target, verb: Verb::Merge(Sub::Main, patch), why: "NodeMetadata" }.into();
         }
-        Plan::Rest
+        // By time alone something changes next at the edge of a window, when force is due, when a back-off ends.
+        let until = terms.as_ref().and_then(|terms| terms.until);
+        let force = standing.force_at().filter(|at| *at > now.wall);
+        let placement = case.placement.until.filter(|until| *until > now.steady);
+        let next = until.into_iter().chain(force).map(|at| steady_at(at, now)).chain(placement).min();
+        next.map_or(Plan::Rest, Plan::Wait)
     }
 
-    fn plan_new(&self, bound: &Bound, case: &Case, pnode: &PNode, lent: Resources, policy: &str, now: Now) -> Plan {
+    fn plan_new(&self, bound: &Bound, case: &Case, pnode: &PNode, terms: &Terms<'_>, now: Now) -> Plan {
         // While the physical cluster is silent nothing new is offered.
         if self.working().is_none() {
             return Plan::Rest;
@@ -75,7 +81,9 @@ impl Pair {
             if case.clash { vnode_name_hashed(id, pnode.name.as_str()) } else { vnode_name(id, pnode.name.as_str()) };
         let Ok(vnode) = Name::parse(&name) else { return Plan::Rest };
         let target = Target::cluster(Side::Virtual, &kind::NODE, vnode);
-        let want = self.want(bound, pnode, &name, lent, Some(policy), now);
+        let standing =
+            Standing { stop: terms.stop, over: false, leaving: false, since: Since::default(), rules: terms.rules };
+        let want = self.want(bound, case, pnode, &name, None, Some(terms), &standing, now);
         if let Some(stripped) = &case.unlabelled {
             let patch = json!({"metadata": {"labels": want.labels}});
             return Call {
@@ -96,15 +104,15 @@ impl Pair {
 
     /// The physical node is not in sight: gone only if the API server says so, twice, a minute apart.
     fn plan_vanished(&self, case: &Case, name: &Name, vnode: &VNode, now: Now) -> Plan {
-        if self.working().is_none() || vnode.deleting {
+        if self.working().is_none() {
             return Plan::Rest;
         }
         match case.gone {
             Some((first, _)) if now.steady < first + GONE_FOR => Plan::Wait(first + GONE_FOR),
             Some((first, last)) if last >= first + GONE_FOR => match vnode.has_taint(keys::TAINT_VNODE_DELETING) {
-                true if self.pods.any_on(&vnode.name) => Plan::Rest,
+                true if !self.pods.left(&vnode.name) => Plan::Rest,
                 true => remove(vnode),
-                false => cordon(vnode),
+                false => cordon(vnode, now),
             },
             _ => Call {
                 target: Target::cluster(Side::Physical, &kind::NODE, name.clone()),
@@ -115,19 +123,36 @@ impl Pair {
         }
     }
 
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one caller each for a new and a known node; a struct would only rename them"
+    )]
     fn want(
         &self,
         bound: &Bound,
+        case: &Case,
         pnode: &PNode,
-        vnode: &str,
-        leased: Resources,
-        policy: Option<&str>,
+        name: &str,
+        vnode: Option<&VNode>,
+        terms: Option<&Terms<'_>>,
+        standing: &Standing,
         now: Now,
     ) -> Want {
         let reachable = matches!(self.connection(Side::Physical), Connection::Up(_));
+        let crowded = case.placement.until.is_some_and(|until| until > now.steady);
         Want::new(
             pnode,
-            &Circumstances { bound, origin: &self.origin, vnode, policy, leased, reachable, now: now.wall },
+            &Circumstances {
+                bound,
+                origin: &self.origin,
+                name,
+                vnode,
+                terms,
+                standing,
+                reachable,
+                crowded,
+                now: now.wall,
+            },
         )
     }
 
@@ -140,7 +165,16 @@ impl Pair {
         dirty: &mut Dirty<Key>,
     ) {
         match (done, call.target.side, &call.verb) {
-            (Ok(_), _, Verb::Delete { .. }) => {
+            (Ok(answer), _, Verb::Delete { .. }) => match VNode::decode(&answer.object) {
+                // Its finalizers hold it still.
+                Ok(Some(row)) if row.deleting => self.put_vnode(row, None, dirty),
+                _ => {
+                    if let Some(uid) = &call.target.uid {
+                        self.lose_vnode(uid, dirty);
+                    }
+                }
+            },
+            (Ok(_), Side::Virtual, Verb::Merge(Sub::Main, _)) if call.why == "ReleaseNode" => {
                 if let Some(uid) = &call.target.uid {
                     self.lose_vnode(uid, dirty);
                 }
@@ -150,7 +184,12 @@ impl Pair {
                     self.see_pnode(Change::Put(row, Epoch::default()), dirty);
                 }
             }
-            (Ok(answer), Side::Virtual, verb) => self.learn_vnode(name, matches!(verb, Verb::Get), &answer, now, dirty),
+            (Ok(answer), Side::Virtual, verb) => {
+                if let Verb::Merge(Sub::Status, _) = verb {
+                    self.nodes.cases.entry(name.clone()).or_default().written = Some(now.steady);
+                }
+                self.learn_vnode(name, matches!(verb, Verb::Get), &answer, now, dirty);
+            }
             // A node that came back while we asked is in sight: the answer is of its former life.
             (Err(Refusal::Gone), Side::Physical, Verb::Get) if self.nodes.pnode(name).is_none() => {
                 let case = self.nodes.cases.entry(name.clone()).or_default();
@@ -200,19 +239,25 @@ impl Pair {
     }
 }
 
+/// Nobody lives there any more: deletes the node, then lets it go.
 fn remove(vnode: &VNode) -> Plan {
     let target = Target::cluster(Side::Virtual, &kind::NODE, vnode.name.clone()).uid(&vnode.uid);
-    Call { target, verb: Verb::Delete { grace: None }, why: "RemoveNode" }.into()
+    if !vnode.deleting {
+        return Call { target, verb: Verb::Delete { grace: None }, why: "RemoveNode" }.into();
+    }
+    let others: Vec<_> = vnode.finalizers.iter().filter(|finalizer| *finalizer != keys::FINALIZER_VNODE).collect();
+    if others.len() == vnode.finalizers.len() {
+        // What still holds it is somebody else's.
+        return Plan::Rest;
+    }
+    let verb = Verb::Merge(Sub::Main, json!({"metadata": {"finalizers": others}}));
+    Call { target: target.rv(vnode.rv), verb, why: "ReleaseNode" }.into()
 }
 
 /// Marks a node on its way out whose physical node can no longer be asked how it should look.
-fn cordon(vnode: &VNode) -> Plan {
-    let mut taints: Vec<_> = vnode
-        .taints
-        .iter()
-        .map(|taint| json!({"key": taint.key, "value": taint.value, "effect": taint.effect, "timeAdded": taint.added}))
-        .collect();
-    taints.push(json!({"key": keys::TAINT_VNODE_DELETING, "effect": "NoSchedule"}));
+fn cordon(vnode: &VNode, now: Now) -> Plan {
+    let mut taints: Vec<_> = vnode.taints.iter().map(render_taint).collect();
+    taints.push(render_taint(&Taint::since(keys::TAINT_VNODE_DELETING, NO_SCHEDULE, now.wall)));
     let target = Target::cluster(Side::Virtual, &kind::NODE, vnode.name.clone()).uid(&vnode.uid).rv(vnode.rv);
     Call { target, verb: Verb::Merge(Sub::Main, json!({"spec": {"taints": taints}})), why: "Cordon" }.into()
 }

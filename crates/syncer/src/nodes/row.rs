@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tapestry_api::keys;
@@ -39,6 +40,7 @@ pub struct VNode {
     pub(crate) rv: Rv,
     pub(crate) name: Name,
     pub(crate) deleting: bool,
+    pub(crate) finalizers: Vec<String>,
     /// The physical node.
     pub(crate) physical: Name,
     pub(crate) labels: BTreeMap<String, String>,
@@ -62,6 +64,20 @@ pub(crate) struct Taint {
     pub(crate) effect: String,
     #[serde(default, rename = "timeAdded")]
     pub(crate) added: Option<String>,
+}
+
+impl Taint {
+    /// One that only says something.
+    pub(crate) fn plain(key: &str) -> Self {
+        Self { key: key.to_owned(), value: String::new(), effect: NO_SCHEDULE.to_owned(), added: None }
+    }
+
+    /// One from which time is counted. Kubernetes keeps whole seconds: the next one, so that nobody is cut short.
+    pub(crate) fn since(key: &str, effect: &str, since: Timestamp) -> Self {
+        let second = since.as_second() + i64::from(since.subsec_nanosecond() > 0);
+        let added = Timestamp::from_second(second).unwrap_or(since);
+        Self { effect: effect.to_owned(), added: Some(format!("{added:.0}")), ..Self::plain(key) }
+    }
 }
 
 /// One condition.
@@ -179,6 +195,7 @@ impl VNode {
             rv: meta.resource_version,
             name: meta.name,
             deleting: meta.deletion_timestamp.is_some(),
+            finalizers: meta.finalizers.iter().map(|finalizer| (**finalizer).to_owned()).collect(),
             physical,
             taints: spec.taints,
             capacity: status.capacity,
@@ -195,7 +212,28 @@ impl VNode {
     pub(crate) fn has_taint(&self, key: &str) -> bool {
         self.taints.iter().any(|taint| taint.key == key)
     }
+
+    /// When a taint of ours was put on it.
+    pub(crate) fn tainted(&self, key: &str) -> Option<Timestamp> {
+        let taint = self.taints.iter().find(|taint| taint.key == key && taint.effect == NO_SCHEDULE)?;
+        taint.added.as_ref()?.parse().ok()
+    }
+
+    /// Whether capacity is being taken back from its pods, or may be soon.
+    pub(crate) fn reclaiming(&self) -> bool {
+        let ours = [keys::TAINT_OUT_OF_TIME_WINDOWS, keys::TAINT_OVER_LEASED, keys::TAINT_VNODE_DELETING];
+        self.taints.iter().any(|taint| ours.contains(&taint.key.as_str()))
+    }
+
+    pub(crate) fn condition(&self, kind: &str) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| condition.kind == kind)
+    }
 }
+
+/// The taint effect that keeps new pods away.
+pub(crate) const NO_SCHEDULE: &str = "NoSchedule";
+/// The taint effect that makes Kubernetes evict.
+pub(crate) const NO_EXECUTE: &str = "NoExecute";
 
 impl Condition {
     /// Equal as far as it matters: heartbeats are only heartbeats.

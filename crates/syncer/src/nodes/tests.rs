@@ -12,18 +12,9 @@ fn key() -> Key {
     Key::Node(name("n1"))
 }
 
-/// The virtual node as the scene's create call made it.
+/// The virtual node as the scene knows it.
 fn vnode(scene: &Scene) -> Value {
-    let row = scene.pair.nodes.vnode(&name("vnode-east-n1")).unwrap();
-    json!({
-        "metadata": {"name": row.name.as_str(), "uid": row.uid.as_str(), "labels": row.labels, "annotations": row.annotations},
-        "spec": {"taints": row.taints.iter().map(|t| json!({"key": t.key, "effect": t.effect})).collect::<Vec<_>>()},
-        "status": {
-            "capacity": row.capacity, "allocatable": row.allocatable,
-            "conditions": row.conditions.iter().map(|c| json!({"type": c.kind, "status": c.status, "reason": c.reason, "message": c.message, "lastTransitionTime": c.last_transition_time})).collect::<Vec<_>>(),
-            "nodeInfo": {"kubeletVersion": "v1.36.0"}, "addresses": [{"type": "Hostname", "address": "vnode-east-n1"}],
-        },
-    })
+    scene.vnode("vnode-east-n1")
 }
 
 fn foreign_pod(cpu: &str) -> Value {
@@ -67,18 +58,20 @@ fn law_09_what_others_use_is_not_lent_and_a_policy_limits_the_rest() {
 }
 
 #[test]
-fn law_09_nothing_is_lent_without_a_policy_nor_by_one_with_hours_that_we_cannot_tell_yet() {
+fn law_09_nothing_is_lent_without_a_policy_nor_outside_its_hours() {
     let mut scene = Scene::empty();
     scene.see_binding(json!({}));
     scene.see_pnode(pnode("n1"));
     let row = scene.pair.nodes.pnode(&name("n1")).unwrap().clone();
-    assert!(scene.pair.lease_of(&row).is_none());
-    scene.see_policy("night", json!({"cluster": "east", "timeWindows": [{"start": "22:00", "end": "06:00"}]}));
-    assert!(scene.pair.lease_of(&row).is_none());
+    assert!(scene.pair.terms(&row, scene.now.wall).is_none());
     scene.see_policy("others", json!({"cluster": "west"}));
-    assert!(scene.pair.lease_of(&row).is_none());
+    assert!(scene.pair.terms(&row, scene.now.wall).is_none());
+    scene.see_policy("noon", json!({"cluster": "east", "timeWindows": [{"start": "12:00", "end": "13:00"}]}));
+    let closed = scene.pair.terms(&row, scene.now.wall).unwrap();
+    assert_eq!(closed.leased().to_string(), "cpu=0 memory=0 pods=0");
     scene.see_policy("all", json!({"cluster": "*"}));
-    assert!(scene.pair.lease_of(&row).is_some());
+    let open = scene.pair.terms(&row, scene.now.wall).unwrap();
+    assert_eq!(open.leased().to_string(), "cpu=4 memory=8Gi pods=110");
 }
 
 #[test]

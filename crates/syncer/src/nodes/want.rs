@@ -9,9 +9,11 @@ use tapestry_api::keys;
 use tapestry_domain::names::label_value;
 use tapestry_domain::resources::Resources;
 
-use super::row::{Condition, PNode, Taint, VNode};
+use super::row::{Condition, NO_EXECUTE, NO_SCHEDULE, PNode, Taint, VNode};
+use super::standing::{Standing, render_rules};
 use crate::bindings::Bound;
 use crate::origin::Origin;
+use crate::terms::Terms;
 
 /// How a virtual node should look.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,11 +43,16 @@ struct Expected {
 pub(crate) struct Circumstances<'a> {
     pub(crate) bound: &'a Bound,
     pub(crate) origin: &'a Origin,
-    pub(crate) vnode: &'a str,
-    /// The policy in force; `None` when the node is on its way out.
-    pub(crate) policy: Option<&'a str>,
-    pub(crate) leased: Resources,
+    /// How the virtual node is or will be called.
+    pub(crate) name: &'a str,
+    /// The virtual node, once there is one.
+    pub(crate) vnode: Option<&'a VNode>,
+    /// On which terms it is lent; `None` when it is on its way out.
+    pub(crate) terms: Option<&'a Terms<'a>>,
+    pub(crate) standing: &'a Standing,
     pub(crate) reachable: bool,
+    /// Pods had to be sent away lately.
+    pub(crate) crowded: bool,
     pub(crate) now: jiff::Timestamp,
 }
 
@@ -68,51 +75,41 @@ impl Want {
             (keys::PHYSICAL_CLUSTER_ID, binding.cluster_id.as_str().to_owned()),
             (keys::PHYSICAL_NODE_NAME, label_value(pnode.name.as_str()).into_owned()),
             (keys::NODE_TYPE, keys::NODE_TYPE_VIRTUAL.to_owned()),
-            ("kubernetes.io/hostname", about.vnode.to_owned()),
+            ("kubernetes.io/hostname", about.name.to_owned()),
             ("node.kubernetes.io/exclude-from-external-load-balancers", "true".to_owned()),
         ];
         labels.extend(about.origin.labels().into_iter().chain(own_labels).map(|(key, value)| (key.to_owned(), value)));
 
         let mut taints: Vec<Taint> =
             pnode.taints.iter().filter(|taint| !derived(taint) && !keys::ours(&taint.key)).cloned().collect();
-        let mut taint = |key: &str| {
-            taints.push(Taint {
-                key: key.to_owned(),
-                value: String::new(),
-                effect: "NoSchedule".to_owned(),
-                added: None,
-            });
-        };
-        if pnode.cordoned {
-            taint(keys::TAINT_PHYSICAL_CORDONED);
-        }
-        if !binding.disable_default_taint {
-            taint(keys::TAINT_VNODE);
-        }
-        if !about.reachable {
-            taint(keys::TAINT_PHYSICAL_UNREACHABLE);
-        }
-        if about.policy.is_none() {
-            taint(keys::TAINT_VNODE_DELETING);
-        }
+        taints.extend(own_taints(pnode, about));
         taints.sort();
 
-        let annotations = [
+        let rules = match (about.terms, about.vnode) {
+            // The policy is gone: what it said last holds.
+            (None, Some(vnode)) => vnode.annotations.get(keys::RECLAIM_RULES).cloned(),
+            _ => Some(render_rules(&about.standing.rules)),
+        };
+        let mut annotations: BTreeMap<String, String> = [
             (keys::PHYSICAL_NODE_NAME, pnode.name.to_string()),
             (keys::PHYSICAL_NODE_UID, pnode.uid.to_string()),
-            (keys::POLICIES_APPLIED, about.policy.unwrap_or_default().to_owned()),
-        ];
+            (keys::POLICIES_APPLIED, about.terms.map(Terms::names).unwrap_or_default()),
+        ]
+        .map(|(key, value)| (key.to_owned(), value))
+        .into();
+        annotations.extend(rules.map(|rules| (keys::RECLAIM_RULES.to_owned(), rules)));
         let mut want = Self {
             labels,
-            annotations: annotations.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+            annotations,
             taints,
-            leased: about.leased.clone(),
+            leased: about.terms.map(Terms::leased).unwrap_or_default(),
             conditions: pnode.conditions.clone(),
             info: pnode.info.clone(),
             features: pnode.features.clone(),
             provider_id: format!("tapestry://{}/{}", binding.cluster_id, pnode.name),
         };
-        want.conditions.push(reachable(about.reachable, about.now));
+        want.conditions.push(reachable(about));
+        want.conditions.push(lending(about));
         let expected = serde_json::to_string(&want.expected()).unwrap_or_default();
         want.annotations.insert(keys::EXPECTED_METADATA.to_owned(), expected);
         want
@@ -134,7 +131,9 @@ impl Want {
         let taints: Vec<Value> = self.taints.iter().map(render_taint).collect();
         json!({
             "apiVersion": "v1", "kind": "Node",
-            "metadata": {"name": name, "labels": self.labels, "annotations": annotations},
+            "metadata": {
+                "name": name, "labels": self.labels, "annotations": annotations, "finalizers": [keys::FINALIZER_VNODE],
+            },
             "spec": {"providerID": self.provider_id, "taints": taints},
             "status": self.render_status(name, &[]),
         })
@@ -150,13 +149,19 @@ impl Want {
         let labels = patch_map(&self.labels, &vnode.labels, &before.labels);
         let mut annotations = patch_map(&self.annotations, &vnode.annotations, &before.annotations);
         let taints = self.merge_taints(vnode, &before);
-        if labels.is_empty() && annotations.is_empty() && taints.is_none() {
+        // A stranger's delete becomes a drain; once it has begun nothing can be added.
+        let held = vnode.deleting || vnode.finalizers.iter().any(|finalizer| finalizer == keys::FINALIZER_VNODE);
+        if labels.is_empty() && annotations.is_empty() && taints.is_none() && held {
             return None;
         }
         annotations.insert(keys::LAST_SYNC_TIME.to_owned(), json!(format!("{now:.0}")));
         let mut patch = json!({"metadata": {"labels": labels, "annotations": annotations}});
         if let Some(taints) = taints {
             patch["spec"]["taints"] = json!(taints);
+        }
+        if !held {
+            let others = vnode.finalizers.iter().map(String::as_str);
+            patch["metadata"]["finalizers"] = others.chain([keys::FINALIZER_VNODE]).collect();
         }
         Some(patch)
     }
@@ -171,9 +176,11 @@ impl Want {
             .filter(|taint| !wanted.contains(&key(taint)) && !before.taints.contains(&key(taint)))
             .collect();
         let foreign = merged.len();
-        merged.extend(&self.taints);
-        let same =
-            |taint: &Taint| vnode.taints.iter().any(|there| key(there) == key(taint) && there.value == taint.value);
+        let there =
+            |taint: &Taint| vnode.taints.iter().find(|there| key(there) == key(taint) && there.value == taint.value);
+        // One that is there keeps the time it was added.
+        merged.extend(self.taints.iter().map(|taint| there(taint).unwrap_or(taint)));
+        let same = |taint: &Taint| there(taint).is_some();
         let unchanged = vnode.taints.len() == merged.len() && merged[foreign..].iter().all(|taint| same(taint));
         (!unchanged).then(|| merged.into_iter().map(render_taint).collect())
     }
@@ -194,9 +201,12 @@ impl Want {
             .collect();
         let said = |condition: &Condition| {
             vnode.conditions.iter().any(|there| {
-                // Ours has no transition time of its own: it keeps the one it was written with.
-                if condition.kind == keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE {
-                    return there.kind == condition.kind && there.status == condition.status;
+                // Ours have no transition time of their own: they keep the one they were written with.
+                if OWN_CONDITIONS.contains(&condition.kind.as_str()) {
+                    return there.kind == condition.kind
+                        && there.status == condition.status
+                        && there.reason == condition.reason
+                        && there.message == condition.message;
                 }
                 there.says_the_same(condition)
             })
@@ -232,8 +242,36 @@ impl Want {
     }
 }
 
-fn reachable(reachable: bool, now: jiff::Timestamp) -> Condition {
-    let (status, reason, message) = if reachable {
+/// Conditions that the physical node has not got.
+const OWN_CONDITIONS: [&str; 2] = [keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE, keys::CONDITION_LENDING];
+
+/// The taints that say why nothing new should come.
+fn own_taints(pnode: &PNode, about: &Circumstances<'_>) -> Vec<Taint> {
+    let Circumstances { standing, now, .. } = about;
+    let mut taints = Vec::new();
+    let mut since = |wanted: bool, key: &str, since: Option<jiff::Timestamp>| {
+        if wanted {
+            taints.push(Taint::since(key, NO_SCHEDULE, since.unwrap_or(*now)));
+        }
+    };
+    since(standing.stop.is_some(), keys::TAINT_OUT_OF_TIME_WINDOWS, standing.since.stopped);
+    since(standing.over, keys::TAINT_OVER_LEASED, standing.since.over);
+    since(standing.leaving, keys::TAINT_VNODE_DELETING, standing.since.leaving);
+    if standing.force_at().is_some_and(|at| at <= *now) {
+        taints.push(Taint::since(keys::TAINT_OUT_OF_TIME_WINDOWS, NO_EXECUTE, *now));
+    }
+    let plain = [
+        (pnode.cordoned, keys::TAINT_PHYSICAL_CORDONED),
+        (!about.bound.binding.disable_default_taint, keys::TAINT_VNODE),
+        (!about.reachable, keys::TAINT_PHYSICAL_UNREACHABLE),
+        (about.crowded, keys::TAINT_PLACEMENT_FAILED),
+    ];
+    taints.extend(plain.into_iter().filter(|(wanted, _)| *wanted).map(|(_, key)| Taint::plain(key)));
+    taints
+}
+
+fn reachable(about: &Circumstances<'_>) -> Condition {
+    let (status, reason, message) = if about.reachable {
         ("True", "ApiServerAnswers", "the physical API server answers")
     } else {
         (
@@ -242,13 +280,34 @@ fn reachable(reachable: bool, now: jiff::Timestamp) -> Condition {
             "the physical API server does not answer; pods keep running and nothing new is placed",
         )
     };
+    own_condition(about, keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE, status, reason, message.to_owned())
+}
+
+/// Whether the node is lent, and if not, why and until when.
+fn lending(about: &Circumstances<'_>) -> Condition {
+    let Standing { stop, over, leaving, .. } = about.standing;
+    let until = about.terms.and_then(|terms| terms.until).map_or(String::new(), |until| format!(", until {until:.0}"));
+    let (status, reason, message) = match (leaving, stop) {
+        (true, _) => ("False", "Leaving", "the node is on its way out; its pods are drained".to_owned()),
+        (false, Some(stop)) => ("False", stop.reason(), format!("{}{until}", stop.message())),
+        (false, None) if *over => ("True", "OverLeased", "less is lent than its pods ask for".to_owned()),
+        (false, None) => {
+            ("True", "Lending", format!("lent by {}{until}", about.terms.map(Terms::names).unwrap_or_default()))
+        }
+    };
+    own_condition(about, keys::CONDITION_LENDING, status, reason, message)
+}
+
+fn own_condition(about: &Circumstances<'_>, kind: &str, status: &str, reason: &str, message: String) -> Condition {
+    let now = format!("{:.0}", about.now);
+    let known = about.vnode.and_then(|vnode| vnode.condition(kind)).filter(|known| known.status == status);
     Condition {
-        kind: keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE.to_owned(),
+        kind: kind.to_owned(),
         status: status.to_owned(),
         reason: reason.to_owned(),
-        message: message.to_owned(),
-        last_transition_time: Some(format!("{now:.0}")),
-        last_heartbeat_time: Some(format!("{now:.0}")),
+        message,
+        last_transition_time: known.and_then(|known| known.last_transition_time.clone()).or_else(|| Some(now.clone())),
+        last_heartbeat_time: Some(now),
     }
 }
 
@@ -270,7 +329,7 @@ fn patch_map(
     set.chain(stale.map(|key| (key.clone(), Value::Null))).collect()
 }
 
-fn render_taint(taint: &Taint) -> Value {
+pub(super) fn render_taint(taint: &Taint) -> Value {
     let mut value = json!({"key": taint.key, "effect": taint.effect});
     if !taint.value.is_empty() {
         value["value"] = json!(taint.value);

@@ -1,14 +1,47 @@
 //! Admission at the virtual node's door: who may enter, in which order, and why not.
 //! Decided while facts are folded in, so that two pods planned at once cannot both take the last place (law 9).
 
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tapestry_api::keys;
 use tapestry_cluster::{Name, Uid};
 use tapestry_domain::names::physical_pod_name;
+use tapestry_domain::placement::{PlacementShape, TaintRef, placed};
+use tapestry_domain::ports::HostPort;
+use tapestry_domain::resources::Resources;
+use tapestry_domain::security::{SecurityShape, check};
 use tapestry_engine::Dirty;
 
+use super::Closed;
 use super::row::{Daemon, VPod};
-use super::{Closed, Door};
 use crate::bindings::Bound;
+use crate::json::Pairs;
+use crate::nodes::row::VNode;
 use crate::pair::{Key, Pair};
+
+/// As much of a list of violations as fits into an event.
+const LONGEST_TEXT: usize = 700;
+
+/// What the door reads of a pod that waits.
+#[derive(Deserialize)]
+struct Asks<'a> {
+    #[serde(borrow)]
+    metadata: AskingMeta<'a>,
+    #[serde(borrow)]
+    spec: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct AskingMeta<'a> {
+    #[serde(borrow, default)]
+    annotations: Option<Pairs<'a>>,
+}
+
+/// Taints that somebody chose. Those that follow from a node's state come and go; what they stand for is judged itself.
+fn chosen(taint: &str) -> bool {
+    let of_state = taint.starts_with("node.kubernetes.io/") || (keys::ours(taint) && taint != keys::TAINT_VNODE);
+    !of_state || taint == keys::TAINT_PHYSICAL_CORDONED
+}
 
 /// Why a pod stays outside, as its condition and event say it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,19 +85,16 @@ impl Pair {
 
     /// Lets in whoever fits, in order of arrival; the others learn why not.
     pub(crate) fn open_door(&mut self, vnode: &Name, dirty: &mut Dirty<Key>) {
-        let lent = self.lent(vnode);
-        let Some(Door { held, waiting }) = self.pods.doors.get(vnode) else { return };
-        let mut held = held.clone();
-        let queue: Vec<(u64, Uid)> = waiting.iter().map(|(turn, uid)| (*turn, uid.clone())).collect();
+        let Some(door) = self.pods.doors.get(vnode) else { return self.weigh(vnode, None, dirty) };
+        let lent = self.lent(vnode, self.now.wall);
+        let mut held = door.held.clone();
+        let queue: Vec<(u64, Uid)> = door.waiting.iter().map(|(turn, uid)| (*turn, uid.clone())).collect();
         for (turn, uid) in queue {
             let Some(vpod) = self.pods.vpods.get(&uid) else { continue };
             let closed = match &lent {
                 None => Some(Closed::NotLending),
-                Some(lent) => {
-                    let mut free = lent.clone();
-                    free.saturating_sub(&held);
-                    vpod.request.fits_within(&free).err().map(Closed::Short)
-                }
+                Some(Err(stop)) => Some(Closed::Stopped(*stop)),
+                Some(Ok(lent)) => self.judge(vpod, vnode, lent, &held),
             };
             if let Some(closed) = closed {
                 let case = self.pods.case(&uid);
@@ -86,6 +116,59 @@ impl Pair {
                 door.held.clone_from(&held);
             }
         }
+        self.weigh(vnode, lent.and_then(Result::ok).as_ref(), dirty);
+    }
+
+    /// Whether the pods inside hold more than is lent: when that changes, the node has to say so.
+    fn weigh(&self, vnode: &Name, lent: Option<&Resources>, dirty: &mut Dirty<Key>) {
+        let Some(row) = self.nodes.vnode(vnode) else { return };
+        let held = self.pods.held(vnode);
+        let over = lent.is_some_and(|lent| held.is_some_and(|held| held.fits_within(lent).is_err()));
+        if over != row.has_taint(keys::TAINT_OVER_LEASED) {
+            dirty.mark(Key::Node(row.physical.clone()));
+        }
+    }
+
+    /// Why a pod may not enter a node that is lent. Room first: it is what changes, and the cheapest to tell.
+    fn judge(&self, vpod: &VPod, vnode: &Name, lent: &Resources, held: &Resources) -> Option<Closed> {
+        let mut free = lent.clone();
+        free.saturating_sub(held);
+        if let Err(short) = vpod.request.fits_within(&free) {
+            return Some(Closed::Short(short));
+        }
+        let (binding, vnode) = (&self.bound.as_ref()?.binding, self.nodes.vnode(vnode)?);
+        if let Some(port) = self.port_conflict(vpod, vnode) {
+            return Some(Closed::Port(port));
+        }
+        // Without its JSON it was inside before, and was judged then.
+        let asks: Asks<'_> = serde_json::from_str(vpod.raw.as_deref()?).ok()?;
+        let spec = asks.spec.get();
+        let placement: PlacementShape<'_> = serde_json::from_str(spec).ok()?;
+        let taints = vnode.taints.iter().filter(|taint| chosen(&taint.key));
+        let taints = taints.map(|taint| TaintRef { key: &taint.key, value: &taint.value, effect: &taint.effect });
+        let label = |key: &str| vnode.labels.get(key).map(String::as_str);
+        if let Err(misplaced) = placed(&placement, label, vnode.name.as_str(), taints) {
+            return Some(Closed::Misplaced(misplaced));
+        }
+        let shape: SecurityShape<'_> = serde_json::from_str(spec).ok()?;
+        let annotations = asks.metadata.annotations.iter().flat_map(|pairs| &pairs.0);
+        let violations = check(binding.pod_security, &shape, annotations.map(|(key, value)| (&**key, &**value)));
+        let told: Vec<_> = violations.iter().map(|violation| violation.message.as_str()).collect();
+        (!told.is_empty()).then(|| Closed::Insecure(told.join(", ").chars().take(LONGEST_TEXT).collect()))
+    }
+
+    /// A port of the node that the pod wants and another one has, be it of ours or not.
+    fn port_conflict(&self, vpod: &VPod, vnode: &VNode) -> Option<HostPort> {
+        if vpod.ports.is_empty() {
+            return None;
+        }
+        let there = self.pods.ppods.iter().filter(|ppod| ppod.node.as_ref() == Some(&vnode.physical) && !ppod.terminal);
+        let inside = self.pods.residents(&vnode.name).filter_map(|uid| self.pods.vpods.get(uid));
+        let inside = inside.filter(|other| other.uid != vpod.uid && self.pods.carried(other));
+        let others = there.map(|ppod| &ppod.ports).chain(inside.map(|other| &other.ports));
+        // The least, so that the same facts give the same words.
+        let conflicts = others.filter_map(|ports| vpod.ports.conflicts_with(ports));
+        conflicts.min_by_key(|port| port.port).cloned()
     }
 
     /// All doors anew: the rules changed.
@@ -133,9 +216,25 @@ impl Closed {
                 let message = "the virtual node lends nothing at the moment; the pod starts when it does".to_owned();
                 Verdict { reason: "NotLending", message }
             }
+            Self::Stopped(stop) => {
+                let message = format!("{}; the pod starts when the node is lent again", stop.message());
+                Verdict { reason: stop.reason(), message }
+            }
+            Self::Misplaced(misplaced) => Verdict { reason: misplaced.reason(), message: misplaced.to_string() },
+            Self::Port(port) => {
+                let message = format!("port {port} of the physical node is taken; the pod starts when it is free");
+                Verdict { reason: "HostPortConflict", message }
+            }
+            Self::Insecure(violations) => {
+                let message = format!("not allowed by the Pod Security Standard of the binding: {violations}");
+                Verdict { reason: "PodSecurityViolation", message }
+            }
             Self::Short(short) => {
                 Verdict { reason: "OutOfLease", message: format!("{short}; the pod starts when there is room") }
             }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,9 +16,26 @@ use crate::bindings::Bound;
 use crate::json::fingerprint;
 use crate::origin::Origin;
 use crate::pair::Pair;
+use crate::terms::steady_at;
 
 /// How long an answer that told us nothing new is good for.
 const LOOK_AGAIN: Duration = Duration::from_mins(5);
+
+/// How long a pod that its controller would replace may wait before a door.
+const PATIENCE: Duration = Duration::from_mins(5);
+/// What may be otherwise on another node.
+const SENT_AWAY: [&str; 10] = [
+    "HostPortConflict",
+    "NodeAffinityMismatch",
+    "NodeSelectorMismatch",
+    "UntoleratedTaint",
+    "OutOfLease",
+    "NotLending",
+    "OutOfTimeWindows",
+    "OwnerOutOfTimeWindows",
+    "Suspended",
+    "LendNever",
+];
 
 /// A physical pod that somebody else deletes takes its virtual pod out of service at once.
 pub(super) fn disrupted(copy_deleting: bool, vpod_deleting: bool) -> Disrupted {
@@ -28,6 +45,22 @@ pub(super) fn disrupted(copy_deleting: bool, vpod_deleting: bool) -> Disrupted {
 impl Pair {
     /// The plan for the virtual pod of this UID, which may be gone.
     pub(crate) fn plan_pod(&self, vuid: &Uid, now: Now) -> Plan {
+        let reclaim = match (self.pods.vpods.get(vuid), self.working()) {
+            (Some(vpod), Some(_)) => self.plan_reclaim(vpod, now),
+            _ => Plan::Rest,
+        };
+        if let Plan::Do(_) = reclaim {
+            return reclaim;
+        }
+        match (self.plan_sync(vuid, now), reclaim) {
+            (Plan::Rest, waiting) => waiting,
+            (Plan::Wait(at), Plan::Wait(until)) => Plan::Wait(at.min(until)),
+            (plan, _) => plan,
+        }
+    }
+
+    /// Both sides are made to agree.
+    fn plan_sync(&self, vuid: &Uid, now: Now) -> Plan {
         let (Some(case), Some(bound)) = (self.pods.cases.get(vuid), self.working()) else { return Plan::Rest };
         match (self.pods.vpods.get(vuid), self.pods.copy(vuid)) {
             (None, None) => Plan::Rest,
@@ -122,10 +155,17 @@ impl Pair {
         };
         if let Some(Verdict { reason, message }) = &verdict
             && self.nodes.vnode(&vpod.node).is_some()
-            && vpod.refused.as_deref() != Some(reason)
+            && vpod.refused.as_ref().is_none_or(|refused| refused.reason != *reason)
         {
-            let condition = render_admitted(Some((reason, message)), now.wall);
+            let since = vpod.refused.as_ref().and_then(|refused| refused.since).unwrap_or(now.wall);
+            let condition = render_admitted(Some((reason, message)), since);
             return patch_status(vpod, json!({"status": {"conditions": [condition]}}), "Refuse").into();
+        }
+        if let Some(Verdict { reason, .. }) = &verdict
+            && vpod.replaceable
+            && SENT_AWAY.contains(reason)
+        {
+            return plan_send_away(vpod, now);
         }
         let (Some(name), Ok(())) = (&case.name, self.eligible(vpod)) else { return Plan::Rest };
         if case.taken {
@@ -151,6 +191,7 @@ impl Pair {
             direct_scheduling: bound.binding.direct_scheduling,
             priority_class: Some(&bound.binding.priority_class),
             service_account: keys::POD_SERVICE_ACCOUNT,
+            explicit_requests: crate::guards::explicit_requests(&bound.binding),
             labels: self.origin.labels().into(),
             annotations: vec![
                 (keys::ORIGIN, self.origin.full.to_string()),
@@ -169,6 +210,26 @@ impl Pair {
             }
         }
     }
+}
+
+/// A pod whose controller would make another one does not wait for ever: it goes, so that the next may go elsewhere.
+fn plan_send_away(vpod: &VPod, now: Now) -> Plan {
+    let since = vpod.refused.as_ref().and_then(|refused| refused.since).unwrap_or(now.wall);
+    let at = steady_at(since, now) + PATIENCE;
+    let waited = now.wall.duration_since(since) >= jiff::SignedDuration::try_from(PATIENCE).unwrap_or_default();
+    if !waited {
+        return Plan::Wait(at);
+    }
+    if !vpod.print.disruption {
+        let condition = json!({
+            "type": "DisruptionTarget", "status": "True", "reason": "NotAdmitted",
+            "message": "the virtual node did not admit the pod for five minutes",
+            "lastTransitionTime": stamp(now),
+        });
+        return patch_status(vpod, json!({"status": {"conditions": [condition]}}), "AnnounceSendAway").into();
+    }
+    let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid);
+    Call { target, verb: Verb::Delete { grace: Some(0) }, why: "SendAway" }.into()
 }
 
 impl Case {
@@ -298,7 +359,7 @@ fn patch_status(vpod: &VPod, patch: Value, why: &'static str) -> Call {
     Call { target, verb: Verb::Strategic(Sub::Status, patch), why }
 }
 
-fn vpod_target(namespace: &Name, name: &Name) -> Target {
+pub(super) fn vpod_target(namespace: &Name, name: &Name) -> Target {
     Target::namespaced(Side::Virtual, &kind::POD, namespace.clone(), name.clone())
 }
 

@@ -2,12 +2,14 @@
 //! Raw JSON stays only while it is needed: the spec until the copy exists, the status until both sides agree.
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tapestry_api::keys;
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
 use tapestry_domain::podspec::{SpecNeeds, Unsupported, unsupported};
+use tapestry_domain::ports::HostPorts;
 use tapestry_domain::quantity::Quantity;
 use tapestry_domain::request::{ContainerShape, RequestsShape, SpecShape, StatusShape, request};
 use tapestry_domain::resources::{ResourceName, Resources};
@@ -36,13 +38,31 @@ pub struct VPod {
     pub(crate) containers: Containers,
     /// What it asks for, itself (`pods: 1`) included.
     pub(crate) request: Resources,
-    /// The reason of `tapestry.io/Admitted=False`, when that is what the pod says.
-    pub(crate) refused: Option<Box<str>>,
+    pub(crate) ports: HostPorts,
+    /// Why it says `tapestry.io/Admitted=False`, and since when.
+    pub(crate) refused: Option<Box<Refused>>,
     pub(crate) daemon: Daemon,
+    /// Whether a controller would make another one in its place.
+    pub(crate) replaceable: bool,
+    /// Whether it tolerates exactly the taint of a closed window: the only thing that spares it then.
+    pub(crate) spared: bool,
+    pub(crate) priority: i32,
+    /// Seconds since 1970.
+    pub(crate) born: i64,
+    /// `spec.terminationGracePeriodSeconds`.
+    pub(crate) grace: u32,
     /// What we cannot carry yet.
     pub(crate) unsupported: Option<Box<Unsupported>>,
     /// Metadata and spec as JSON, until the copy exists.
     pub(crate) raw: Option<Box<str>>,
+}
+
+/// The condition `tapestry.io/Admitted=False`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) reason: String,
+    pub(crate) message: String,
+    pub(crate) since: Option<Timestamp>,
 }
 
 /// Whether a DaemonSet made the pod, and whether its user wants it carried all the same.
@@ -70,6 +90,7 @@ pub struct PPod {
     pub(crate) terminal: bool,
     /// What it asks for, itself included.
     pub(crate) request: Resources,
+    pub(crate) ports: HostPorts,
     /// Set when the pod points back to a virtual pod of our origin.
     pub(crate) ours: Option<Box<Copy>>,
 }
@@ -148,6 +169,18 @@ struct SpecJson<'a> {
     overhead: Resources,
     #[serde(default)]
     resources: RequestsShape,
+    #[serde(default)]
+    priority: Option<i32>,
+    #[serde(default)]
+    termination_grace_period_seconds: Option<i64>,
+    #[serde(borrow, default)]
+    tolerations: Vec<TolerationJson<'a>>,
+}
+
+#[derive(Deserialize)]
+struct TolerationJson<'a> {
+    #[serde(borrow, default)]
+    key: Option<Text<'a>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -164,6 +197,10 @@ struct AdmittedCondition<'a> {
     status: Text<'a>,
     #[serde(borrow, default)]
     reason: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    message: Option<Text<'a>>,
+    #[serde(borrow, default, rename = "lastTransitionTime")]
+    since: Option<Text<'a>>,
 }
 
 impl VPod {
@@ -195,8 +232,19 @@ impl VPod {
             finalizers: !meta.finalizers.is_empty(),
             refused: read_refused(status)?,
             daemon,
+            replaceable: meta.owner_references.iter().any(|owner| owner.controller),
+            spared: spec
+                .tolerations
+                .iter()
+                .any(|toleration| toleration.key.as_deref() == Some(keys::TAINT_OUT_OF_TIME_WINDOWS)),
+            priority: spec.priority.unwrap_or_default(),
+            born: meta.creation_timestamp.as_deref().and_then(|time| time.parse().ok()).map_or(0, Timestamp::as_second),
+            grace: spec
+                .termination_grace_period_seconds
+                .map_or(30, |grace| u32::try_from(grace.max(0)).unwrap_or(u32::MAX)),
             unsupported: if wanted { read_unsupported(raw_spec)? } else { None },
             raw: wanted.then(|| render_raw(&meta, &namespace, raw_spec)),
+            ports: read_ports(raw_spec)?,
             request: count(spec, status)?,
             mapping,
             print,
@@ -226,8 +274,8 @@ impl VPod {
 impl PPod {
     /// Decodes any physical pod.
     pub fn decode(json: &Bytes, origin: &Origin) -> Result<Option<Self>, serde_json::Error> {
-        let PodJson { metadata: meta, spec, status } = serde_json::from_slice(json)?;
-        let spec: SpecJson<'_> = serde_json::from_str(spec.get())?;
+        let PodJson { metadata: meta, spec: raw_spec, status } = serde_json::from_slice(json)?;
+        let spec: SpecJson<'_> = serde_json::from_str(raw_spec.get())?;
         let status = status.map_or("{}", RawValue::get);
         let node = spec.node_name.clone();
         let ours = Copy::read(&meta, status, origin)?.map(Box::new);
@@ -237,6 +285,7 @@ impl PPod {
         };
         let deleting = deleting(&meta);
         Ok(Some(Self {
+            ports: read_ports(raw_spec)?,
             request: count(spec, status)?,
             uid: meta.uid,
             rv: meta.resource_version,
@@ -315,7 +364,7 @@ fn count(spec: SpecJson<'_>, status: &str) -> Result<Resources, serde_json::Erro
     Ok(total)
 }
 
-fn read_refused(status: &str) -> Result<Option<Box<str>>, serde_json::Error> {
+fn read_refused(status: &str) -> Result<Option<Box<Refused>>, serde_json::Error> {
     // Almost no pod has the condition: look at the text before parsing it once more.
     if !status.contains(keys::CONDITION_ADMITTED) {
         return Ok(None);
@@ -323,7 +372,22 @@ fn read_refused(status: &str) -> Result<Option<Box<str>>, serde_json::Error> {
     let status: AdmittedJson<'_> = serde_json::from_str(status)?;
     let ours = status.conditions.iter().find(|condition| &*condition.kind == keys::CONDITION_ADMITTED);
     let refused = ours.filter(|condition| &*condition.status == "False");
-    Ok(refused.map(|condition| condition.reason.as_deref().unwrap_or_default().into()))
+    let text = |text: Option<&Text<'_>>| text.map(|text| (**text).to_owned()).unwrap_or_default();
+    Ok(refused.map(|condition| {
+        Box::new(Refused {
+            reason: text(condition.reason.as_ref()),
+            message: text(condition.message.as_ref()),
+            since: condition.since.as_deref().and_then(|since| since.parse().ok()),
+        })
+    }))
+}
+
+fn read_ports(spec: &RawValue) -> Result<HostPorts, serde_json::Error> {
+    // Almost no pod has any: look at the text before parsing it once more.
+    if !spec.get().contains(r#""hostPort""#) && !spec.get().contains(r#""hostNetwork""#) {
+        return Ok(HostPorts::default());
+    }
+    serde_json::from_str(spec.get())
 }
 
 fn read_unsupported(spec: &RawValue) -> Result<Option<Box<Unsupported>>, serde_json::Error> {

@@ -29,6 +29,12 @@ impl Pair {
     }
 
     fn learn_vpod(&mut self, vuid: &Uid, call: &Call, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
+        self.tell_reclaim(vuid, call, now, dirty);
+        if let Verb::Evict { .. } = call.verb {
+            // The answer is no pod; the watch brings what became of it.
+            self.pods.case(vuid).evicted = true;
+            return;
+        }
         if let Verb::Get = call.verb
             && read_uid(answer).is_some_and(|uid| uid != *vuid)
         {
@@ -39,7 +45,7 @@ impl Pair {
         let Ok(Some(row)) = VPod::decode(&answer.object, &self.home) else {
             return self.learn_nothing(vuid, now, dirty);
         };
-        if matches!(call.verb, Verb::Delete { .. }) && !row.finalizers {
+        if matches!(call.verb, Verb::Delete { grace: Some(0) }) && !row.finalizers {
             // Deleted without grace under its UID, and nobody's finalizer holds it.
             let rv = row.rv;
             return self.around(vuid, dirty, |pods| drop(pods.vpods.bury(vuid, rv)));
@@ -54,6 +60,27 @@ impl Pair {
         self.put_vpod(row, None, dirty);
         if let (Verb::Strategic(_, patch), Some(case)) = (&call.verb, self.pods.cases.get_mut(vuid)) {
             case.pushed = Some((fingerprint(patch["status"].to_string()), after));
+        }
+    }
+
+    /// What we did to a pod that had to go is told on it, and the node that had no room keeps others away for a while.
+    fn tell_reclaim(&mut self, vuid: &Uid, call: &Call, now: Now, dirty: &mut Dirty<Key>) {
+        let Some(vpod) = self.pods.vpods.get(vuid) else { return };
+        let (reason, message) = match call.why {
+            "Evict" => ("Evicted", "less is lent than pods ask for: asked to leave".to_owned()),
+            "Reclaim" => {
+                let grace = if let Verb::Delete { grace: Some(grace) } = call.verb { grace } else { 0 };
+                ("Reclaimed", format!("Tapestry takes the capacity back: deleted with {grace} s of grace"))
+            }
+            "SendAway" => {
+                ("SentAway", "not admitted for five minutes: deleted, so that another node may be tried".to_owned())
+            }
+            _ => return,
+        };
+        self.notes.add(Note::about_vpod(vpod, reason, &message, now), dirty);
+        if call.why == "SendAway" {
+            let vnode = vpod.node.clone();
+            self.keep_away(&vnode, now, dirty);
         }
     }
 

@@ -1,0 +1,175 @@
+//! CSINodes: which storage drivers a node has. Watches all physical CSINodes and the virtual ones with our labels;
+//! writes whole virtual ones. The graph: pcsinode --drivers--> vcsinode --owner--> vnode, so that it goes with its node.
+
+mod plan;
+pub mod row;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use tapestry_cluster::feed::{Change, Epoch};
+use tapestry_cluster::{Name, Uid};
+use tapestry_engine::table::Put;
+use tapestry_engine::{Dirty, Table};
+
+use self::row::{PCsiNode, VCsiNode};
+use crate::nodes::Nodes;
+use crate::nodes::row::VNode;
+use crate::pair::{Key, Pair};
+
+/// Everything known about CSINodes.
+#[derive(Default)]
+pub(crate) struct CsiNodes {
+    pcsinodes: Table<PCsiNode>,
+    vcsinodes: Table<VCsiNode>,
+    pcsinode_names: HashMap<Name, Uid, RandomState>,
+    vcsinode_names: HashMap<Name, Uid, RandomState>,
+    cases: HashMap<Name, Case, RandomState>,
+}
+
+/// What we know of the CSINode of one virtual node beyond its rows.
+#[derive(Default, Clone)]
+struct Case {
+    /// Proof that there is no physical CSINode.
+    gone: bool,
+    /// Creating the virtual CSINode found the name taken, by whom is not known yet.
+    taken: bool,
+    /// When the virtual CSINode of this name turned out to be somebody else's.
+    foreign: Option<Duration>,
+    /// The virtual API server refused to change `allocatable` (servers before 1.35 do): only a new object helps.
+    stiff: bool,
+    /// Fingerprints of the drivers that we wrote and of those that came of it: the same again would be in vain.
+    pushed: Option<(u64, u64)>,
+}
+
+impl CsiNodes {
+    fn complete(&self) -> bool {
+        self.pcsinodes.complete() && self.vcsinodes.complete()
+    }
+
+    fn pcsinode(&self, name: &Name) -> Option<&PCsiNode> {
+        self.pcsinodes.get(self.pcsinode_names.get(name)?)
+    }
+
+    fn vcsinode(&self, name: &Name) -> Option<&VCsiNode> {
+        self.vcsinodes.get(self.vcsinode_names.get(name)?)
+    }
+
+    /// By the name of the virtual node, which is the name of its CSINode.
+    pub(crate) fn keys(&self, nodes: &Nodes) -> impl Iterator<Item = Key> {
+        let lent = self.pcsinode_names.keys().filter_map(|physical| nodes.vnode_of(physical));
+        lent.map(|vnode| vnode.name.clone()).chain(self.vcsinode_names.keys().cloned()).map(Key::CsiNode)
+    }
+
+    /// A virtual node came, changed or went: its CSINode follows.
+    pub(crate) fn follow(&mut self, change: &Change<VNode>, dirty: &mut Dirty<Key>) {
+        let (Change::Put(row, _) | Change::Gone { row, .. }) = change else { return };
+        if matches!(change, Change::Gone { .. }) && !self.vcsinode_names.contains_key(&row.name) {
+            self.cases.remove(&row.name);
+        }
+        dirty.mark(Key::CsiNode(row.name.clone()));
+    }
+
+    /// Evidence is gathered anew: the cluster that gave it may have been another one.
+    pub(crate) fn doubt_evidence(&mut self) {
+        for case in self.cases.values_mut() {
+            case.gone = false;
+        }
+    }
+}
+
+impl Pair {
+    pub(crate) fn see_pcsinode(&mut self, change: Change<PCsiNode>, dirty: &mut Dirty<Key>) {
+        match change {
+            Change::Put(row, epoch) => self.put_pcsinode(row, Some(epoch), dirty),
+            Change::Gone { row, .. } => {
+                self.csinodes.pcsinodes.bury(&row.uid, row.rv);
+                self.forget_pcsinode(&row, dirty);
+            }
+            Change::Listed(epoch) => {
+                for uid in self.csinodes.pcsinodes.listed(epoch) {
+                    if let Some(row) = self.csinodes.pcsinodes.remove(&uid) {
+                        self.forget_pcsinode(&row, dirty);
+                    }
+                }
+                self.mark_csinodes(dirty);
+            }
+        }
+    }
+
+    fn put_pcsinode(&mut self, row: PCsiNode, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
+        let (name, uid) = (row.name.clone(), row.uid.clone());
+        if let Put::Stale = self.csinodes.pcsinodes.put(row, epoch) {
+            return;
+        }
+        let vnode = self.nodes.vnode_of(&name).map(|vnode| vnode.name.clone());
+        self.csinodes.pcsinode_names.insert(name, uid);
+        if let Some(vnode) = vnode {
+            if let Some(case) = self.csinodes.cases.get_mut(&vnode) {
+                case.gone = false;
+            }
+            dirty.mark(Key::CsiNode(vnode));
+        }
+    }
+
+    fn forget_pcsinode(&mut self, row: &PCsiNode, dirty: &mut Dirty<Key>) {
+        // A new one of the same name may have come before the old one's end was told.
+        if self.csinodes.pcsinode_names.get(&row.name) == Some(&row.uid) {
+            self.csinodes.pcsinode_names.remove(&row.name);
+        }
+        if let Some(vnode) = self.nodes.vnode_of(&row.name) {
+            dirty.mark(Key::CsiNode(vnode.name.clone()));
+        }
+    }
+
+    pub(crate) fn see_vcsinode(&mut self, change: Change<VCsiNode>, dirty: &mut Dirty<Key>) {
+        match change {
+            Change::Put(row, epoch) => self.put_vcsinode(row, Some(epoch), dirty),
+            Change::Gone { row, .. } => {
+                self.csinodes.vcsinodes.bury(&row.uid, row.rv);
+                self.forget_vcsinode(&row.name, &row.uid, dirty);
+            }
+            Change::Listed(epoch) => {
+                for uid in self.csinodes.vcsinodes.listed(epoch) {
+                    if let Some(row) = self.csinodes.vcsinodes.remove(&uid) {
+                        self.forget_vcsinode(&row.name, &uid, dirty);
+                    }
+                }
+                self.mark_csinodes(dirty);
+            }
+        }
+    }
+
+    fn put_vcsinode(&mut self, row: VCsiNode, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
+        let (name, uid) = (row.name.clone(), row.uid.clone());
+        if let Put::Stale = self.csinodes.vcsinodes.put(row, epoch) {
+            return;
+        }
+        if let Some(case) = self.csinodes.cases.get_mut(&name) {
+            (case.taken, case.foreign) = (false, None);
+        }
+        self.csinodes.vcsinode_names.insert(name.clone(), uid);
+        dirty.mark(Key::CsiNode(name));
+    }
+
+    fn forget_vcsinode(&mut self, name: &Name, uid: &Uid, dirty: &mut Dirty<Key>) {
+        if self.csinodes.vcsinode_names.get(name) == Some(uid) {
+            self.csinodes.vcsinode_names.remove(name);
+        }
+        if self.nodes.vnode(name).is_none() {
+            // Without a node and without an object there is nothing to remember.
+            self.csinodes.cases.remove(name);
+        }
+        dirty.mark(Key::CsiNode(name.clone()));
+    }
+
+    fn mark_csinodes(&self, dirty: &mut Dirty<Key>) {
+        for key in self.csinodes.keys(&self.nodes) {
+            dirty.mark(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

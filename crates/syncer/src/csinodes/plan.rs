@@ -1,0 +1,206 @@
+//! What to do about the CSINode of one virtual node. Pure but for `settle_csinode`, which folds answers in.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use tapestry_api::keys;
+use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Verb, kind};
+use tapestry_domain::names::label_value;
+use tapestry_engine::{Dirty, Now, Plan};
+
+use super::Case;
+use super::row::{MIGRATED_PLUGINS, PCsiNode, VCsiNode};
+use crate::json::fingerprint;
+use crate::nodes::row::VNode;
+use crate::pair::{Key, Pair};
+
+/// How long a name that somebody else has is left alone.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(5);
+
+type Texts = BTreeMap<Box<str>, Box<str>>;
+
+impl Pair {
+    /// The plan for the CSINode of this virtual node.
+    pub(crate) fn plan_csinode(&self, name: &Name, now: Now) -> Plan {
+        if self.working().is_none() || !self.csinodes.complete() {
+            return Plan::Rest;
+        }
+        // Without its node it has no owner, and Kubernetes removes it; with a node on its way out nothing starts anew.
+        let Some(vnode) = self.nodes.vnode(name).filter(|vnode| !vnode.deleting) else { return Plan::Rest };
+        let case = self.csinodes.cases.get(name).cloned().unwrap_or_default();
+        match (self.csinodes.pcsinode(&vnode.physical), self.csinodes.vcsinode(name)) {
+            (_, Some(there)) if there.deleting => Plan::Rest,
+            (None, None) => Plan::Rest,
+            (Some(pcsinode), None) => self.plan_new_csinode(&case, pcsinode, vnode, now),
+            (Some(pcsinode), Some(there)) => self.plan_same_csinode(&case, pcsinode, there, vnode, now),
+            // Not in sight: gone only if the API server says so (law 1).
+            (None, Some(there)) if case.gone => remove(there, "PhysicalCsiNodeGone"),
+            (None, Some(_)) => {
+                let target = Target::cluster(Side::Physical, &kind::CSI_NODE, vnode.physical.clone());
+                Call { target, verb: Verb::Get, why: "LookForCsiNode" }.into()
+            }
+        }
+    }
+
+    fn plan_new_csinode(&self, case: &Case, pcsinode: &PCsiNode, vnode: &VNode, now: Now) -> Plan {
+        let target = Target::cluster(Side::Virtual, &kind::CSI_NODE, vnode.name.clone());
+        if let Some(again) = case.foreign.map(|at| at + LOOK_AGAIN).filter(|again| *again > now.steady) {
+            return Plan::Wait(again);
+        }
+        if case.taken || case.foreign.is_some() {
+            return Call { target, verb: Verb::Get, why: "LookForCsiNode" }.into();
+        }
+        let mut annotations = annotations(pcsinode);
+        annotations.insert(keys::LAST_SYNC_TIME.into(), stamp(now));
+        let body = json!({
+            "apiVersion": kind::CSI_NODE.api_version(), "kind": kind::CSI_NODE.kind,
+            "metadata": {
+                "name": vnode.name.as_str(), "labels": self.csinode_labels(pcsinode), "annotations": annotations,
+                "ownerReferences": [owner(vnode)],
+            },
+            "spec": {"drivers": pcsinode.drivers.parse()},
+        });
+        Call { target, verb: Verb::Create(body), why: "CreateCsiNode" }.into()
+    }
+
+    /// Both exist: what differs is patched where Kubernetes allows it, and made anew where it does not.
+    fn plan_same_csinode(&self, case: &Case, pcsinode: &PCsiNode, there: &VCsiNode, vnode: &VNode, now: Now) -> Plan {
+        let drivers = (pcsinode.drivers != there.drivers).then(|| (there.drivers.parse(), pcsinode.drivers.parse()));
+        let drivers = drivers.filter(|(old, new)| old != new && case.pushed != Some((print(new), print(old))));
+        if let Some((old, new)) = &drivers
+            && frozen(old, new, case.stiff)
+        {
+            return remove(there, "ReplaceCsiNode");
+        }
+        let labels = difference(&self.csinode_labels(pcsinode), &there.labels);
+        let wanted = annotations(pcsinode);
+        let mut annotations = difference(&wanted, &there.annotations);
+        if there.annotations.contains_key(MIGRATED_PLUGINS) && !wanted.contains_key(MIGRATED_PLUGINS) {
+            annotations.insert(MIGRATED_PLUGINS.to_owned(), Value::Null);
+        }
+        let owned = there.owners.contains(&vnode.uid);
+        if labels.is_empty() && annotations.is_empty() && owned && drivers.is_none() {
+            return Plan::Rest;
+        }
+        annotations.insert(keys::LAST_SYNC_TIME.to_owned(), json!(stamp(now)));
+        let mut patch = json!({"metadata": {"labels": labels, "annotations": annotations}});
+        if !owned {
+            patch["metadata"]["ownerReferences"] = json!([owner(vnode)]);
+        }
+        if let Some((_, new)) = drivers {
+            patch["spec"]["drivers"] = json!(new);
+        }
+        // Both lists are replaced as a whole, so only in the version that was looked at (law 2).
+        let target = Target::cluster(Side::Virtual, &kind::CSI_NODE, there.name.clone()).uid(&there.uid).rv(there.rv);
+        Call { target, verb: Verb::Merge(Sub::Main, patch), why: "UpdateCsiNode" }.into()
+    }
+
+    fn csinode_labels(&self, pcsinode: &PCsiNode) -> Texts {
+        let node = (keys::PHYSICAL_NODE_NAME, label_value(pcsinode.name.as_str()).into_owned());
+        self.origin.labels().into_iter().chain([node]).map(|(key, value)| (key.into(), value.into())).collect()
+    }
+
+    pub(crate) fn settle_csinode(
+        &mut self,
+        name: &Name,
+        call: &Call,
+        done: Result<Answer, Refusal>,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) {
+        match (done, call.target.side, &call.verb) {
+            (Ok(_), _, Verb::Delete { .. }) => {
+                if let Some(uid) = &call.target.uid {
+                    self.csinodes.vcsinodes.remove(uid);
+                    self.forget_vcsinode(name, uid, dirty);
+                }
+            }
+            (Ok(answer), Side::Physical, _) => {
+                if let Ok(Some(row)) = PCsiNode::decode(&answer.object) {
+                    self.put_pcsinode(row, None, dirty);
+                }
+            }
+            (Ok(answer), Side::Virtual, _) => self.learn_vcsinode(name, call, &answer, now, dirty),
+            (Err(refusal), side, verb) => {
+                let gone =
+                    self.nodes.vnode(name).is_some_and(|vnode| self.csinodes.pcsinode(&vnode.physical).is_none());
+                let case = self.csinodes.cases.entry(name.clone()).or_default();
+                match (refusal, side, verb) {
+                    // One that came back while we asked is in sight: the answer is of its former life.
+                    (Refusal::Gone, Side::Physical, Verb::Get) => case.gone = gone,
+                    (Refusal::Gone, Side::Virtual, Verb::Get) => (case.taken, case.foreign) = (false, None),
+                    (Refusal::Exists, Side::Virtual, Verb::Create(_)) => case.taken = true,
+                    (Refusal::Invalid(_), Side::Virtual, Verb::Merge(..)) => case.stiff = true,
+                    _ => return,
+                }
+                dirty.mark(Key::CsiNode(name.clone()));
+            }
+        }
+    }
+
+    fn learn_vcsinode(&mut self, name: &Name, call: &Call, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
+        let row = VCsiNode::decode(&answer.object).ok().flatten();
+        let row = row.filter(|row| row.labels.get(keys::ORIGIN) == Some(&self.origin.label));
+        let case = self.csinodes.cases.entry(name.clone()).or_default();
+        match (row, &call.verb) {
+            (Some(row), verb) => {
+                if let Verb::Create(body) | Verb::Merge(_, body) = verb
+                    && let Some(Value::Array(sent)) = body.pointer("/spec/drivers")
+                {
+                    case.pushed = Some((print(sent), print(&row.drivers.parse())));
+                }
+                self.put_vcsinode(row, None, dirty);
+            }
+            (None, Verb::Get) => {
+                if case.foreign.is_none() {
+                    tracing::warn!(csinode = %name, "somebody else's CSINode has the name of our virtual node's: it is left alone");
+                }
+                (case.taken, case.foreign) = (false, Some(now.steady));
+            }
+            (None, _) => {}
+        }
+        dirty.mark(Key::CsiNode(name.clone()));
+    }
+}
+
+/// Whether a patch would be refused: what an entry says besides `allocatable` is fixed for its life (a stiff server fixes
+/// that too). Whole entries may come and go.
+fn frozen(old: &[Value], new: &[Value], stiff: bool) -> bool {
+    let fixed = |driver: &Value| {
+        let mut driver = driver.clone();
+        if let Some(driver) = driver.as_object_mut().filter(|_| !stiff) {
+            driver.remove("allocatable");
+        }
+        driver
+    };
+    new.iter().any(|new| old.iter().any(|old| old["name"] == new["name"] && fixed(old) != fixed(new)))
+}
+
+fn print(drivers: &[Value]) -> u64 {
+    fingerprint(json!(drivers).to_string())
+}
+
+fn annotations(pcsinode: &PCsiNode) -> Texts {
+    let migrated = pcsinode.migrated.as_ref().map(|plugins| (MIGRATED_PLUGINS.into(), plugins.clone()));
+    [(keys::PHYSICAL_NODE_NAME.into(), pcsinode.name.as_str().into())].into_iter().chain(migrated).collect()
+}
+
+fn owner(vnode: &VNode) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "name": vnode.name.as_str(), "uid": vnode.uid.as_str()})
+}
+
+/// What is not there as it is wanted.
+fn difference(want: &Texts, there: &Texts) -> Map<String, Value> {
+    let set = want.iter().filter(|(key, value)| there.get(*key) != Some(*value));
+    set.map(|(key, value)| (key.to_string(), json!(value))).collect()
+}
+
+fn remove(there: &VCsiNode, why: &'static str) -> Plan {
+    let target = Target::cluster(Side::Virtual, &kind::CSI_NODE, there.name.clone()).uid(&there.uid);
+    Call { target, verb: Verb::Delete { grace: None }, why }.into()
+}
+
+fn stamp(now: Now) -> Box<str> {
+    format!("{:.0}", now.wall).into()
+}

@@ -1,0 +1,137 @@
+//! Backstops on the owner's side, when the binding wants them: a `ResourceQuota` kept at what is leased, and a
+//! `NetworkPolicy` that isolates our pods. Watches those with our origin in the physical cluster, writes them in the mount
+//! namespace. The graph: vnodes --Σ leased--> quota. An object of that name that is not ours is never touched (law 6).
+
+mod plan;
+pub mod row;
+mod want;
+
+use std::time::Duration;
+
+use tapestry_api::{Binding, keys};
+use tapestry_cluster::feed::Change;
+use tapestry_cluster::{Kind, kind};
+use tapestry_domain::resources::Resources;
+use tapestry_engine::{Dirty, Now, Table};
+
+use self::row::GuardRow;
+use crate::pair::{Key, Pair};
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Guard {
+    /// `tapestry-leased`: not even a rogue virtual cluster uses more than is lent.
+    Quota,
+    /// `tapestry-isolation`: a tenant's pod sees nothing of the owner's cluster.
+    NetworkPolicy,
+}
+
+/// What is known of them.
+#[derive(Default)]
+pub(crate) struct Guards {
+    rows: [Table<GuardRow>; 2],
+    looks: [Look; 2],
+    /// When the quota is compared with what is leased: at most once in a while, because every pod may change either.
+    due: Duration,
+}
+
+/// What we know of one that is not in sight.
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    #[default]
+    Unknown,
+    Missing,
+    /// Somebody else's, as we saw at this time.
+    Foreign(Duration),
+}
+
+/// The sum over all nodes is not made, and the quota not written, more often than this.
+const QUOTA_EVERY: Duration = Duration::from_secs(1);
+
+impl Guard {
+    pub(crate) const ALL: [Self; 2] = [Self::Quota, Self::NetworkPolicy];
+
+    /// What sort of object it is.
+    #[must_use]
+    pub fn kind(self) -> &'static Kind {
+        match self {
+            Self::Quota => &kind::RESOURCE_QUOTA,
+            Self::NetworkPolicy => &kind::NETWORK_POLICY,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Quota => keys::QUOTA,
+            Self::NetworkPolicy => keys::NETWORK_POLICY,
+        }
+    }
+
+    fn wanted(self, binding: &Binding) -> bool {
+        match self {
+            Self::Quota => binding.guard.quota,
+            Self::NetworkPolicy => binding.guard.network_policy,
+        }
+    }
+}
+
+/// The resources of which each container of a copy must name a request: those for which Kubernetes' quota insists on it.
+pub(crate) fn explicit_requests(binding: &Binding) -> &'static [&'static str] {
+    if binding.guard.quota { &["cpu", "memory"] } else { &[] }
+}
+
+impl Guards {
+    /// The one of ours that exists.
+    fn row(&self, guard: Guard) -> Option<&GuardRow> {
+        self.rows[guard as usize].iter().max_by_key(|row| row.rv)
+    }
+}
+
+impl Pair {
+    pub(crate) fn see_guard(&mut self, guard: Guard, change: Change<GuardRow>, dirty: &mut Dirty<Key>) {
+        let (rows, look) = (&mut self.guards.rows[guard as usize], &mut self.guards.looks[guard as usize]);
+        match change {
+            Change::Put(row, epoch) => drop(rows.put(row, Some(epoch))),
+            Change::Gone { row, .. } => {
+                // One that only lost its label is still there, at this very version; an answer about one that is gone is older.
+                rows.bury(&row.uid, row.rv.before());
+                *look = Look::Unknown;
+            }
+            Change::Listed(epoch) => {
+                for uid in rows.listed(epoch) {
+                    rows.remove(&uid);
+                    *look = Look::Unknown;
+                }
+            }
+        }
+        dirty.mark(Key::Guard(guard));
+    }
+
+    /// Whatever is seen may change what is leased: the quota is looked at, now or when its time has come.
+    pub(crate) fn stir_quota(&mut self, now: Now, dirty: &mut Dirty<Key>) {
+        if !self.bound.as_ref().is_some_and(|bound| bound.binding.guard.quota) {
+            return;
+        }
+        if self.guards.due <= now.steady {
+            self.guards.due = now.steady.max(self.guards.due + QUOTA_EVERY);
+        }
+        dirty.mark(Key::Guard(Guard::Quota));
+    }
+
+    /// What all virtual nodes lend, each at the larger of what it says and what it will say: so the quota is raised before
+    /// a virtual node is written, and lowered after.
+    fn leased_total(&self) -> Resources {
+        let mut total = Resources::new();
+        for vnode in self.nodes.vnodes() {
+            let mut leased = vnode.allocatable.clone();
+            if let Some(Ok(lent)) = self.lent(&vnode.name, self.now.wall) {
+                leased.max(&lent);
+            }
+            total.add(&leased);
+        }
+        total
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! What to do about one backstop. Pure but for `settle_guard`, which folds answers in.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use tapestry_api::keys;
+use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Verb};
+use tapestry_engine::{Dirty, Now, Plan};
+
+use super::row::GuardRow;
+use super::want::{difference, isolation, quota_for, same};
+use super::{Guard, Look, QUOTA_EVERY};
+use crate::pair::{Key, Pair};
+
+/// How long a name that somebody else has is left alone.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(5);
+
+impl Pair {
+    /// The plan for this backstop, wanted or not.
+    pub(crate) fn plan_guard(&self, guard: Guard, now: Now) -> Plan {
+        let (Some(bound), Ok(name)) = (self.working(), Name::parse(guard.name())) else { return Plan::Rest };
+        let target = Target::namespaced(Side::Physical, guard.kind(), self.home.mount.clone(), name);
+        match (self.guards.row(guard), guard.wanted(&bound.binding)) {
+            (None, false) => Plan::Rest,
+            (Some(there), false) if there.deleting => Plan::Rest,
+            (Some(there), false) => {
+                Call { target: target.uid(&there.uid), verb: Verb::Delete { grace: None }, why: "RemoveGuard" }.into()
+            }
+            (_, true) if guard == Guard::Quota && self.guards.due > now.steady => Plan::Wait(self.guards.due),
+            (None, true) => self.plan_new_guard(guard, target, now),
+            (Some(there), true) => self.plan_kept_guard(guard, target, there),
+        }
+    }
+
+    fn plan_new_guard(&self, guard: Guard, target: Target, now: Now) -> Plan {
+        match self.guards.looks[guard as usize] {
+            Look::Foreign(at) if at + LOOK_AGAIN > now.steady => Plan::Wait(at + LOOK_AGAIN),
+            Look::Unknown | Look::Foreign(_) => Call { target, verb: Verb::Get, why: "LookForGuard" }.into(),
+            Look::Missing => {
+                let body = self.dress(json!({"spec": self.guard_spec(guard)}), &target);
+                Call { target, verb: Verb::Create(body), why: "CreateGuard" }.into()
+            }
+        }
+    }
+
+    /// Kept as wanted, whoever changes it.
+    fn plan_kept_guard(&self, guard: Guard, target: Target, there: &GuardRow) -> Plan {
+        let labels: Map<String, Value> = self
+            .origin
+            .labels()
+            .into_iter()
+            .filter(|(key, value)| there.labels.get(*key).map(|label| &**label) != Some(value))
+            .map(|(key, value)| (key.to_owned(), json!(value)))
+            .collect();
+        let mut patch = json!({});
+        if !labels.is_empty() {
+            patch["metadata"]["labels"] = json!(labels);
+        }
+        if there.origin.as_ref() != Some(&self.origin.full) {
+            patch["metadata"]["annotations"][keys::ORIGIN] = json!(self.origin.full);
+        }
+        let spec = self.guard_spec(guard);
+        if !same(guard, &there.spec, &spec) {
+            patch["spec"] = difference(&there.spec, &spec);
+        }
+        if there.deleting || patch.as_object().is_some_and(Map::is_empty) {
+            return Plan::Rest;
+        }
+        let target = match guard {
+            // A map, of which every member is its own field; its version changes with every pod that it counts.
+            Guard::Quota => target.uid(&there.uid),
+            // Lists that are replaced as a whole (law 2).
+            Guard::NetworkPolicy => target.uid(&there.uid).rv(there.rv),
+        };
+        Call { target, verb: Verb::Merge(Sub::Main, patch), why: "MendGuard" }.into()
+    }
+
+    fn guard_spec(&self, guard: Guard) -> Value {
+        match guard {
+            Guard::Quota => json!({"hard": quota_for(&self.leased_total())}),
+            Guard::NetworkPolicy => isolation(),
+        }
+    }
+
+    pub(crate) fn settle_guard(
+        &mut self,
+        guard: Guard,
+        call: &Call,
+        done: Result<Answer, Refusal>,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) {
+        let (rows, look) = (&mut self.guards.rows[guard as usize], &mut self.guards.looks[guard as usize]);
+        match (done, &call.verb) {
+            // One that lost its label is in no watch: what became of it only a read can tell.
+            (Ok(_), Verb::Delete { .. })
+            | (Err(Refusal::Gone | Refusal::Replaced), Verb::Merge(..) | Verb::Delete { .. }) => {
+                *look = Look::Unknown;
+                if let Some(uid) = &call.target.uid {
+                    rows.remove(uid);
+                }
+            }
+            (Ok(answer), verb) => {
+                let row = GuardRow::decode(&answer.object, guard, &self.home.mount, &self.origin).ok().flatten();
+                match (row, verb) {
+                    (Some(row), _) => {
+                        *look = Look::Unknown;
+                        rows.put(row, None);
+                    }
+                    (None, Verb::Get) => {
+                        if !matches!(look, Look::Foreign(_)) {
+                            tracing::warn!(kind = guard.kind().kind, name = guard.name(), namespace = %self.home.mount,
+                                "this object is not ours: it is left alone, and the binding's guard is not in force");
+                        }
+                        *look = Look::Foreign(now.steady);
+                    }
+                    (None, _) => {}
+                }
+                if guard == Guard::Quota && !matches!(verb, Verb::Get) {
+                    self.guards.due = now.steady + QUOTA_EVERY;
+                }
+            }
+            (Err(Refusal::Gone), Verb::Get) => *look = Look::Missing,
+            (Err(Refusal::Exists), Verb::Create(_)) => *look = Look::Unknown,
+            (Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_))), _) => {
+                let why = refused.message();
+                tracing::warn!(
+                    kind = guard.kind().kind,
+                    name = guard.name(),
+                    why,
+                    "the binding's guard is not in force"
+                );
+                return;
+            }
+            (Err(_), _) => return,
+        }
+        dirty.mark(Key::Guard(guard));
+    }
+}

@@ -1,0 +1,113 @@
+//! Where a virtual node stands: lent, stopped, over-lent, on its way out, and since when. Pure but for `keep_since`.
+//! Says what follows for the node; who has to go is in `pods::reclaim`.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tapestry_api::keys;
+use tapestry_cluster::Name;
+use tapestry_domain::reclaim::Rules;
+use tapestry_engine::{Dirty, Now};
+
+use super::Placement;
+use super::row::VNode;
+use crate::pair::{Key, Pair};
+use crate::terms::{DEFAULT_GRACE, Stop, Terms};
+
+/// How long pods are kept off a node that had no room for one; doubles up to half an hour.
+const KEEP_AWAY: Duration = Duration::from_mins(1);
+/// After this long without trouble the first time counts again.
+const CALM: Duration = Duration::from_mins(30);
+
+/// Since when each cause to take capacity back has held. The taints tell it after a restart; taking them away does not reset it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Since {
+    pub(crate) stopped: Option<Timestamp>,
+    pub(crate) over: Option<Timestamp>,
+    pub(crate) leaving: Option<Timestamp>,
+}
+
+/// What is true of a virtual node at a moment.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Standing {
+    pub(crate) stop: Option<Stop>,
+    /// Its pods hold more than is lent.
+    pub(crate) over: bool,
+    pub(crate) leaving: bool,
+    pub(crate) since: Since,
+    pub(crate) rules: Rules,
+}
+
+impl Standing {
+    /// When Kubernetes is told to evict: a grace period after a stop that is forced.
+    pub(crate) fn force_at(&self) -> Option<Timestamp> {
+        let forced = self.stop.is_some_and(|stop| stop.by_owner() || (stop == Stop::Hours && self.rules.force));
+        self.since.stopped.filter(|_| forced)?.checked_add(self.rules.grace).ok()
+    }
+}
+
+impl Pair {
+    /// Where a virtual node stands on these terms; without any it is on its way out.
+    pub(crate) fn standing(&self, vnode: &VNode, terms: Option<&Terms<'_>>) -> Standing {
+        let stop = terms.and_then(|terms| terms.stop);
+        let leaving = terms.is_none() || vnode.deleting;
+        let over = terms.filter(|_| stop.is_none() && !leaving).is_some_and(|terms| {
+            self.pods.held(&vnode.name).is_some_and(|held| held.fits_within(&terms.offered).is_err())
+        });
+        let since = self.nodes.cases.get(&vnode.physical).map(|case| case.since).unwrap_or_default();
+        let rules = terms.map_or_else(|| kept_rules(vnode), |terms| terms.rules);
+        Standing { stop, over, leaving, since, rules }
+    }
+
+    /// A pod had to be sent away: others are kept off the node for a while, longer each time.
+    pub(crate) fn keep_away(&mut self, vnode: &Name, now: Now, dirty: &mut Dirty<Key>) {
+        let Some(physical) = self.nodes.vnode(vnode).map(|vnode| vnode.physical.clone()) else { return };
+        let case = self.nodes.cases.entry(physical.clone()).or_default();
+        let calm = case.placement.until.is_none_or(|until| until + CALM < now.steady);
+        let failures = if calm { 1 } else { (case.placement.failures + 1).min(6) };
+        case.placement = Placement { failures, until: Some(now.steady + KEEP_AWAY * 2u32.pow(failures - 1)) };
+        dirty.mark(Key::Node(physical));
+    }
+
+    /// Remembers since when, from the taints that are there.
+    pub(super) fn keep_since(&mut self, vnode: &VNode) {
+        let pnode = self.nodes.pnode(&vnode.physical);
+        let terms = pnode.and_then(|pnode| self.terms(pnode, self.now.wall));
+        let Standing { stop, over, leaving, since, .. } = self.standing(vnode, terms.as_ref());
+        let keep = |active: bool, known: Option<Timestamp>, key: &str| {
+            let told = vnode.tainted(key);
+            if active { known.into_iter().chain(told).min() } else { None }
+        };
+        let since = Since {
+            stopped: keep(stop.is_some(), since.stopped, keys::TAINT_OUT_OF_TIME_WINDOWS),
+            over: keep(over, since.over, keys::TAINT_OVER_LEASED),
+            leaving: keep(leaving, since.leaving, keys::TAINT_VNODE_DELETING),
+        };
+        if since != Since::default() || self.nodes.cases.contains_key(&vnode.physical) {
+            self.nodes.cases.entry(vnode.physical.clone()).or_default().since = since;
+        }
+    }
+}
+
+/// As kept in annotation `reclaim-rules`.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct KeptRules {
+    force: bool,
+    grace_seconds: u64,
+}
+
+/// What the virtual node says becomes of its pods, now that no policy says it any more.
+fn kept_rules(vnode: &VNode) -> Rules {
+    let kept = vnode.annotations.get(keys::RECLAIM_RULES).and_then(|text| serde_json::from_str::<KeptRules>(text).ok());
+    kept.map_or(Rules { force: true, grace: DEFAULT_GRACE }, |kept| Rules {
+        force: kept.force,
+        grace: Duration::from_secs(kept.grace_seconds),
+    })
+}
+
+pub(super) fn render_rules(rules: &Rules) -> String {
+    let kept = KeptRules { force: rules.force, grace_seconds: rules.grace.as_secs() };
+    serde_json::to_string(&kept).unwrap_or_default()
+}

@@ -1,0 +1,114 @@
+//! Taking capacity back from pods: who goes, when, and how gently (DESIGN §9). Pure; the order is decided in `domain`.
+//! Touches only virtual pods: what happens to their copies follows from that.
+
+use jiff::Timestamp;
+use serde_json::json;
+use tapestry_cluster::{Call, Name, Sub, Verb};
+use tapestry_domain::reclaim::{Cause, Rules, Step, Tenant, steps};
+use tapestry_engine::{Now, Plan};
+
+use super::Pods;
+use super::plan::vpod_target;
+use super::row::VPod;
+use crate::nodes::row::VNode;
+use crate::pair::Pair;
+use crate::terms::steady_at;
+
+/// What takes capacity back from a virtual node's pods.
+struct Recall<'a> {
+    cause: Cause<'a>,
+    rules: Rules,
+    /// When it began.
+    since: Timestamp,
+    /// For people.
+    why: &'static str,
+}
+
+impl Pods {
+    /// The pods that we carry on a virtual node.
+    pub(crate) fn tenants(&self, vnode: &Name) -> Vec<Tenant<'_>> {
+        let vpods = self.residents(vnode).filter_map(|uid| self.vpods.get(uid)).filter(|vpod| self.carried(vpod));
+        vpods
+            .map(|vpod| Tenant {
+                id: vpod.uid.as_str(),
+                priority: vpod.priority,
+                born: Timestamp::from_second(vpod.born).unwrap_or_default(),
+                request: &vpod.request,
+                grace: vpod.grace,
+                exempt: vpod.spared,
+                going: vpod.deleting,
+            })
+            .collect()
+    }
+}
+
+impl Pair {
+    /// What reclaim wants of this pod: `Rest` when nothing.
+    pub(super) fn plan_reclaim(&self, vpod: &VPod, now: Now) -> Plan {
+        let Some(vnode) = self.nodes.vnode(&vpod.node).filter(|vnode| vnode.reclaiming()) else { return Plan::Rest };
+        let pnode = self.nodes.pnode(&vnode.physical);
+        let terms = pnode.and_then(|pnode| self.terms(pnode, now.wall));
+        let offered = terms.as_ref().map(|terms| terms.offered.clone()).unwrap_or_default();
+        let standing = self.standing(vnode, terms.as_ref());
+        let since = standing.since;
+        let recall = if standing.leaving {
+            // A physical node that is only out of sight is not gone.
+            let proven = pnode.is_some() || self.nodes.is_gone(&vnode.physical);
+            since.leaving.filter(|_| proven).map(|since| (Cause::Leaving, since, "its virtual node is removed"))
+        } else if let Some(stop) = standing.stop {
+            let cause = if stop.by_owner() { Cause::OwnerStop } else { Cause::WindowEnd };
+            since.stopped.map(|since| (cause, since, stop.message()))
+        } else {
+            let cause = Cause::Shrunk { leased: &offered };
+            since.over.map(|since| (cause, since, "less is lent than pods ask for"))
+        };
+        let Some((cause, since, why)) = recall else { return Plan::Rest };
+        let recall = Recall { cause, rules: standing.rules, since, why };
+        if recall.is_leaving() && !self.pods.carried(vpod) {
+            return if vpod.terminal() { Plan::Rest } else { self.plan_release(vnode, vpod) };
+        }
+        self.carry_out(vpod, &recall, now)
+    }
+
+    fn carry_out(&self, vpod: &VPod, recall: &Recall<'_>, now: Now) -> Plan {
+        let tenants = self.pods.tenants(&vpod.node);
+        let steps = steps(&recall.cause, &recall.rules, recall.since, now.wall, &tenants);
+        let Some((_, step)) = steps.into_iter().find(|(id, _)| *id == vpod.uid.as_str()) else { return Plan::Rest };
+        let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid);
+        match step {
+            Step::Wait(at) => Plan::Wait(steady_at(at, now)),
+            Step::Evict if self.pods.cases.get(&vpod.uid).is_some_and(|case| case.evicted) => Plan::Rest,
+            Step::Evict => Call { target, verb: Verb::Evict { grace: None }, why: "Evict" }.into(),
+            Step::Delete { .. } if !vpod.print.disruption && vpod.deleting.is_none() => {
+                // Whoever counts failures (a Job) learns first that this is none.
+                let condition = json!({
+                    "type": "DisruptionTarget", "status": "True", "reason": "Reclaimed",
+                    "message": format!("Tapestry takes the capacity back: {}", recall.why),
+                    "lastTransitionTime": format!("{:.0}", now.wall),
+                });
+                let verb = Verb::Strategic(Sub::Status, json!({"status": {"conditions": [condition]}}));
+                Call { target, verb, why: "AnnounceReclaim" }.into()
+            }
+            Step::Delete { grace } => Call { target, verb: Verb::Delete { grace: Some(grace) }, why: "Reclaim" }.into(),
+        }
+    }
+
+    /// Pods that were never carried only stand on the node: they go last, right before it does.
+    fn plan_release(&self, vnode: &VNode, vpod: &VPod) -> Plan {
+        let others = self.pods.residents(&vnode.name).filter_map(|uid| self.pods.vpods.get(uid));
+        if others.into_iter().any(|other| self.pods.carried(other)) || vpod.deleting == Some(0) {
+            return Plan::Rest;
+        }
+        let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid);
+        Call { target, verb: Verb::Delete { grace: Some(0) }, why: "ReleaseWithNode" }.into()
+    }
+}
+
+impl Recall<'_> {
+    fn is_leaving(&self) -> bool {
+        matches!(self.cause, Cause::Leaving)
+    }
+}
+
+#[cfg(test)]
+mod tests;

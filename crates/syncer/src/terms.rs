@@ -1,0 +1,188 @@
+//! On which terms a node is lent at a moment: by which policies, how much, until when, and what stands against it.
+//! Pure. Decides neither how the virtual node looks nor who has to go.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tapestry_api::Policy;
+use tapestry_cluster::{Name, Side};
+use tapestry_domain::calendar::Hours;
+use tapestry_domain::capacity::leased;
+use tapestry_domain::quantity::Quantity;
+use tapestry_domain::reclaim::{self, Cause, Rules};
+use tapestry_domain::resources::Resources;
+use tapestry_engine::Now;
+
+use crate::nodes::row::PNode;
+use crate::pair::Pair;
+
+/// Why a node that a policy covers is not lent at the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// `spec.suspend` of the binding.
+    Suspended,
+    /// The owner's annotation on the node.
+    LendNever,
+    /// No window of the owner's policy is open.
+    OwnerHours,
+    /// A policy cannot be understood and no other one covers the node.
+    Invalid,
+    /// No window of the policy is open, or it is about to close.
+    Hours,
+}
+
+/// What holds on a physical node.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Terms<'a> {
+    /// The policy of the virtual cluster; `None` when all that may cover the node are invalid.
+    pub(crate) policy: Option<&'a Policy>,
+    /// The owner's, when there is one for the node.
+    pub(crate) owner: Option<&'a Policy>,
+    /// What the limits leave of what is idle, whether it is lent now or not.
+    pub(crate) offered: Resources,
+    pub(crate) stop: Option<Stop>,
+    /// What becomes of pods when less is lent.
+    pub(crate) rules: Rules,
+    /// When the calendar next changes something of this.
+    pub(crate) until: Option<Timestamp>,
+}
+
+impl Stop {
+    /// The owner's stop wins over everything, tolerations included (law 9).
+    pub(crate) fn by_owner(self) -> bool {
+        matches!(self, Self::Suspended | Self::LendNever | Self::OwnerHours)
+    }
+
+    /// For conditions and events.
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Self::Suspended => "Suspended",
+            Self::LendNever => "LendNever",
+            Self::OwnerHours => "OwnerOutOfTimeWindows",
+            Self::Invalid => "PolicyInvalid",
+            Self::Hours => "OutOfTimeWindows",
+        }
+    }
+
+    pub(crate) fn message(self) -> &'static str {
+        match self {
+            Self::Suspended => "the binding is suspended",
+            Self::LendNever => "the owner of the physical node does not lend it",
+            Self::OwnerHours => "no time window of the owner's policy is open",
+            Self::Invalid => "the policy for this node is invalid; its status says what to change",
+            Self::Hours => "no time window of the policy is open",
+        }
+    }
+}
+
+impl Terms<'_> {
+    /// What is lent now.
+    pub(crate) fn leased(&self) -> Resources {
+        let mut leased = self.offered.clone();
+        if self.stop.is_some() {
+            leased.map(|_, _| Quantity::ZERO);
+        }
+        leased
+    }
+
+    /// The names of the policies in force, as the virtual node tells them.
+    pub(crate) fn names(&self) -> String {
+        let own = self.policy.map(|policy| policy.name.clone());
+        let owner = self.owner.map(|policy| format!("owner/{}", policy.name));
+        own.into_iter().chain(owner).collect::<Vec<_>>().join(",")
+    }
+}
+
+impl Pair {
+    /// What holds on a physical node; `None` when it is not to be lent at all, now or later (law 9).
+    pub(crate) fn terms(&self, pnode: &PNode, at: Timestamp) -> Option<Terms<'_>> {
+        let mut terms = self.terms_by_hours(pnode, at)?;
+        if let (None, Some((early, stop))) = (terms.stop, self.early_end(pnode, &terms, at)) {
+            if early <= at {
+                terms.stop = Some(stop);
+            } else {
+                terms.until = terms.until.into_iter().chain([early]).min();
+            }
+        }
+        Some(terms)
+    }
+
+    /// As [`Self::terms`], without beginning early to take back.
+    pub(crate) fn terms_by_hours(&self, pnode: &PNode, at: Timestamp) -> Option<Terms<'_>> {
+        let bound = self.bound.as_ref().filter(|bound| !bound.leaving())?;
+        let binding = &bound.binding;
+        if !binding.nodes.matches(|key| pnode.label(key), pnode.name.as_str()) {
+            return None;
+        }
+        let policy = self.policies.holder(Side::Virtual, binding, pnode, at);
+        let owner = self.policies.holder(Side::Physical, binding, pnode, at);
+        let broken = |side| self.policies.broken(side, binding);
+        if policy.is_none() && !broken(Side::Virtual) {
+            return None;
+        }
+        let closed = |holder: &Option<(&Policy, Hours, Option<Timestamp>)>| {
+            holder.as_ref().is_some_and(|(_, hours, _)| !hours.open)
+        };
+        let stop = if binding.suspend {
+            Some(Stop::Suspended)
+        } else if pnode.lend_never {
+            Some(Stop::LendNever)
+        } else if closed(&owner) {
+            Some(Stop::OwnerHours)
+        } else if policy.is_none() || (owner.is_none() && broken(Side::Physical)) {
+            Some(Stop::Invalid)
+        } else if closed(&policy) {
+            Some(Stop::Hours)
+        } else {
+            None
+        };
+        let untils = [&policy, &owner].into_iter().flatten().filter_map(|(_, _, until)| *until);
+        let until = untils.min();
+        let (policy, owner) = (policy.map(|(policy, ..)| policy), owner.map(|(policy, ..)| policy));
+        let limits = policy.into_iter().chain(owner).flat_map(|policy| &policy.limits);
+        let ruling = owner.filter(|_| stop.is_some_and(Stop::by_owner)).or(policy).or(owner);
+        let force = policy.is_some_and(|policy| policy.force_reclaim) && stop != Some(Stop::Invalid);
+        Some(Terms {
+            offered: leased(&pnode.allocatable, &self.pods.used(&pnode.name), limits),
+            rules: Rules { force, grace: ruling.map_or(DEFAULT_GRACE, |policy| policy.grace) },
+            policy,
+            owner,
+            stop,
+            until,
+        })
+    }
+
+    /// With `reclaimBeforeEnd`: when taking back begins, so that the capacity is back when the window ends.
+    fn early_end(&self, pnode: &PNode, terms: &Terms<'_>, at: Timestamp) -> Option<(Timestamp, Stop)> {
+        let end = terms.until?;
+        let early = |policy: &&Policy| policy.reclaim_before_end;
+        let wanted = terms.owner.filter(early).or(terms.policy.filter(early).filter(|policy| policy.force_reclaim))?;
+        // Perhaps another window or another policy takes over at that very moment.
+        let stop =
+            self.terms_by_hours(pnode, end)?.stop.filter(|stop| matches!(stop, Stop::Hours | Stop::OwnerHours))?;
+        let rules = Rules { force: true, grace: wanted.grace };
+        let cause = if stop.by_owner() { Cause::OwnerStop } else { Cause::WindowEnd };
+        let vnode = self.nodes.vnode_of(&pnode.name).map(|vnode| vnode.name.clone());
+        let longest = vnode.map_or(Duration::ZERO, |vnode| {
+            let tenants = self.pods.tenants(&vnode);
+            reclaim::longest_grace(&rules, &tenants, &cause)
+        });
+        let start = end.checked_sub(rules.grace + longest).ok()?;
+        (at < end).then_some((start, stop))
+    }
+
+    /// What a virtual node lends now, or why it lends nothing; `None` when it is on its way out.
+    pub(crate) fn lent(&self, vnode: &Name, at: Timestamp) -> Option<Result<Resources, Stop>> {
+        let vnode = self.nodes.vnode(vnode).filter(|vnode| !vnode.deleting)?;
+        let terms = self.terms(self.nodes.pnode(&vnode.physical)?, at)?;
+        Some(terms.stop.map_or(Ok(terms.offered), Err))
+    }
+}
+
+/// When no policy says otherwise.
+pub(crate) const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+
+/// The steady time of a moment on the wall.
+pub(crate) fn steady_at(at: Timestamp, now: Now) -> Duration {
+    now.steady + Duration::try_from(at.duration_since(now.wall)).unwrap_or_default()
+}
