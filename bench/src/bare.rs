@@ -65,8 +65,12 @@ impl Bare {
         let physical_cluster = connect("physical", &self.physical_kubeconfig).await?;
         let prefix = format!("vnode-{}-", self.cluster_id);
         let (bell, mut watches) = (Arc::<Notify>::default(), JoinSet::new());
-        let query =
-            |labels: &str, fields: &str| Query { kind: &kind::POD, labels: labels.into(), fields: fields.into() };
+        let query = |labels: &str, fields: &str| Query {
+            kind: &kind::POD,
+            labels: labels.into(),
+            fields: fields.into(),
+            optional: false,
+        };
         let ours = prefix.clone();
         let vpods = subscribe(&bell, &virtual_cluster, query("", "spec.nodeName!="), &mut watches, move |json| {
             VPod::decode(json, &ours)
@@ -289,6 +293,7 @@ impl Hands {
             direct_scheduling: false,
             priority_class: Some(keys::PRIORITY_CLASS),
             service_account: keys::POD_SERVICE_ACCOUNT,
+            explicit_requests: &[],
             labels: vec![
                 (keys::MANAGED_BY, LABEL.to_owned()),
                 (keys::CLUSTER_BINDING, self.cluster_id.clone()),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::failure::Failure;
-use crate::{crds, syncer};
+use crate::{calendar, crds, explain, syncer};
 
 /// Weaves the idle capacity of many Kubernetes clusters into one.
 #[derive(Parser)]
@@ -24,6 +24,10 @@ pub(crate) struct Args {
 enum Verb {
     /// Run the syncer of one binding: nodes and status up, pods down
     Syncer(syncer::Args),
+    /// Show when clusters lend, as a chart of the next two weeks
+    Calendar(calendar::Args),
+    /// Say why something is as it is
+    Explain(explain::Args),
     /// Print the custom resource definitions, ready to be applied
     #[command(after_help = "Example:\n  tapestry crds | kubectl apply --server-side -f -")]
     Crds,
@@ -33,6 +37,8 @@ impl Args {
     pub(crate) fn run(self) -> ExitCode {
         let ended = match self.verb {
             Verb::Syncer(args) => args.run(),
+            Verb::Calendar(args) => args.run(),
+            Verb::Explain(args) => args.run(),
             Verb::Crds => crds::run(),
         };
         match ended {

@@ -1,8 +1,12 @@
 //! The binary: crypto provider, arguments, one verb. Everything else is in the verbs.
 
+mod access;
+mod calendar;
 mod cli;
 mod crds;
+mod explain;
 mod failure;
+mod output;
 mod syncer;
 
 use clap::Parser as _;

@@ -16,6 +16,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use futures::FutureExt as _;
 use futures::future::join_all;
+use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tapestry_api::keys;
@@ -279,6 +280,11 @@ impl Loom {
         self.clock.skipped.fetch_add(time.as_secs(), Ordering::Relaxed);
     }
 
+    /// The wall time of the syncer.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now().wall
+    }
+
     /// The first physical node.
     pub(crate) fn node(&self) -> &str {
         &self.nodes[0]
@@ -339,12 +345,19 @@ impl Loom {
                     let _ = vside.delete(POLICY, name(&policy)).await;
                 }
             }
+            // No syncer is there any more to let things go.
+            let free = json!({ "metadata": { "finalizers": null } });
+            let _ = vside.patch(BINDING, &self.name, &free).await;
             let _ = vside.delete(BINDING, &self.name).await;
             let _ = vside.delete("v1/Namespace", &self.name).await;
             let _ = delete_pods(self.virtual_cluster, &self.name).await;
             let ours = format!("{}={}", keys::CLUSTER_BINDING, self.name);
             let vnodes = vside.list_where("v1/Node", "", &ours).await.unwrap_or_default();
-            join_all(vnodes.iter().map(|vnode| vside.delete("v1/Node", name(vnode)))).await;
+            join_all(vnodes.iter().map(async |vnode| {
+                let _ = vside.patch("v1/Node", name(vnode), &free).await;
+                vside.delete("v1/Node", name(vnode)).await
+            }))
+            .await;
             if !self.shared {
                 return;
             }

@@ -4,7 +4,9 @@
 //! | room | what it proves |
 //! |---|---|
 //! | [`nodes`] | how virtual nodes look, when they come and go |
-//! | [`lending`] | what is lent, and what stops lending |
+//! | [`lending`], [`windows`], [`reclaim`] | what is lent and when, what stops lending, who has to go then |
+//! | [`csinodes`] | which storage drivers they have |
+//! | [`guards`] | backstops in the physical cluster: quota, network policy |
 //! | [`pods`], [`kubelet`] | down, up, deletion, the door; with a kubelet that the test plays itself |
 //! | [`hostile`] | forged mappings, strangers, neighbours: who touches what |
 //! | [`calm`] | identity and idleness, told by the API servers' audit logs |
@@ -14,6 +16,8 @@
 
 mod api;
 mod calm;
+mod csinodes;
+mod guards;
 mod hostile;
 mod kubelet;
 mod lending;
@@ -21,8 +25,10 @@ mod nodes;
 mod outage;
 mod pods;
 mod process;
+mod reclaim;
 mod refusals;
 mod watch;
+mod windows;
 
 mod grounds;
 mod line;

@@ -67,6 +67,7 @@ async fn a_virtual_node_says_what_it_is_and_copies_no_annotation() -> Result<()>
                 keys::PHYSICAL_NODE_NAME,
                 keys::PHYSICAL_NODE_UID,
                 keys::POLICIES_APPLIED,
+                keys::RECLAIM_RULES,
             ];
             assert_eq!(keys, ours);
             assert_eq!(annotation(&vnode, keys::PHYSICAL_NODE_UID), pnode["metadata"]["uid"]);

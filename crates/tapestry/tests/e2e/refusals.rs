@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use tapestry_cluster::connect::{CALL_DEADLINE, Trust};
 use tapestry_cluster::gate::carry_out;
 use tapestry_cluster::{Answer, Call, Cluster, Name, Refusal, Rv, Side, Sub, Target, Uid, Verb, kind};
-use tapestry_testbed::builders::pod;
+use tapestry_testbed::builders::{namespace, pod};
 
 use crate::grounds::Ground;
-use crate::looks::{text, uid};
+use crate::looks::{condition, text, uid};
 use crate::stub::{Reply, Stub, kubeconfig};
 use crate::timing::timed;
 
@@ -150,12 +150,125 @@ async fn who_may_not_is_denied() -> Result<()> {
         let nobody = connect(&still.kubeconfig_for("nobody", None)?).await?;
         let forger = connect(&still.kubeconfig_with_token("not-a-token")?).await?;
         for (who, cluster) in [("nobody", nobody), ("forger", forger)] {
-            for verb in [Verb::Get, Verb::Create(pod("denied").build()), Verb::Delete { grace: None }] {
+            let evict = Verb::Evict { grace: None };
+            for verb in [Verb::Get, Verb::Create(pod("denied").build()), Verb::Delete { grace: None }, evict] {
                 let shown = format!("{who}: {verb:?}");
                 let answer = call(&cluster, pod_target("default", "denied")?, verb).await;
                 ensure!(matches!(answer, Err(Refusal::Denied(_))), "{shown}: {answer:?}");
             }
         }
+        Ok(())
+    })
+    .await
+}
+
+const BUDGET: &str = "policy/v1/PodDisruptionBudget";
+
+/// A running, ready pod under budgets that allow so many disruptions each. Nobody but the test writes their status here.
+async fn guarded(name: &str, budgets: &[u32]) -> Result<Target> {
+    let still = Ground::Still.cluster().await?.objects()?;
+    let object = still.create(&pod(name).label("guarded", name).on("nowhere").build()).await?;
+    let ready = json!([{ "type": "Ready", "status": "True" }]);
+    let running = json!({ "status": { "phase": "Running", "conditions": ready } });
+    still.patch_subresource("status", "v1/Pod", &format!("default/{name}"), &running).await?;
+    for (number, allowed) in budgets.iter().enumerate() {
+        let budget = format!("{name}-{number}");
+        let metadata = json!({ "name": budget, "namespace": "default" });
+        let spec = json!({ "minAvailable": 1, "selector": { "matchLabels": { "guarded": name } } });
+        let kind =
+            json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": spec });
+        still.create(&kind).await?;
+        let healthy = json!({ "observedGeneration": 1, "disruptionsAllowed": allowed, "currentHealthy": 1 + allowed,
+            "desiredHealthy": 1, "expectedPods": 1 + allowed });
+        let status = json!({ "status": healthy });
+        still.patch_subresource("status", BUDGET, &format!("default/{budget}"), &status).await?;
+    }
+    Ok(pod_target("default", name)?.uid(&Uid::new(uid(&object))))
+}
+
+#[tokio::test]
+async fn a_budget_that_allows_none_holds_the_pod_and_one_that_allows_lets_it_go() -> Result<()> {
+    timed(async {
+        let cluster = right().await?;
+        let still = Ground::Still.cluster().await?.objects()?;
+        let evict = Verb::Evict { grace: Some(7) };
+        let target = guarded("held", &[0]).await?;
+        match call(&cluster, target.clone(), evict.clone()).await {
+            Err(refusal @ Refusal::Held(wait, _)) => {
+                assert_eq!(wait, Duration::from_secs(2));
+                ensure!(refusal.message().contains("held-0"), "{}", refusal.message());
+            }
+            other => anyhow::bail!("{other:?}"),
+        }
+        // A change of the budget that nobody has looked at yet holds it too.
+        still.patch(BUDGET, "default/held-0", &json!({ "spec": { "minAvailable": 0 } })).await?;
+        let answer = call(&cluster, target, evict.clone()).await;
+        ensure!(matches!(answer, Err(Refusal::Held(..))), "{answer:?}");
+        let held = still.get("v1/Pod", "default/held").await?.context("it was deleted")?;
+        assert_eq!(held["metadata"]["deletionTimestamp"], Value::Null);
+
+        let answer = call(&cluster, guarded("let-go", &[1]).await?, evict).await;
+        ensure!(answer.is_ok(), "{answer:?}");
+        let going = still.get("v1/Pod", "default/let-go").await?.context("its grace has not ended")?;
+        assert_eq!(going["metadata"]["deletionGracePeriodSeconds"], 7);
+        assert_eq!(condition(&going, "DisruptionTarget")["reason"], "EvictionByEvictionAPI");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn law_02_an_eviction_hits_only_the_pod_it_was_planned_for() -> Result<()> {
+    timed(async {
+        let cluster = right().await?;
+        let other = Uid::new("00000000-0000-4000-8000-000000000000");
+        let stale = guarded("evict-stale", &[]).await?.uid(&other);
+        let evict = Verb::Evict { grace: None };
+        assert_eq!(call(&cluster, stale, evict.clone()).await, Err(Refusal::Replaced));
+        let still = Ground::Still.cluster().await?.objects()?;
+        let after = still.get("v1/Pod", "default/evict-stale").await?.context("it was deleted")?;
+        assert_eq!(after["metadata"]["deletionTimestamp"], Value::Null);
+        // A pod that does not run has no budget; with a version the server does not try for ten seconds.
+        let waiting = still.create(&pod("evict-waiting").on("nowhere").build()).await?;
+        let rv = Rv::new(text(&waiting["metadata"]["resourceVersion"]).parse()?);
+        let waiting = pod_target("default", "evict-waiting")?.uid(&other).rv(rv);
+        assert_eq!(call(&cluster, waiting, evict.clone()).await, Err(Refusal::Replaced));
+        let missing = pod_target("default", "evict-missing")?.uid(&other);
+        assert_eq!(call(&cluster, missing, evict).await, Err(Refusal::Gone));
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn law_12_two_budgets_for_one_pod_are_reported() -> Result<()> {
+    timed(async {
+        let cluster = right().await?;
+        let target = guarded("two-budgets", &[1, 1]).await?;
+        match call(&cluster, target, Verb::Evict { grace: None }).await {
+            Err(Refusal::Invalid(status)) => ensure!(status.message.contains("more than one"), "{}", status.message),
+            other => anyhow::bail!("{other:?}"),
+        }
+        let still = Ground::Still.cluster().await?.objects()?;
+        let after = still.get("v1/Pod", "default/two-budgets").await?.context("it was deleted")?;
+        assert_eq!(after["metadata"]["deletionTimestamp"], Value::Null);
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_eviction_from_a_namespace_that_goes_is_held() -> Result<()> {
+    timed(async {
+        let cluster = right().await?;
+        let still = Ground::Still.cluster().await?.objects()?;
+        still.create(&namespace("evict-going")).await?;
+        let object = still.create(&pod("evicted").namespace("evict-going").on("nowhere").build()).await?;
+        // Nobody finishes the deletion here: its content stays.
+        still.delete("v1/Namespace", "evict-going").await?;
+        let target = pod_target("evict-going", "evicted")?.uid(&Uid::new(uid(&object)));
+        let answer = call(&cluster, target, Verb::Evict { grace: None }).await;
+        ensure!(matches!(answer, Err(Refusal::Held(..))), "{answer:?}");
         Ok(())
     })
     .await

@@ -118,7 +118,7 @@ impl<R: Row + Clone + std::fmt::Debug> Eye<R> {
 }
 
 fn query(kind: &'static Kind) -> Query {
-    Query { kind, labels: String::new(), fields: String::new() }
+    Query { kind, labels: String::new(), fields: String::new(), optional: false }
 }
 
 async fn things(kubeconfig: &str, query: Query) -> Result<Eye<Thing>> {
@@ -431,6 +431,162 @@ async fn ten_thousand_pods_arrive_once_each() -> Result<()> {
         let eye = things(&stub.kubeconfig(), query(&CONFIG_MAP)).await?;
         let seen = eye.until("the list is complete", |seen| listed(seen, 1)).await?;
         assert_eq!((names(&seen, 1).len(), seen.len()), (10_000, 10_001));
+        Ok(())
+    })
+    .await
+}
+
+static GADGET: Kind =
+    Kind { group: "optional.example.com", version: "v1", plural: "gadgets", kind: "Gadget", namespaced: true };
+const DEFINITION: &str = "apiextensions.k8s.io/v1/CustomResourceDefinition";
+
+fn optional(kind: &'static Kind) -> Query {
+    Query { optional: true, ..query(kind) }
+}
+
+/// The definition of a kind of that group.
+fn definition(plural: &str, kind: &str) -> Value {
+    let schema = json!({ "openAPIV3Schema": { "type": "object" } });
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("{plural}.{}", GADGET.group) },
+        "spec": {
+            "group": GADGET.group,
+            "names": { "plural": plural, "singular": kind.to_lowercase(), "kind": kind },
+            "scope": "Namespaced",
+            "versions": [{ "name": "v1", "served": true, "storage": true, "schema": schema }],
+        },
+    })
+}
+
+/// The complete lists, oldest first.
+fn lists(seen: &[Change<Thing>]) -> Vec<Epoch> {
+    let epochs = seen.iter().filter_map(|change| match change {
+        Change::Listed(epoch) => Some(*epoch),
+        _ => None,
+    });
+    epochs.collect()
+}
+
+#[tokio::test]
+async fn an_optional_kind_has_an_empty_list_until_it_is_served_and_again_when_it_is_not() -> Result<()> {
+    timed(async {
+        let cluster = ground().await?;
+        let objects = cluster.objects()?;
+        let eye = things(&cluster.kubeconfig_text()?, optional(&GADGET)).await?;
+        let seen = eye.until("a list is complete", |seen| !lists(seen).is_empty()).await?;
+        assert_eq!(seen.len(), 1, "the group is not known: {seen:?}");
+
+        let gadgets = format!("{}/{}", GADGET.api_version(), GADGET.kind);
+        // The other one keeps group and version in discovery when the first one goes.
+        for (plural, kind) in [("gizmos", "Gizmo"), (GADGET.plural, GADGET.kind)] {
+            objects.create(&definition(plural, kind)).await?;
+        }
+        let served = async || objects.list(&gadgets, "").await.map(drop).map_err(|error| error.to_string());
+        eventually("gadgets are served", SOON, served).await?;
+        let metadata = json!({ "name": "gadget", "namespace": "default" });
+        objects
+            .create(&json!({ "apiVersion": GADGET.api_version(), "kind": GADGET.kind, "metadata": metadata }))
+            .await?;
+        let arrived = |seen: &[Change<Thing>]| was_put(seen, "gadget") && lists(seen).len() > 1;
+        let seen = eye.until("the object arrives", arrived).await?;
+        let full = lists(&seen).len();
+
+        objects.delete(DEFINITION, &format!("{}.{}", GADGET.plural, GADGET.group)).await?;
+        let empty_again =
+            |seen: &[Change<Thing>]| lists(seen)[full..].iter().any(|list| names(seen, list.0).is_empty());
+        let seen = eye.until("the next list is empty", empty_again).await?;
+        ensure!(lists(&seen).is_sorted_by(|older, newer| older < newer), "{seen:?}");
+        Ok(())
+    })
+    .await
+}
+
+fn gadgets_are_absent(asked: &str) -> Reply {
+    let groups = json!([{ "name": "apps", "versions": [{ "version": "v1" }] }]);
+    match asked {
+        "GET /apis" => Reply::Whole(200, "", json!({ "kind": "APIGroupList", "groups": groups }).to_string()),
+        _ => Reply::Whole(404, "", "404 page not found".to_owned()),
+    }
+}
+
+#[tokio::test]
+async fn that_a_kind_is_not_served_is_said_once_and_to_late_readers_too() -> Result<()> {
+    timed(async {
+        let looks = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&looks);
+        let stub = Stub::serve(move |asked| {
+            count.fetch_add(u32::from(asked.contains("watch=true")), Ordering::Relaxed);
+            gadgets_are_absent(asked)
+        })
+        .await?;
+        let cluster = Connection::connect("test", &stub.kubeconfig(), Trust::Operator, "tapestry-e2e-watch").await?;
+        let feed: Arc<Feed<Thing>> = Arc::default();
+        let early = feed.subscribe(Arc::default());
+        let (mut tasks, cancel) = (JoinSet::new(), CancellationToken::new());
+        tasks.spawn(watch(cluster, optional(&GADGET), Arc::new(decode), Arc::clone(&feed), cancel.clone()));
+        let told = async |mailbox: &Mailbox<Thing>| {
+            let look =
+                async || Some(mailbox.drain()).filter(|seen| !seen.is_empty()).ok_or_else(|| "nothing".to_owned());
+            eventually("it is said that there is nothing", SOON, look).await
+        };
+        let first = told(&early).await?;
+        ensure!(lists(&first).len() == first.len(), "{first:?}");
+        let look = async || {
+            let looks = looks.load(Ordering::Relaxed);
+            if looks >= 2 { Ok(()) } else { Err(format!("{looks} looks")) }
+        };
+        eventually("it has looked again", SOON, look).await?;
+        let again = early.drain();
+        ensure!(again.is_empty(), "told twice: {again:?}");
+        let began = std::time::Instant::now();
+        let late = feed.subscribe(Arc::default());
+        told(&late).await?;
+        ensure!(began.elapsed() < std::time::Duration::from_secs(5), "a late reader waits for the next look");
+        cancel.cancel();
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn law_01_a_404_without_the_word_of_discovery_and_a_403_are_failures_and_no_empty_list() -> Result<()> {
+    timed(async {
+        let nothing = |_: &str| Reply::Whole(404, "", "not found".to_owned());
+        let named = |_: &str| {
+            let resources = json!([{ "name": GADGET.plural }]);
+            let version = GADGET.api_version();
+            let list = json!({ "kind": "APIResourceList", "groupVersion": version, "resources": resources });
+            Reply::Whole(200, "", list.to_string())
+        };
+        let doubtful = [
+            ("a proxy has lost its way", 404, optional(&GADGET), nothing as fn(&str) -> Reply),
+            ("discovery names it", 404, optional(&GADGET), named),
+            ("we may not look", 403, optional(&GADGET), gadgets_are_absent),
+            ("it must be served", 404, query(&GADGET), gadgets_are_absent),
+        ];
+        for (what, code, query, discovery) in doubtful {
+            let tries = Arc::new(AtomicU32::new(0));
+            let count = Arc::clone(&tries);
+            let stub = Stub::serve(move |asked| {
+                if asked.contains("watch=true") {
+                    count.fetch_add(1, Ordering::Relaxed);
+                    return Reply::Whole(code, "", String::new());
+                }
+                discovery(asked)
+            })
+            .await?;
+            let eye = things(&stub.kubeconfig(), query).await?;
+            // Back-off, not the ten seconds of a proven absence.
+            let tried = async || {
+                let tries = tries.load(Ordering::Relaxed);
+                if tries >= 4 { Ok(()) } else { Err(format!("{tries} tries")) }
+            };
+            eventually(what, std::time::Duration::from_secs(8), tried).await?;
+            let seen = eye.mailbox.drain();
+            ensure!(seen.is_empty(), "{what}: {seen:?}");
+        }
         Ok(())
     })
     .await

@@ -1,0 +1,155 @@
+//! `tapestry explain node`: every figure of a node from allocatable to leased, with the policy that made it.
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use tapestry_engine::clock::{Clock as _, SystemClock};
+use tapestry_syncer::explain::{Figure, LimitStory, NodeStory};
+
+use crate::access::Access;
+use crate::failure::Failure;
+use crate::output::{Output, print, table};
+
+/// Say why something is as it is.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+    #[command(flatten)]
+    access: Access,
+    /// How it is printed
+    #[arg(short, long, value_name = "FORMAT", default_value = "text", global = true)]
+    output: Output,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// What a node lends, how much of what, and by which policy
+    #[command(after_help = "Examples:
+  tapestry explain node vnode-east-worker-1
+  tapestry explain node worker-1 --binding east -o json")]
+    Node {
+        /// Name of the virtual or the physical node
+        name: String,
+        /// Only this binding [default: all, until one knows the node]
+        #[arg(long, value_name = "NAME")]
+        binding: Option<String>,
+    },
+}
+
+impl Args {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let What::Node { name, binding } = &self.what;
+            let now = SystemClock::start().now().wall;
+            for binding in self.access.bindings(binding.as_deref()).await? {
+                let pair = self.access.look(&binding).await?;
+                if let Some(story) = pair.explain_node(name, now) {
+                    return print(self.output, &story, |story| render(story, &TimeZone::system()));
+                }
+            }
+            Err(Failure::new(
+                format!("no node {name}"),
+                "no binding knows a node of this name",
+                "kubectl get nodes shows the virtual ones",
+            ))
+        })
+    }
+}
+
+fn render(story: &NodeStory, zone: &TimeZone) -> String {
+    let until = story.until.map(|until| format!(" until {}", show(until, zone))).unwrap_or_default();
+    let lent = if story.lending { "is lent" } else { "is not lent" };
+    let appears = story.virtual_node.as_ref().map(|vnode| format!(" as {vnode}")).unwrap_or_default();
+    let why = if story.lending { String::new() } else { format!("  {}: {}\n", story.reason, story.message) };
+    let mut text = format!("Node {} of binding {} {lent}{appears}{until}.\n{why}", story.node, story.binding);
+    let figures: Vec<_> = story.resources.iter().flat_map(rows).collect();
+    text += "\n";
+    text += &table(["RESOURCE", "ALLOCATABLE", "USED", "IDLE", "LIMIT", "LEASED", "HELD"], &figures);
+    let policies: Vec<_> = story
+        .policies
+        .iter()
+        .map(|policy| {
+            let whose = if policy.owner { "owner" } else { "tenant" };
+            let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
+            let until = policy.until.map_or("-".to_owned(), |until| show(until, zone));
+            [
+                policy.name.clone(),
+                whose.to_owned(),
+                yes(policy.holds),
+                yes(policy.open),
+                until,
+                policy.priority.to_string(),
+            ]
+        })
+        .collect();
+    if !policies.is_empty() {
+        text += "\n";
+        text += &table(["POLICY", "WHOSE", "HOLDS", "OPEN", "UNTIL", "PRIORITY"], &policies);
+    }
+    text
+}
+
+/// A line for the resource, and one for each further limit.
+fn rows(figure: &Figure) -> Vec<[String; 7]> {
+    let Figure { resource, allocatable, used, idle, limits, leased, held } = figure;
+    let mut limits = limits.iter().map(show_limit);
+    let first = limits.next().unwrap_or_else(|| "-".to_owned());
+    let line = [resource, allocatable, used, idle, &first, leased, held].map(Clone::clone);
+    let more = limits.map(|limit| {
+        [const { String::new() }; 4].into_iter().chain([limit]).chain([const { String::new() }; 2]).collect::<Vec<_>>()
+    });
+    std::iter::once(line).chain(more.filter_map(|cells| cells.try_into().ok())).collect()
+}
+
+fn show_limit(limit: &LimitStory) -> String {
+    let percent = limit.percent.map(|percent| format!("{percent}%"));
+    let said: Vec<_> = limit.quantity.iter().cloned().chain(percent).collect();
+    format!("{} by {} = {}", said.join(", "), limit.policy, limit.cap)
+}
+
+pub(crate) fn show(at: Timestamp, zone: &TimeZone) -> String {
+    at.to_zoned(zone.clone()).strftime("%Y-%m-%d %H:%M %Z").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_story_is_a_sentence_and_two_tables() {
+        let limits = vec![
+            LimitStory { policy: "half".into(), quantity: None, percent: Some(50), cap: "1500m".into() },
+            LimitStory { policy: "owner/mine".into(), quantity: Some("1".into()), percent: None, cap: "1".into() },
+        ];
+        let figure = Figure {
+            resource: "cpu".into(),
+            allocatable: "4".into(),
+            used: "1".into(),
+            idle: "3".into(),
+            limits,
+            leased: "1".into(),
+            held: "0".into(),
+        };
+        let story = NodeStory {
+            node: "n1".into(),
+            virtual_node: Some("vnode-east-n1".into()),
+            binding: "east".into(),
+            lending: true,
+            reason: "Lending".into(),
+            message: String::new(),
+            until: Some("2026-01-01T06:00:00Z".parse().unwrap()),
+            policies: vec![],
+            resources: vec![figure],
+        };
+        let text = render(&story, &TimeZone::UTC);
+        let expected = "\
+Node n1 of binding east is lent as vnode-east-n1 until 2026-01-01 06:00 UTC.
+
+RESOURCE  ALLOCATABLE  USED  IDLE  LIMIT                LEASED  HELD
+cpu       4            1     3     50% by half = 1500m  1       0
+                                   1 by owner/mine = 1
+";
+        assert_eq!(text, expected);
+    }
+}

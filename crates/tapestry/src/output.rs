@@ -1,0 +1,61 @@
+//! How verbs print: tables that fit a terminal, JSON, YAML. Knows no verb.
+
+use std::io::Write as _;
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// `-o`.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For people
+    Text,
+    Json,
+    Yaml,
+}
+
+/// Prints a value as JSON or YAML, or as the text that `render` makes of it.
+pub(crate) fn print<T: Serialize>(output: Output, value: &T, render: impl FnOnce(&T) -> String) -> Result<(), Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::new("cannot print", error, "");
+    let text = match output {
+        Output::Text => render(value),
+        Output::Json => serde_json::to_string_pretty(value).map_err(|error| failed(&error))? + "\n",
+        Output::Yaml => serde_saphyr::to_string(value).map_err(|error| failed(&error))?,
+    };
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
+    }
+}
+
+/// Columns as wide as their widest cell, two spaces between them; the last one is not padded.
+pub(crate) fn table<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> String {
+    let mut widths = header.map(|cell| cell.chars().count());
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: [&str; N]| {
+        let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    let body = rows.iter().map(|row| line(row.each_ref().map(String::as_str)));
+    std::iter::once(line(header)).chain(body).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_no_line_ends_with_spaces() {
+        let rows = [["cpu".to_owned(), "4".to_owned()], ["ephemeral-storage".to_owned(), String::new()]];
+        assert_eq!(
+            table(["RESOURCE", "IDLE"], &rows),
+            "RESOURCE           IDLE\ncpu                4\nephemeral-storage\n"
+        );
+    }
+}

@@ -1,0 +1,183 @@
+//! Backstops in the physical cluster: a quota at what is leased, a network policy that isolates.
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use tapestry_api::keys;
+use tapestry_testbed::builders::{node, policy};
+use tapestry_testbed::eventually;
+
+use crate::grounds::Ground;
+use crate::looks::{SOON, condition, label, text, uid};
+use crate::loom::{BINDING, Loom, POLICY, pattern};
+
+const QUOTA: &str = "v1/ResourceQuota";
+const NETWORK_POLICY: &str = "networking.k8s.io/v1/NetworkPolicy";
+
+impl Loom {
+    /// Waits until the object in the mount namespace satisfies a condition.
+    async fn guard_when(&self, kind: &str, name: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
+        let place = format!("{}/{name}", self.mount);
+        eventually(&format!("{place} {what}"), SOON, async || match self.physical_side.get(kind, &place).await {
+            Ok(Some(seen)) if holds(&seen) => Ok(seen),
+            other => Err(format!("{other:?}")),
+        })
+        .await
+    }
+
+    async fn guard_gone(&self, kind: &str, name: &str) -> Result<()> {
+        let place = format!("{}/{name}", self.mount);
+        eventually(&format!("{place} is gone"), SOON, async || match self.physical_side.get(kind, &place).await {
+            Ok(None) => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+        .await
+    }
+
+    /// Waits until the quota is in force for this much CPU, memory and pods.
+    async fn quota_is(&self, cpu: &str, memory: &str, pods: &str) -> Result<Value> {
+        let hard = json!({
+            "requests.cpu": cpu, "requests.memory": memory, "requests.ephemeral-storage": "0", "pods": pods,
+        });
+        let holds = |quota: &Value| quota["spec"]["hard"] == hard && quota["status"]["hard"] == hard;
+        self.guard_when(QUOTA, keys::QUOTA, &format!("says {hard}"), holds).await
+    }
+
+    async fn guard(&self, guard: Value) -> Result<()> {
+        let patch = json!({ "spec": { "guard": guard } });
+        self.virtual_side.patch(BINDING, &self.name, &patch).await?;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_quota_stands_at_what_is_leased_and_pods_without_requests_get_in() -> Result<()> {
+    pattern("quotaed")
+        .node(node("quotaed-a").cpu("8").memory("16Gi").pods(20))
+        .node(node("quotaed-b").cpu("4").memory("8Gi").pods(10))
+        .binding(|binding| binding.with("/spec/guard", json!({ "quota": true })))
+        .run(async |loom| {
+            loom.vnode_ready("quotaed-a").await?;
+            loom.vnode_ready("quotaed-b").await?;
+            let quota = loom.quota_is("12", "24Gi", "30").await?;
+            assert_eq!(label(&quota, keys::CLUSTER_BINDING), "quotaed");
+            ensure!(label(&quota, keys::ORIGIN).len() == 32, "{}", quota["metadata"]);
+
+            // It asks for nothing at all; Kubernetes itself would refuse it under this quota.
+            loom.virtual_side.create(&loom.pod("silent").build()).await?;
+            let (vpod, ppod) = loom.runs("silent").await?;
+            assert_eq!(ppod["spec"]["containers"][0]["resources"]["requests"], json!({ "cpu": "0", "memory": "0" }));
+            assert_eq!(
+                (text(&vpod["status"]["qosClass"]), text(&ppod["status"]["qosClass"])),
+                ("BestEffort", "BestEffort")
+            );
+            loom.virtual_side.create(&loom.pod("asks").cpu("3").build()).await?;
+            loom.runs("asks").await?;
+
+            let half = policy("quotaed").cluster("quotaed").limit_percent("cpu", 50).limit("memory", "6Gi").build();
+            loom.virtual_side.patch(POLICY, "quotaed", &json!({ "spec": half["spec"] })).await?;
+            let quota = loom.quota_is("6", "12Gi", "30").await?;
+            assert_eq!(quota["status"]["used"]["requests.cpu"], "3");
+            loom.virtual_side.patch(POLICY, "quotaed", &json!({ "spec": { "resourceLimits": null } })).await?;
+            loom.quota_is("12", "24Gi", "30").await?;
+
+            // Not even past us does more get in.
+            let mut rogue = loom.pod("rogue").namespace(&loom.mount).cpu("10").memory("1Gi").build();
+            rogue["spec"]["nodeSelector"] = Value::Null;
+            let refused = loom.physical_side.create(&rogue).await;
+            ensure!(refused.as_ref().is_err_and(|error| error.to_string().contains("exceeded quota")), "{refused:?}");
+
+            loom.guard(json!({ "quota": false })).await?;
+            loom.guard_gone(QUOTA, keys::QUOTA).await?;
+            loom.runs("asks").await?;
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_pod_that_the_quota_refuses_says_so_and_starts_when_there_is_room() -> Result<()> {
+    pattern("quota-full")
+        .node(node("quota-full-0").cpu("4").memory("8Gi").pods(10))
+        .binding(|binding| binding.with("/spec/guard", json!({ "quota": true })))
+        .run(async |loom| {
+            loom.vnode_ready(loom.node()).await?;
+            loom.quota_is("4", "8Gi", "10").await?;
+            // A lodger that no node counts, because it runs on none of ours, but the quota does.
+            let lodger =
+                tapestry_testbed::builders::pod("lodger").namespace(&loom.mount).on("nowhere").cpu("3").memory("1Gi");
+            loom.physical_side.create(&lodger.build()).await?;
+            loom.virtual_side.create(&loom.bound("web").cpu("2").build()).await?;
+            let refused = |vpod: &Value| condition(vpod, keys::CONDITION_ADMITTED)["status"] == "False";
+            let vpod = loom.vpod_when("web", "is refused", refused).await?;
+            let message = text(&condition(&vpod, keys::CONDITION_ADMITTED)["message"]).to_owned();
+            ensure!(message.contains("exceeded quota: tapestry-leased"), "{message}");
+            let now = kube::api::DeleteParams { grace_period_seconds: Some(0), ..Default::default() };
+            loom.physical_side.delete_with("v1/Pod", &format!("{}/lodger", loom.mount), &now).await?;
+            loom.runs("web").await?;
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_network_policy_comes_is_mended_and_goes() -> Result<()> {
+    pattern("isolation")
+        .on(Ground::Still)
+        .run(async |loom| {
+            loom.vnode_ready(loom.node()).await?;
+            let place = format!("{}/{}", loom.mount, keys::NETWORK_POLICY);
+            ensure!(loom.physical_side.get(NETWORK_POLICY, &place).await?.is_none(), "nobody asked for it");
+            loom.guard(json!({ "networkPolicy": true })).await?;
+            let made = loom.guard_when(NETWORK_POLICY, keys::NETWORK_POLICY, "is there", |_| true).await?;
+            assert_eq!(made["spec"]["podSelector"], json!({ "matchLabels": { keys::MANAGED_BY: "tapestry" } }));
+            assert_eq!(made["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
+            assert_eq!(label(&made, keys::CLUSTER_BINDING), "isolation");
+
+            // A stranger opens it.
+            let open = json!({ "spec": { "ingress": [{}], "podSelector": { "matchExpressions": [{ "key": "x", "operator": "Exists" }] } } });
+            loom.physical_side.patch(NETWORK_POLICY, &place, &open).await?;
+            let whole = |seen: &Value| seen["spec"] == made["spec"];
+            let mended = loom.guard_when(NETWORK_POLICY, keys::NETWORK_POLICY, "is mended", whole).await?;
+            assert_eq!(uid(&mended), uid(&made));
+            // And takes away what it is found by.
+            let strip = json!({ "metadata": { "labels": { keys::ORIGIN: null, keys::MANAGED_BY: null } }, "spec": { "egress": [{}] } });
+            loom.physical_side.patch(NETWORK_POLICY, &place, &strip).await?;
+            let labelled = |seen: &Value| whole(seen) && seen["metadata"]["labels"] == made["metadata"]["labels"];
+            loom.guard_when(NETWORK_POLICY, keys::NETWORK_POLICY, "has its labels again", labelled).await?;
+            // And deletes it.
+            loom.physical_side.delete(NETWORK_POLICY, &place).await?;
+            let anew = |seen: &Value| uid(seen) != uid(&made) && seen["spec"] == made["spec"];
+            loom.guard_when(NETWORK_POLICY, keys::NETWORK_POLICY, "is made again", anew).await?;
+
+            // Switched off while nobody is there to see it.
+            loom.stop().await?;
+            loom.guard(Value::Null).await?;
+            loom.start().await?;
+            loom.guard_gone(NETWORK_POLICY, keys::NETWORK_POLICY).await
+        })
+        .await
+}
+
+#[tokio::test]
+async fn law_06_a_strangers_network_policy_of_that_name_is_left_alone() -> Result<()> {
+    pattern("isolated-by-them")
+        .on(Ground::Still)
+        .binding(|binding| binding.with("/spec/guard", json!({ "networkPolicy": true, "quota": true })))
+        .run_without(async |loom| {
+            let place = format!("{}/{}", loom.mount, keys::NETWORK_POLICY);
+            let theirs = json!({
+                "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+                "metadata": { "name": keys::NETWORK_POLICY, "namespace": loom.mount }, "spec": { "podSelector": {} },
+            });
+            let theirs = loom.physical_side.create(&theirs).await?;
+            loom.start().await?;
+            // The other guard comes, so this one has been looked at as well.
+            loom.guard_when(QUOTA, keys::QUOTA, "is there", |_| true).await?;
+            loom.guard(json!({ "networkPolicy": false, "quota": false })).await?;
+            loom.guard_gone(QUOTA, keys::QUOTA).await?;
+            let seen = loom.physical_side.get(NETWORK_POLICY, &place).await?.context("it is gone")?;
+            assert_eq!(text(&seen["metadata"]["resourceVersion"]), text(&theirs["metadata"]["resourceVersion"]));
+            Ok(())
+        })
+        .await
+}

@@ -1,0 +1,179 @@
+//! Capacity goes back: who has to go, in which order, how gently; on real servers with their own eviction and budgets.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use jiff::ToSpan as _;
+use serde_json::{Value, json};
+use tapestry_api::keys;
+use tapestry_testbed::builders::{node, pod};
+use tapestry_testbed::eventually;
+
+use crate::grounds::Ground;
+use crate::looks::{SOON, condition, phase, taints};
+use crate::loom::{BINDING, Loom, POLICY, TEST, event_reasons, pattern};
+use crate::windows::{closed, hour};
+
+async fn running(loom: &Loom, pods: &[Value]) -> Result<()> {
+    for pod in pods {
+        let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+        loom.virtual_side.create(pod).await?;
+        loom.play_running(&loom.copy(name).await?).await?;
+        loom.runs(name).await?;
+    }
+    Ok(())
+}
+
+fn deleting(vpod: &Value) -> bool {
+    !vpod["metadata"]["deletionTimestamp"].is_null()
+}
+
+fn over(vnode: &Value) -> bool {
+    taints(vnode).contains(&(keys::TAINT_OVER_LEASED.to_owned(), "NoSchedule".to_owned()))
+}
+
+#[tokio::test]
+async fn when_a_window_ends_with_force_pods_have_their_grace_and_only_exact_tolerations_spare() -> Result<()> {
+    pattern("ended")
+        .on(Ground::Still)
+        .policy(|policy| policy.with("/spec/forceReclaim", true).with("/spec/gracefulReclaimPeriodSeconds", 20))
+        .run(async |loom| {
+            loom.vnode_ready(loom.node()).await?;
+            let exact = json!({ "key": keys::TAINT_OUT_OF_TIME_WINDOWS, "operator": "Exists" });
+            let pods = [
+                loom.bound("web").build(),
+                loom.bound("spared").tolerate(exact).build(),
+                loom.bound("any").tolerate_all().build(),
+            ];
+            running(loom, &pods).await?;
+            let now = loom.now();
+            let window = json!([{ "start": hour(now + 1.hours()), "end": hour(now + 2.hours()) }]);
+            loom.virtual_side.patch(POLICY, "ended", &json!({ "spec": { "timeWindows": window } })).await?;
+            loom.vnode_when(loom.node(), "is closed", closed).await?;
+            for name in ["web", "spared", "any"] {
+                ensure!(!deleting(&loom.vpod(name).await?), "{name} had no grace");
+            }
+            loom.skip(Duration::from_secs(22));
+            let executed = |vnode: &Value| {
+                taints(vnode).contains(&(keys::TAINT_OUT_OF_TIME_WINDOWS.to_owned(), "NoExecute".to_owned()))
+            };
+            loom.vnode_when(loom.node(), "is forced", executed).await?;
+            for name in ["web", "any"] {
+                loom.vpod_when(name, "goes", deleting).await?;
+                loom.play_removed(&loom.physical_leaving(&loom.copy(name).await?).await?).await?;
+                loom.gone(name).await?;
+            }
+            let told = event_reasons(&loom.virtual_side, &loom.name, "any").await?;
+            ensure!(told.iter().any(|reason| reason == "Reclaimed"), "{told:?}");
+            assert_eq!(phase(&loom.vpod("spared").await?), "Running");
+            ensure!(!deleting(&loom.vpod("spared").await?), "the spared one goes");
+            let always = json!({ "spec": { "timeWindows": [] } });
+            loom.virtual_side.patch(POLICY, "ended", &always).await?;
+            loom.vnode_when(loom.node(), "is open", |vnode| !closed(vnode) && !executed(vnode)).await?;
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn when_less_is_lent_the_lowest_and_youngest_are_evicted_and_a_budget_is_respected_until_force_is_due()
+-> Result<()> {
+    pattern("shrunk")
+        .on(Ground::Still)
+        .node(node("shrunk-0").cpu("4"))
+        .policy(|policy| policy.with("/spec/forceReclaim", true).with("/spec/gracefulReclaimPeriodSeconds", 30))
+        .run(async |loom| {
+            loom.vnode_ready(loom.node()).await?;
+            let budget = json!({
+                "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+                "metadata": { "name": "guarded", "namespace": loom.name },
+                "spec": { "minAvailable": 1, "selector": { "matchLabels": { "app": "guarded" } } },
+            });
+            loom.virtual_side.create(&budget).await?;
+            let guarded = loom.bound("guarded").cpu("1").label("app", "guarded").build();
+            running(loom, &[loom.bound("old").cpu("2").build(), guarded, loom.bound("young").cpu("1").build()]).await?;
+            // The owner's own pod: 2 CPUs are left for three pods that ask for four.
+            let own = pod("shrunk-own").namespace(&loom.mount).on(loom.node()).cpu("2").build();
+            loom.physical_side.create(&own).await?;
+            loom.vnode_when(loom.node(), "is over-leased", over).await?;
+            loom.vpod_when("young", "is evicted", deleting).await?;
+            assert_eq!(condition(&loom.vpod("young").await?, "DisruptionTarget")["reason"], "EvictionByEvictionAPI");
+            loom.play_removed(&loom.physical_leaving(&loom.copy("young").await?).await?).await?;
+            loom.gone("young").await?;
+            // The budget allows nobody of its own to go.
+            ensure!(!deleting(&loom.vpod("guarded").await?), "the budget was ignored");
+            loom.skip(Duration::from_secs(31));
+            loom.vpod_when("guarded", "is deleted by force", deleting).await?;
+            assert_eq!(condition(&loom.vpod("guarded").await?, "DisruptionTarget")["reason"], "Reclaimed");
+            loom.play_removed(&loom.physical_leaving(&loom.copy("guarded").await?).await?).await?;
+            loom.gone("guarded").await?;
+            loom.vnode_when(loom.node(), "is no longer over-leased", |vnode| !over(vnode)).await?;
+            ensure!(!deleting(&loom.vpod("old").await?), "more went than needed");
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn when_the_policy_is_deleted_the_node_is_drained_by_its_last_rules_and_goes() -> Result<()> {
+    pattern("drained")
+        .on(Ground::Still)
+        .policy(|policy| policy.with("/spec/gracefulReclaimPeriodSeconds", 2))
+        .run(async |loom| {
+            loom.vnode_ready(loom.node()).await?;
+            running(loom, &[loom.bound("web").tolerate_all().build()]).await?;
+            loom.virtual_side.delete(POLICY, "drained").await?;
+            loom.vpod_when("web", "goes", deleting).await?;
+            loom.play_removed(&loom.physical_leaving(&loom.copy("web").await?).await?).await?;
+            loom.gone("web").await?;
+            loom.vnode_gone(loom.node()).await
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_strangers_delete_of_a_virtual_node_is_a_drain_and_the_node_comes_back() -> Result<()> {
+    pattern("kicked")
+        .on(Ground::Still)
+        .policy(|policy| policy.with("/spec/gracefulReclaimPeriodSeconds", 1))
+        .run(async |loom| {
+            let before = loom.vnode_ready(loom.node()).await?;
+            running(loom, &[loom.bound("web").build()]).await?;
+            loom.virtual_side.delete("v1/Node", &loom.vnode()).await?;
+            loom.vpod_when("web", "goes", deleting).await?;
+            ensure!(loom.virtual_side.get("v1/Node", &loom.vnode()).await?.is_some(), "it went before its pod");
+            loom.play_removed(&loom.physical_leaving(&loom.copy("web").await?).await?).await?;
+            loom.gone("web").await?;
+            let again = |vnode: &Value| vnode["metadata"]["uid"] != before["metadata"]["uid"];
+            loom.vnode_when(loom.node(), "is another one", again).await?;
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_deleted_binding_gives_everything_back_and_then_goes() -> Result<()> {
+    pattern("unbound")
+        .on(Ground::Still)
+        .policy(|policy| policy.with("/spec/gracefulReclaimPeriodSeconds", 1))
+        .node(node("unbound-0").label(TEST, "unbound"))
+        .node(node("unbound-1").label(TEST, "unbound"))
+        .run(async |loom| {
+            loom.vnode_ready("unbound-0").await?;
+            loom.vnode_ready("unbound-1").await?;
+            running(loom, &[loom.bound("web").build()]).await?;
+            loom.virtual_side.delete(BINDING, &loom.name).await?;
+            loom.vnode_gone("unbound-1").await?;
+            loom.vpod_when("web", "goes", deleting).await?;
+            ensure!(loom.virtual_side.get(BINDING, &loom.name).await?.is_some(), "the binding went before its pods");
+            loom.play_removed(&loom.physical_leaving(&loom.copy("web").await?).await?).await?;
+            loom.gone("web").await?;
+            loom.vnode_gone("unbound-0").await?;
+            eventually("the binding is gone", SOON, async || {
+                let binding = loom.virtual_side.get(BINDING, &loom.name).await.map_err(|error| error.to_string())?;
+                binding.map_or(Ok(()), |binding| Err(binding["metadata"].to_string()))
+            })
+            .await
+        })
+        .await
+}
