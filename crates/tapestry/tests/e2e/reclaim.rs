@@ -76,8 +76,7 @@ async fn when_a_window_ends_with_force_pods_have_their_grace_and_only_exact_tole
 }
 
 #[tokio::test]
-async fn when_less_is_lent_the_lowest_and_youngest_are_evicted_and_a_budget_is_respected_until_force_is_due()
--> Result<()> {
+async fn when_less_is_lent_the_lowest_are_evicted_and_a_budget_is_respected_until_force_is_due() -> Result<()> {
     pattern("shrunk")
         .on(Ground::Still)
         .node(node("shrunk-0").cpu("4"))
@@ -91,15 +90,21 @@ async fn when_less_is_lent_the_lowest_and_youngest_are_evicted_and_a_budget_is_r
             });
             loom.virtual_side.create(&budget).await?;
             let guarded = loom.bound("guarded").cpu("1").label("app", "guarded").build();
-            running(loom, &[loom.bound("old").cpu("2").build(), guarded, loom.bound("young").cpu("1").build()]).await?;
+            // Of pods that are created within the same second nobody is the youngest.
+            let class = json!({
+                "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": { "name": "shrunk-high" }, "value": 100,
+            });
+            loom.virtual_side.create(&class).await?;
+            let high = loom.bound("high").cpu("2").with("/spec/priorityClassName", "shrunk-high").build();
+            running(loom, &[high, guarded, loom.bound("low").cpu("1").build()]).await?;
             // The owner's own pod: 2 CPUs are left for three pods that ask for four.
             let own = pod("shrunk-own").namespace(&loom.mount).on(loom.node()).cpu("2").build();
             loom.physical_side.create(&own).await?;
             loom.vnode_when(loom.node(), "is over-leased", over).await?;
-            loom.vpod_when("young", "is evicted", deleting).await?;
-            assert_eq!(condition(&loom.vpod("young").await?, "DisruptionTarget")["reason"], "EvictionByEvictionAPI");
-            loom.play_removed(&loom.physical_leaving(&loom.copy("young").await?).await?).await?;
-            loom.gone("young").await?;
+            loom.vpod_when("low", "is evicted", deleting).await?;
+            assert_eq!(condition(&loom.vpod("low").await?, "DisruptionTarget")["reason"], "EvictionByEvictionAPI");
+            loom.play_removed(&loom.physical_leaving(&loom.copy("low").await?).await?).await?;
+            loom.gone("low").await?;
             // The budget allows nobody of its own to go.
             ensure!(!deleting(&loom.vpod("guarded").await?), "the budget was ignored");
             loom.skip(Duration::from_secs(31));
@@ -108,7 +113,7 @@ async fn when_less_is_lent_the_lowest_and_youngest_are_evicted_and_a_budget_is_r
             loom.play_removed(&loom.physical_leaving(&loom.copy("guarded").await?).await?).await?;
             loom.gone("guarded").await?;
             loom.vnode_when(loom.node(), "is no longer over-leased", |vnode| !over(vnode)).await?;
-            ensure!(!deleting(&loom.vpod("old").await?), "more went than needed");
+            ensure!(!deleting(&loom.vpod("high").await?), "more went than needed");
             Ok(())
         })
         .await
