@@ -19,6 +19,12 @@ pub struct Problem {
 }
 
 impl Invalid {
+    /// One problem.
+    #[must_use]
+    pub fn of(field: impl Into<String>, change: impl Into<String>) -> Self {
+        Self { problems: vec![Problem { field: field.into(), change: change.into() }] }
+    }
+
     /// Reason of the condition and of the event.
     #[must_use]
     pub fn reason(&self) -> &'static str {

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
+use jiff::Timestamp;
 use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Epoch, Row as _};
 use tapestry_cluster::{Name, Uid};
@@ -47,6 +48,10 @@ struct Case {
     /// A virtual node of ours that lost its labels, and its UID.
     unlabelled: Option<Box<VNode>>,
     since: Since,
+    /// The end of the window before which capacity is being taken back.
+    early: Option<Timestamp>,
+    /// Fingerprints of our last status patch and of the status that came of it: the same again would be in vain.
+    pushed: Option<(u64, u64)>,
     /// When the status was last written, so that a burst of changes is one write.
     written: Option<Duration>,
     /// Pods that did not fit keep others away for a while.
@@ -99,6 +104,11 @@ impl Nodes {
     pub(crate) fn is_gone(&self, physical: &Name) -> bool {
         let case = self.cases.get(physical);
         case.and_then(|case| case.gone).is_some_and(|(first, last)| last >= first + plan::GONE_FOR)
+    }
+
+    /// The end of the window before which capacity of this node is being taken back.
+    pub(crate) fn early(&self, physical: &Name) -> Option<Timestamp> {
+        self.cases.get(physical)?.early
     }
 
     /// Whether no virtual node is left.

@@ -5,7 +5,7 @@
 pub(crate) mod door;
 mod plan;
 pub(crate) mod print;
-mod reclaim;
+pub(crate) mod reclaim;
 pub mod row;
 mod settle;
 mod sums;
@@ -24,6 +24,7 @@ use tapestry_engine::{Dirty, Table};
 
 use self::door::Verdict;
 use self::row::{PPod, VPod};
+use crate::bindings::Bound;
 use crate::pair::{Key, Pair};
 use crate::terms::Stop;
 
@@ -70,6 +71,8 @@ struct Case {
     looked: Option<Duration>,
     /// Its eviction was granted; until the watch shows it, asking again would be in vain.
     evicted: bool,
+    /// It was told that it has to go, or could not be told.
+    announced: bool,
     /// The grace period with which we asked for the copy's deletion.
     asked: Option<u32>,
     /// Fingerprints of our last status patch and of the virtual status that came of it: the same again would be in vain.
@@ -365,6 +368,10 @@ impl Pair {
                 case.ended = Some(Box::new(Ended { existed: true, seen: true, last }));
             }
         });
+        // A binding that is being deleted goes with the last copy.
+        if self.bound.as_ref().is_some_and(Bound::leaving) {
+            dirty.mark(Key::Binding);
+        }
     }
 }
 

@@ -28,6 +28,13 @@ impl Scene {
         scene.see_binding(json!({}));
         scene.see_policy("all", json!({"cluster": "east"}));
         scene.see_pnode(pnode("n1"));
+        scene.complete();
+        scene.do_all(&Key::Node(name("n1")));
+        scene
+    }
+
+    /// All lists are in, both clusters answer, the ground is laid.
+    pub(crate) fn complete(&mut self) {
         for seen in [
             Seen::VNode(Change::Listed(Epoch(1))),
             Seen::PNode(Change::Listed(Epoch(1))),
@@ -38,12 +45,10 @@ impl Scene {
             Seen::Connection(Side::Virtual, Connection::Up(Uid::new("v-cluster"))),
             Seen::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))),
         ] {
-            scene.see(seen);
+            self.see(seen);
         }
-        scene.do_all(&Key::Ground(crate::grounds::Ground::ServiceAccount));
-        scene.do_all(&Key::Ground(crate::grounds::Ground::PriorityClass));
-        scene.do_all(&Key::Node(name("n1")));
-        scene
+        self.do_all(&Key::Ground(crate::grounds::Ground::ServiceAccount));
+        self.do_all(&Key::Ground(crate::grounds::Ground::PriorityClass));
     }
 
     /// A pair that has seen nothing.

@@ -15,6 +15,7 @@ use tapestry_engine::Now;
 
 use crate::nodes::row::PNode;
 use crate::pair::Pair;
+use crate::pods::reclaim::tenants;
 
 /// Why a node that a policy covers is not lent at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,12 +46,23 @@ pub(crate) struct Terms<'a> {
     pub(crate) rules: Rules,
     /// When the calendar next changes something of this.
     pub(crate) until: Option<Timestamp>,
+    /// The end of the window, when it is stopped already so that everything is back by then.
+    pub(crate) early: Option<Timestamp>,
 }
 
 impl Stop {
     /// The owner's stop wins over everything, tolerations included (law 9).
     pub(crate) fn by_owner(self) -> bool {
         matches!(self, Self::Suspended | Self::LendNever | Self::OwnerHours)
+    }
+
+    /// Which clock runs, as the value of the taint says it: each begins anew, so that nobody is out of grace by another's.
+    pub(crate) fn clock(self, rules: &Rules) -> &'static str {
+        match self {
+            _ if self.by_owner() => "owner",
+            Self::Hours if rules.force => "window",
+            _ => "",
+        }
     }
 
     /// For conditions and events.
@@ -97,11 +109,12 @@ impl Pair {
     /// What holds on a physical node; `None` when it is not to be lent at all, now or later (law 9).
     pub(crate) fn terms(&self, pnode: &PNode, at: Timestamp) -> Option<Terms<'_>> {
         let mut terms = self.terms_by_hours(pnode, at)?;
-        if let (None, Some((early, stop))) = (terms.stop, self.early_end(pnode, &terms, at)) {
-            if early <= at {
-                terms.stop = Some(stop);
+        if let (None, Some(early)) = (terms.stop, self.early_end(pnode, &terms, at)) {
+            // Once begun it goes on, also when those for whom it began so early have gone.
+            if early.start <= at || self.nodes.early(&pnode.name) == Some(early.end) {
+                (terms.stop, terms.rules, terms.early) = (Some(early.stop), early.rules, Some(early.end));
             } else {
-                terms.until = terms.until.into_iter().chain([early]).min();
+                terms.until = terms.until.into_iter().chain([early.start]).min();
             }
         }
         Some(terms)
@@ -129,7 +142,7 @@ impl Pair {
             Some(Stop::LendNever)
         } else if closed(&owner) {
             Some(Stop::OwnerHours)
-        } else if policy.is_none() || (owner.is_none() && broken(Side::Physical)) {
+        } else if policy.is_none() || broken(Side::Physical) {
             Some(Stop::Invalid)
         } else if closed(&policy) {
             Some(Stop::Hours)
@@ -141,7 +154,8 @@ impl Pair {
         let (policy, owner) = (policy.map(|(policy, ..)| policy), owner.map(|(policy, ..)| policy));
         let limits = policy.into_iter().chain(owner).flat_map(|policy| &policy.limits);
         let ruling = owner.filter(|_| stop.is_some_and(Stop::by_owner)).or(policy).or(owner);
-        let force = policy.is_some_and(|policy| policy.force_reclaim) && stop != Some(Stop::Invalid);
+        // While a policy cannot be understood nobody has to go: perhaps it is the one that lets them stay.
+        let force = policy.is_some_and(|policy| policy.force_reclaim) && !broken(Side::Virtual);
         Some(Terms {
             offered: leased(&pnode.allocatable, &self.pods.used(&pnode.name), limits),
             rules: Rules { force, grace: ruling.map_or(DEFAULT_GRACE, |policy| policy.grace) },
@@ -149,26 +163,26 @@ impl Pair {
             owner,
             stop,
             until,
+            early: None,
         })
     }
 
     /// With `reclaimBeforeEnd`: when taking back begins, so that the capacity is back when the window ends.
-    fn early_end(&self, pnode: &PNode, terms: &Terms<'_>, at: Timestamp) -> Option<(Timestamp, Stop)> {
-        let end = terms.until?;
+    fn early_end(&self, pnode: &PNode, terms: &Terms<'_>, at: Timestamp) -> Option<Early> {
+        let end = terms.until.filter(|end| at < *end)?;
         let early = |policy: &&Policy| policy.reclaim_before_end;
-        let wanted = terms.owner.filter(early).or(terms.policy.filter(early).filter(|policy| policy.force_reclaim))?;
+        terms.owner.filter(early).or(terms.policy.filter(early).filter(|policy| policy.force_reclaim))?;
         // Perhaps another window or another policy takes over at that very moment.
-        let stop =
-            self.terms_by_hours(pnode, end)?.stop.filter(|stop| matches!(stop, Stop::Hours | Stop::OwnerHours))?;
-        let rules = Rules { force: true, grace: wanted.grace };
+        let Terms { stop, rules, .. } = self.terms_by_hours(pnode, end)?;
+        let stop = stop.filter(|stop| stop.by_owner() || (*stop == Stop::Hours && rules.force))?;
         let cause = if stop.by_owner() { Cause::OwnerStop } else { Cause::WindowEnd };
-        let vnode = self.nodes.vnode_of(&pnode.name).map(|vnode| vnode.name.clone());
-        let longest = vnode.map_or(Duration::ZERO, |vnode| {
-            let tenants = self.pods.tenants(&vnode);
-            reclaim::longest_grace(&rules, &tenants, &cause)
+        let longest = self.nodes.vnode_of(&pnode.name).map_or(Duration::ZERO, |vnode| {
+            let carried = self.pods.carried_on(&vnode.name);
+            reclaim::longest_grace(&rules, &tenants(&carried), &cause)
         });
-        let start = end.checked_sub(rules.grace + longest).ok()?;
-        (at < end).then_some((start, stop))
+        // Taints are kept in whole seconds.
+        let start = end.checked_sub(rules.grace + longest + Duration::from_secs(1)).ok()?;
+        Some(Early { start, end, stop, rules })
     }
 
     /// What a virtual node lends now, or why it lends nothing; `None` when it is on its way out.
@@ -177,6 +191,14 @@ impl Pair {
         let terms = self.terms(self.nodes.pnode(&vnode.physical)?, at)?;
         Some(terms.stop.map_or(Ok(terms.offered), Err))
     }
+}
+
+/// Taking back before a window ends.
+struct Early {
+    start: Timestamp,
+    end: Timestamp,
+    stop: Stop,
+    rules: Rules,
 }
 
 /// When no policy says otherwise.

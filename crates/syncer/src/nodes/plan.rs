@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Epoch};
 use tapestry_cluster::probe::Connection;
@@ -15,6 +15,7 @@ use super::row::{NO_SCHEDULE, PNode, Taint, VNode};
 use super::standing::{Since, Standing};
 use super::want::{Circumstances, Want, render_taint};
 use crate::bindings::Bound;
+use crate::json::fingerprint;
 use crate::pair::{Key, Pair};
 use crate::terms::{Terms, steady_at};
 
@@ -45,17 +46,22 @@ impl Pair {
                 Some(_) | None => Plan::Rest,
             };
         };
-        let standing = self.standing(vnode, terms.as_ref());
+        let standing = self.standing(vnode, terms.as_ref(), now.wall);
         if standing.leaving && vnode.has_taint(keys::TAINT_VNODE_DELETING) && self.pods.left(&vnode.name) {
             return remove(vnode);
         }
         let want = self.want(bound, case, pnode, vnode.name.as_str(), Some(vnode), terms.as_ref(), &standing, now);
         let target = Target::cluster(Side::Virtual, &kind::NODE, vnode.name.clone()).uid(&vnode.uid).rv(vnode.rv);
         // Status first: the metadata remembers what we set, also conditions that are to go.
-        let status = want.patch_status(vnode);
+        let vain = |patch: &Value| case.pushed == Some((print(patch), vnode.print()));
+        let status = want.patch_status(vnode).filter(|patch| !vain(patch));
         let next = case.written.map(|at| at + STATUS_AT_MOST_EVERY).filter(|next| *next > now.steady);
         if let (Some(_), Some(next)) = (&status, next) {
-            return Plan::Wait(next);
+            // Whoever fights for the status must not keep the taints away.
+            return match want.patch_metadata(vnode, now.wall).filter(|patch| !patch["spec"]["taints"].is_null()) {
+                Some(patch) => Call { target, verb: Verb::Merge(Sub::Main, patch), why: "NodeMetadata" }.into(),
+                None => Plan::Wait(next),
+            };
         }
         if let Some(patch) = status {
             return Call { target, verb: Verb::Merge(Sub::Status, patch), why: "NodeStatus" }.into();
@@ -185,8 +191,11 @@ impl Pair {
                 }
             }
             (Ok(answer), Side::Virtual, verb) => {
-                if let Verb::Merge(Sub::Status, _) = verb {
-                    self.nodes.cases.entry(name.clone()).or_default().written = Some(now.steady);
+                if let Verb::Merge(Sub::Status, patch) = verb {
+                    let row = VNode::decode(&answer.object).ok().flatten();
+                    let case = self.nodes.cases.entry(name.clone()).or_default();
+                    case.written = Some(now.steady);
+                    case.pushed = row.map(|row| (print(patch), row.print()));
                 }
                 self.learn_vnode(name, matches!(verb, Verb::Get), &answer, now, dirty);
             }
@@ -233,10 +242,18 @@ impl Pair {
     /// A node that lost its labels is still ours if it says which physical node it is, by UID, and which cluster.
     fn is_ours(&self, row: &VNode) -> bool {
         let Some(pnode) = self.nodes.pnode(&row.physical) else { return false };
-        !row.labels.contains_key(keys::ORIGIN)
-            && row.annotations.get(keys::PHYSICAL_NODE_UID).map(String::as_str) == Some(pnode.uid.as_str())
+        row.annotations.get(keys::PHYSICAL_NODE_UID).map(String::as_str) == Some(pnode.uid.as_str())
             && row.name.as_str().starts_with(&*self.home.vnode_prefix)
     }
+}
+
+/// What a status patch says, without the times at which it is said.
+fn print(patch: &Value) -> u64 {
+    let mut patch = patch["status"].clone();
+    for condition in patch["conditions"].as_array_mut().into_iter().flatten() {
+        (condition["lastHeartbeatTime"], condition["lastTransitionTime"]) = (Value::Null, Value::Null);
+    }
+    fingerprint(patch.to_string())
 }
 
 /// Nobody lives there any more: deletes the node, then lets it go.

@@ -12,7 +12,7 @@ use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
 use tapestry_domain::resources::Resources;
 
-use crate::json::{Meta, Pairs};
+use crate::json::{Meta, Pairs, fingerprint};
 
 /// A physical node.
 #[derive(Debug, Clone)]
@@ -183,10 +183,10 @@ impl VNode {
     /// Decodes a virtual node that carries our labels; `None` when it does not say which physical node it is.
     pub fn decode(json: &Bytes) -> Result<Option<Self>, serde_json::Error> {
         let NodeJson { metadata: meta, spec, status } = serde_json::from_slice(json)?;
-        // Annotations can be taken away, the provider ID cannot: it says the same, and the annotation is then put back.
+        // Annotations can be taken away or forged, the provider ID cannot be changed: the annotation follows it.
         let provided = spec.provider_id.rsplit_once('/').map(|(_, node)| node);
         let provided = provided.filter(|_| spec.provider_id.starts_with("tapestry://"));
-        let physical = meta.annotation(keys::PHYSICAL_NODE_NAME).or(provided).and_then(|name| Name::parse(name).ok());
+        let physical = provided.or(meta.annotation(keys::PHYSICAL_NODE_NAME)).and_then(|name| Name::parse(name).ok());
         let Some(physical) = physical else { return Ok(None) };
         Ok(Some(Self {
             labels: owned(meta.labels.as_ref()),
@@ -214,8 +214,9 @@ impl VNode {
     }
 
     /// When a taint of ours was put on it.
-    pub(crate) fn tainted(&self, key: &str) -> Option<Timestamp> {
-        let taint = self.taints.iter().find(|taint| taint.key == key && taint.effect == NO_SCHEDULE)?;
+    pub(crate) fn tainted(&self, key: &str, value: &str) -> Option<Timestamp> {
+        let ours = |taint: &&Taint| taint.key == key && taint.value == value && taint.effect == NO_SCHEDULE;
+        let taint = self.taints.iter().find(ours)?;
         taint.added.as_ref()?.parse().ok()
     }
 
@@ -223,6 +224,16 @@ impl VNode {
     pub(crate) fn reclaiming(&self) -> bool {
         let ours = [keys::TAINT_OUT_OF_TIME_WINDOWS, keys::TAINT_OVER_LEASED, keys::TAINT_VNODE_DELETING];
         self.taints.iter().any(|taint| ours.contains(&taint.key.as_str()))
+    }
+
+    /// Fingerprint of the status, heartbeats aside.
+    pub(crate) fn print(&self) -> u64 {
+        let said = |condition: &Condition| {
+            let Condition { kind, status, reason, message, .. } = condition.clone();
+            (kind, status, reason, message)
+        };
+        let conditions: Vec<_> = self.conditions.iter().map(said).collect();
+        fingerprint((&self.capacity, &self.allocatable, conditions, &self.info, &self.features, &self.addresses))
     }
 
     pub(crate) fn condition(&self, kind: &str) -> Option<&Condition> {

@@ -23,7 +23,8 @@ const CALM: Duration = Duration::from_mins(30);
 /// Since when each cause to take capacity back has held. The taints tell it after a restart; taking them away does not reset it.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Since {
-    pub(crate) stopped: Option<Timestamp>,
+    /// With the clock that runs: see [`Stop::clock`].
+    pub(crate) stopped: Option<(&'static str, Timestamp)>,
     pub(crate) over: Option<Timestamp>,
     pub(crate) leaving: Option<Timestamp>,
 }
@@ -43,20 +44,31 @@ impl Standing {
     /// When Kubernetes is told to evict: a grace period after a stop that is forced.
     pub(crate) fn force_at(&self) -> Option<Timestamp> {
         let forced = self.stop.is_some_and(|stop| stop.by_owner() || (stop == Stop::Hours && self.rules.force));
-        self.since.stopped.filter(|_| forced)?.checked_add(self.rules.grace).ok()
+        self.since.stopped.filter(|_| forced)?.1.checked_add(self.rules.grace).ok()
     }
 }
 
 impl Pair {
     /// Where a virtual node stands on these terms; without any it is on its way out.
-    pub(crate) fn standing(&self, vnode: &VNode, terms: Option<&Terms<'_>>) -> Standing {
+    pub(crate) fn standing(&self, vnode: &VNode, terms: Option<&Terms<'_>>, at: Timestamp) -> Standing {
         let stop = terms.and_then(|terms| terms.stop);
         let leaving = terms.is_none() || vnode.deleting;
         let over = terms.filter(|_| stop.is_none() && !leaving).is_some_and(|terms| {
             self.pods.held(&vnode.name).is_some_and(|held| held.fits_within(&terms.offered).is_err())
         });
-        let since = self.nodes.cases.get(&vnode.physical).map(|case| case.since).unwrap_or_default();
         let rules = terms.map_or_else(|| kept_rules(vnode), |terms| terms.rules);
+        let clock = stop.map(|stop| stop.clock(&rules));
+        let known = self.nodes.cases.get(&vnode.physical).map(|case| case.since).unwrap_or_default();
+        // Nobody sets a taint for tomorrow but to win time.
+        let told = |key: &str, value: &str| vnode.tainted(key, value).map(|told| told.min(at));
+        let first = |known: Option<Timestamp>, told: Option<Timestamp>| known.into_iter().chain(told).min();
+        let stopped = clock.and_then(|clock| {
+            let known = known.stopped.filter(|(running, _)| *running == clock).map(|(_, since)| since);
+            first(known, told(keys::TAINT_OUT_OF_TIME_WINDOWS, clock)).map(|since| (clock, since))
+        });
+        let over_since = over.then(|| first(known.over, told(keys::TAINT_OVER_LEASED, ""))).flatten();
+        let leaving_since = leaving.then(|| first(known.leaving, told(keys::TAINT_VNODE_DELETING, ""))).flatten();
+        let since = Since { stopped, over: over_since, leaving: leaving_since };
         Standing { stop, over, leaving, since, rules }
     }
 
@@ -70,22 +82,15 @@ impl Pair {
         dirty.mark(Key::Node(physical));
     }
 
-    /// Remembers since when, from the taints that are there.
+    /// Remembers since when: taking a taint away must win nobody time.
     pub(super) fn keep_since(&mut self, vnode: &VNode) {
         let pnode = self.nodes.pnode(&vnode.physical);
         let terms = pnode.and_then(|pnode| self.terms(pnode, self.now.wall));
-        let Standing { stop, over, leaving, since, .. } = self.standing(vnode, terms.as_ref());
-        let keep = |active: bool, known: Option<Timestamp>, key: &str| {
-            let told = vnode.tainted(key);
-            if active { known.into_iter().chain(told).min() } else { None }
-        };
-        let since = Since {
-            stopped: keep(stop.is_some(), since.stopped, keys::TAINT_OUT_OF_TIME_WINDOWS),
-            over: keep(over, since.over, keys::TAINT_OVER_LEASED),
-            leaving: keep(leaving, since.leaving, keys::TAINT_VNODE_DELETING),
-        };
-        if since != Since::default() || self.nodes.cases.contains_key(&vnode.physical) {
-            self.nodes.cases.entry(vnode.physical.clone()).or_default().since = since;
+        let early = terms.as_ref().and_then(|terms| terms.early);
+        let since = self.standing(vnode, terms.as_ref(), self.now.wall).since;
+        if since != Since::default() || early.is_some() || self.nodes.cases.contains_key(&vnode.physical) {
+            let case = self.nodes.cases.entry(vnode.physical.clone()).or_default();
+            (case.since, case.early) = (since, early);
         }
     }
 }
@@ -103,7 +108,8 @@ fn kept_rules(vnode: &VNode) -> Rules {
     let kept = vnode.annotations.get(keys::RECLAIM_RULES).and_then(|text| serde_json::from_str::<KeptRules>(text).ok());
     kept.map_or(Rules { force: true, grace: DEFAULT_GRACE }, |kept| Rules {
         force: kept.force,
-        grace: Duration::from_secs(kept.grace_seconds),
+        // As long as a policy may say at most.
+        grace: Duration::from_secs(kept.grace_seconds.min(604_800)),
     })
 }
 

@@ -85,8 +85,8 @@ impl Want {
         taints.extend(own_taints(pnode, about));
         taints.sort();
 
-        let rules = match (about.terms, about.vnode) {
-            // The policy is gone: what it said last holds.
+        let rules = match (about.terms.and_then(|terms| terms.policy), about.vnode) {
+            // The policy is gone, or invalid: what it said last holds.
             (None, Some(vnode)) => vnode.annotations.get(keys::RECLAIM_RULES).cloned(),
             _ => Some(render_rules(&about.standing.rules)),
         };
@@ -173,7 +173,10 @@ impl Want {
         let mut merged: Vec<&Taint> = vnode
             .taints
             .iter()
-            .filter(|taint| !wanted.contains(&key(taint)) && !before.taints.contains(&key(taint)))
+            // Nobody else sets a taint under our name, or only to mislead us.
+            .filter(|taint| {
+                !wanted.contains(&key(taint)) && !before.taints.contains(&key(taint)) && !keys::ours(&taint.key)
+            })
             .collect();
         let foreign = merged.len();
         let there =
@@ -249,12 +252,16 @@ const OWN_CONDITIONS: [&str; 2] = [keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE, k
 fn own_taints(pnode: &PNode, about: &Circumstances<'_>) -> Vec<Taint> {
     let Circumstances { standing, now, .. } = about;
     let mut taints = Vec::new();
+    if let Some(stop) = standing.stop {
+        let since = standing.since.stopped.map_or(*now, |(_, since)| since);
+        let value = stop.clock(&standing.rules).to_owned();
+        taints.push(Taint { value, ..Taint::since(keys::TAINT_OUT_OF_TIME_WINDOWS, NO_SCHEDULE, since) });
+    }
     let mut since = |wanted: bool, key: &str, since: Option<jiff::Timestamp>| {
         if wanted {
             taints.push(Taint::since(key, NO_SCHEDULE, since.unwrap_or(*now)));
         }
     };
-    since(standing.stop.is_some(), keys::TAINT_OUT_OF_TIME_WINDOWS, standing.since.stopped);
     since(standing.over, keys::TAINT_OVER_LEASED, standing.since.over);
     since(standing.leaving, keys::TAINT_VNODE_DELETING, standing.since.leaving);
     if standing.force_at().is_some_and(|at| at <= *now) {

@@ -174,11 +174,15 @@ impl Pair {
         if vpod.mapping.as_ref().is_none_or(|mapping| mapping.name != *name) {
             return map(vpod, &self.home.mount, name, "Map").into();
         }
-        self.plan_create(bound, vpod, name)
+        self.plan_create(bound, vpod, name, now)
     }
 
-    fn plan_create(&self, bound: &Bound, vpod: &VPod, name: &Name) -> Plan {
+    fn plan_create(&self, bound: &Bound, vpod: &VPod, name: &Name, now: Now) -> Plan {
         let Some(vnode) = self.nodes.vnode(&vpod.node).filter(|_| self.grounds.ready()) else { return Plan::Rest };
+        if !matches!(self.lent(&vpod.node, now.wall), Some(Ok(_))) {
+            // Let in before the node was stopped: it starts when the node is lent again (law 9).
+            return Plan::Rest;
+        }
         let Some(raw) = &vpod.raw else {
             // Dropped when a copy was in sight that is gone again.
             let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid);

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use tapestry_cluster::{Call, Name, Sub, Verb};
 use tapestry_domain::reclaim::{Cause, Rules, Step, Tenant, steps};
+use tapestry_domain::resources::Resources;
 use tapestry_engine::{Now, Plan};
 
 use super::Pods;
@@ -25,21 +26,34 @@ struct Recall<'a> {
 }
 
 impl Pods {
-    /// The pods that we carry on a virtual node.
-    pub(crate) fn tenants(&self, vnode: &Name) -> Vec<Tenant<'_>> {
+    /// The pods that we carry on a virtual node, with what they hold.
+    pub(crate) fn carried_on(&self, vnode: &Name) -> Vec<(&VPod, Resources)> {
         let vpods = self.residents(vnode).filter_map(|uid| self.vpods.get(uid)).filter(|vpod| self.carried(vpod));
-        vpods
-            .map(|vpod| Tenant {
-                id: vpod.uid.as_str(),
-                priority: vpod.priority,
-                born: Timestamp::from_second(vpod.born).unwrap_or_default(),
-                request: &vpod.request,
-                grace: vpod.grace,
-                exempt: vpod.spared,
-                going: vpod.deleting,
-            })
-            .collect()
+        vpods.map(|vpod| (vpod, self.granted(vpod))).collect()
     }
+
+    /// What a pod holds: what it asks for, but no more than its copy does; a resize that was not carried out takes nothing.
+    pub(super) fn granted(&self, vpod: &VPod) -> Resources {
+        let mut request = vpod.request.clone();
+        if let Some(ppod) = self.copy(&vpod.uid) {
+            request.map(|name, quantity| quantity.min(ppod.request.get(name)));
+        }
+        request
+    }
+}
+
+/// Pods as reclaim sees them.
+pub(crate) fn tenants<'a>(carried: &'a [(&'a VPod, Resources)]) -> Vec<Tenant<'a>> {
+    let tenant = |(vpod, request): &'a (&'a VPod, Resources)| Tenant {
+        id: vpod.uid.as_str(),
+        priority: vpod.priority,
+        born: Timestamp::from_second(vpod.born).unwrap_or_default(),
+        request,
+        grace: vpod.grace,
+        exempt: vpod.spared,
+        going: vpod.deleting,
+    };
+    carried.iter().map(tenant).collect()
 }
 
 impl Pair {
@@ -49,7 +63,7 @@ impl Pair {
         let pnode = self.nodes.pnode(&vnode.physical);
         let terms = pnode.and_then(|pnode| self.terms(pnode, now.wall));
         let offered = terms.as_ref().map(|terms| terms.offered.clone()).unwrap_or_default();
-        let standing = self.standing(vnode, terms.as_ref());
+        let standing = self.standing(vnode, terms.as_ref(), now.wall);
         let since = standing.since;
         let recall = if standing.leaving {
             // A physical node that is only out of sight is not gone.
@@ -57,7 +71,7 @@ impl Pair {
             since.leaving.filter(|_| proven).map(|since| (Cause::Leaving, since, "its virtual node is removed"))
         } else if let Some(stop) = standing.stop {
             let cause = if stop.by_owner() { Cause::OwnerStop } else { Cause::WindowEnd };
-            since.stopped.map(|since| (cause, since, stop.message()))
+            since.stopped.map(|(_, since)| (cause, since, stop.message()))
         } else {
             let cause = Cause::Shrunk { leased: &offered };
             since.over.map(|since| (cause, since, "less is lent than pods ask for"))
@@ -71,16 +85,19 @@ impl Pair {
     }
 
     fn carry_out(&self, vpod: &VPod, recall: &Recall<'_>, now: Now) -> Plan {
-        let tenants = self.pods.tenants(&vpod.node);
-        let steps = steps(&recall.cause, &recall.rules, recall.since, now.wall, &tenants);
+        let carried = self.pods.carried_on(&vpod.node);
+        let steps = steps(&recall.cause, &recall.rules, recall.since, now.wall, &tenants(&carried));
         let Some((_, step)) = steps.into_iter().find(|(id, _)| *id == vpod.uid.as_str()) else { return Plan::Rest };
         let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid);
+        let case = self.pods.cases.get(&vpod.uid);
         match step {
             Step::Wait(at) => Plan::Wait(steady_at(at, now)),
-            Step::Evict if self.pods.cases.get(&vpod.uid).is_some_and(|case| case.evicted) => Plan::Rest,
+            Step::Evict if case.is_some_and(|case| case.evicted) => Plan::Rest,
             Step::Evict => Call { target, verb: Verb::Evict { grace: None }, why: "Evict" }.into(),
-            Step::Delete { .. } if !vpod.print.disruption && vpod.deleting.is_none() => {
-                // Whoever counts failures (a Job) learns first that this is none.
+            Step::Delete { .. }
+                if !vpod.print.disruption && vpod.deleting.is_none() && case.is_none_or(|case| !case.announced) =>
+            {
+                // Whoever counts failures (a Job) learns first that this is none. Told once: who cannot be told goes as well.
                 let condition = json!({
                     "type": "DisruptionTarget", "status": "True", "reason": "Reclaimed",
                     "message": format!("Tapestry takes the capacity back: {}", recall.why),

@@ -21,6 +21,9 @@ impl Pair {
         now: Now,
         dirty: &mut Dirty<Key>,
     ) {
+        if call.why == "AnnounceReclaim" && !matches!(done, Err(Refusal::Later(_) | Refusal::Unknown(_))) {
+            self.pods.case(vuid).announced = true;
+        }
         match (done, call.target.side) {
             (Ok(answer), Side::Virtual) => self.learn_vpod(vuid, call, &answer, now, dirty),
             (Ok(answer), Side::Physical) => self.learn_ppod(vuid, call, &answer, now, dirty),

@@ -24,6 +24,7 @@ impl Pair {
         if lived != lives {
             self.pods.moved(vuid, lived.as_ref(), lives.as_ref());
         }
+        let freed = before.held.is_some() && after.held.is_none();
         if before != after {
             let Footprint { used, held, waits } = before;
             let mut doors: Vec<Name> = [&held.as_ref().map(|held| held.0.clone()), &waits, &after.waits]
@@ -50,7 +51,7 @@ impl Pair {
             }
         }
         // A node on its way out goes when its last pod has gone, and so does its binding.
-        if lived != lives
+        if (lived != lives || freed)
             && let Some(vnode) = lived.as_ref().and_then(|vnode| self.nodes.vnode(vnode)).filter(|row| row.reclaiming())
         {
             dirty.mark(Key::Node(vnode.physical.clone()));
@@ -66,7 +67,7 @@ impl Pair {
         let used = ppods.filter_map(|ppod| self.pods.contribution(ppod)).collect();
         let vpod = self.pods.vpods.get(vuid).filter(|vpod| !vpod.terminal());
         let inside = case.name.is_some() || !case.claimants.is_empty();
-        let held = vpod.filter(|_| inside).map(|vpod| (vpod.node.clone(), vpod.request.clone()));
+        let held = vpod.filter(|_| inside).map(|vpod| (vpod.node.clone(), self.pods.granted(vpod)));
         let waits = vpod.filter(|vpod| !inside && self.may_wait(vpod)).map(|vpod| vpod.node.clone());
         Footprint { used, held, waits }
     }

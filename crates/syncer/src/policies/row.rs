@@ -2,10 +2,15 @@
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Deserialize;
+use tapestry_api::policy::ResourceLeasingPolicySpec;
 use tapestry_api::{Binding, Cluster, Invalid, Policy, ResourceLeasingPolicy, ResourceLeasingPolicyStatus};
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
 use tapestry_domain::calendar::Hours;
+
+use crate::json::Meta;
 
 /// A policy as the watch brings it.
 #[derive(Debug, Clone)]
@@ -36,24 +41,44 @@ impl Row for PolicyRow {
     }
 }
 
+#[derive(Deserialize)]
+struct Outline<'a> {
+    #[serde(borrow)]
+    metadata: Meta<'a>,
+    #[serde(default)]
+    status: serde_json::Value,
+}
+
+#[derive(Deserialize)]
+struct Specified {
+    metadata: ObjectMeta,
+    spec: ResourceLeasingPolicySpec,
+}
+
 impl PolicyRow {
-    /// Decodes a policy; an invalid one is a row that lends nothing.
+    /// Decodes a policy. One that cannot be understood is a row that lends nothing, never an absent one: absence has
+    /// consequences. What its status says is worth nothing where it cannot be read.
     pub fn decode(json: &Bytes) -> Result<Option<Self>, serde_json::Error> {
-        let object: ResourceLeasingPolicy = serde_json::from_slice(json)?;
-        let missing = |what: &str| <serde_json::Error as serde::de::Error>::custom(format!("a policy without {what}"));
-        let meta = &object.metadata;
-        let rv = meta.resource_version.as_ref().and_then(|rv| rv.parse().ok()).map(Rv::new);
+        let Outline { metadata: meta, status } = serde_json::from_slice(json)?;
+        let whole: Result<Specified, _> = serde_json::from_slice(json);
+        let (cluster, parsed) = match whole {
+            Ok(Specified { metadata, spec }) => {
+                let cluster = Cluster::parse(&spec.cluster).unwrap_or(Cluster::Every);
+                (cluster, Policy::parse(&ResourceLeasingPolicy { metadata, spec, status: None }))
+            }
+            Err(error) => (Cluster::Every, Err(Invalid::of("spec", error.to_string()))),
+        };
         Ok(Some(Self {
-            uid: Uid::new(meta.uid.clone().ok_or_else(|| missing("uid"))?),
-            rv: rv.ok_or_else(|| missing("version"))?,
-            name: Name::parse(meta.name.as_deref().unwrap_or_default()).map_err(|_| missing("name"))?,
-            generation: meta.generation.unwrap_or_default(),
+            uid: meta.uid,
+            rv: meta.resource_version,
+            name: meta.name,
+            generation: meta.generation,
             deleting: meta.deletion_timestamp.is_some(),
-            cluster: Cluster::parse(&object.spec.cluster).unwrap_or(Cluster::Every),
-            parsed: Policy::parse(&object),
+            cluster,
+            parsed,
             last: None,
             hours: None,
-            status: object.status.unwrap_or_default(),
+            status: serde_json::from_value(status).unwrap_or_default(),
         }))
     }
 

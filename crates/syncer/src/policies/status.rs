@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use tapestry_api::policy::{ClusterShare, Phase};
 use tapestry_api::{Binding, ResourceLeasingPolicyStatus};
@@ -14,6 +15,7 @@ use tapestry_domain::calendar::Hours;
 use tapestry_engine::{Dirty, Now, Plan};
 
 use super::PolicyRow;
+use crate::bindings::Bound;
 use crate::nodes::row::PNode;
 use crate::pair::{Key, Pair};
 use crate::terms::steady_at;
@@ -45,8 +47,11 @@ impl Pair {
         if !row.names(binding) && row.status.clusters.iter().all(|known| known.name != share) {
             return Plan::Rest;
         }
-        let hours = row.in_force().map(|policy| row.hours_at(policy, now.wall));
-        let until = hours.and_then(|hours| hours.until).map(|until| steady_at(until, now));
+        // Only what every syncer knows: what an invalid one said before, a restarted one has forgotten.
+        let hours = row.parsed().ok().map(|policy| row.hours_at(policy, now.wall));
+        // Who holds may change at any policy's edge.
+        let until = hours.and_then(|hours| hours.until).into_iter().chain(self.policies.until).min();
+        let until = until.filter(|until| *until < Timestamp::MAX).map(|until| steady_at(until, now));
         let rest = || until.map_or(Plan::Rest, Plan::Wait);
         let wanted = self.want_status(side, row, binding, share, hours, now);
         if same(&wanted, &row.status) {
@@ -121,7 +126,7 @@ impl Pair {
         let reach = self.reach(side, row, binding, now);
         let mut clusters = row.status.clusters.clone();
         clusters.retain(|known| known.name != share);
-        if row.names(binding) {
+        if row.names(binding) && !self.bound.as_ref().is_some_and(Bound::leaving) {
             clusters.push(ClusterShare { name: share, nodes: reach.held });
         }
         clusters.sort_by(|a, b| a.name.cmp(&b.name));

@@ -19,7 +19,7 @@ fn key(pod: &str) -> Key {
 }
 
 /// Puts a pod on the node that runs there.
-fn run(scene: &mut Scene, pod: &str, extra: Value) {
+fn run(scene: &mut Scene, pod: &str, extra: Value) -> (Value, Value) {
     let mut object = vpod(pod);
     merge(&mut object, extra);
     scene.see_vpod(&object);
@@ -34,6 +34,7 @@ fn run(scene: &mut Scene, pod: &str, extra: Value) {
     merge(&mut up, json!({"status": {"phase": "Running"}}));
     scene.see_vpod(&up);
     assert_eq!(scene.plan(&key(pod)), Plan::Rest);
+    (up, ppod)
 }
 
 /// Announces and then deletes: returns the delete.
@@ -141,6 +142,72 @@ fn a_pod_that_is_deleted_with_grace_is_going_and_not_gone() {
     let object = scene.stamp(going);
     scene.settle(&key("web"), &call, Ok(tapestry_cluster::Answer { object }));
     assert_eq!(scene.call(&key("web")).why, "VirtualPodDeleted");
+}
+
+#[test]
+fn law_08_a_restart_in_the_middle_of_taking_back_goes_on_where_it_was() {
+    let mut scene = Scene::new();
+    let (up, ppod) = run(&mut scene, "web", json!({}));
+    scene.see_binding(json!({"suspend": true}));
+    scene.follow_node("n1");
+    scene.pass(20 * Duration::from_secs(1));
+    // As a new process learns it: virtual nodes before physical ones.
+    let mut fresh = Scene::empty();
+    fresh.now = scene.now;
+    fresh.see_binding(json!({"suspend": true}));
+    fresh.see_policy("all", json!({"cluster": "east"}));
+    fresh.see_vnode(scene.vnode("vnode-east-n1"));
+    fresh.see_vpod(&up);
+    fresh.see_pnode(pnode("n1"));
+    fresh.see_ppod(&ppod);
+    fresh.complete();
+    let Plan::Wait(until) = fresh.plan(&key("web")) else { panic!("reclaim does not go on") };
+    let wait = until.saturating_sub(fresh.now.steady);
+    assert!(wait <= Duration::from_secs(11), "it began anew: {wait:?}");
+    fresh.pass(wait);
+    assert_eq!(forced(&mut fresh, "web").why, "Reclaim");
+}
+
+#[test]
+fn when_one_stop_follows_another_everybody_has_the_grace_of_the_second() {
+    let mut scene = end_of_window(false);
+    scene.pass(2 * HOUR);
+    let owner = json!({"cluster": "*", "gracefulReclaimPeriodSeconds": 600, "timeWindows": [{"start": "20:00", "end": "08:00"}]});
+    scene.see_policy_of(Side::Physical, "mine", owner);
+    scene.follow_node("n1");
+    assert_eq!(taints(&scene, keys::TAINT_OUT_OF_TIME_WINDOWS), ["NoSchedule"]);
+    let Plan::Wait(until) = scene.plan(&key("web")) else { panic!("no grace at all") };
+    assert!(until.saturating_sub(scene.now.steady) > Duration::from_secs(595));
+}
+
+#[test]
+fn a_resize_that_was_not_carried_out_drives_nobody_away() {
+    let mut scene = Scene::new();
+    scene.see_policy("all", json!({"cluster": "east", "forceReclaim": true}));
+    scene.follow_node("n1");
+    let (mut greedy, _) = run(&mut scene, "greedy", json!({}));
+    run(&mut scene, "web", json!({}));
+    greedy["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("100");
+    scene.see_vpod(&greedy);
+    scene.follow_node("n1");
+    assert!(taints(&scene, keys::TAINT_OVER_LEASED).is_empty());
+    assert_eq!(scene.plan(&key("web")), Plan::Rest);
+    assert_eq!(scene.pair.check_sums(), Ok(()));
+}
+
+#[test]
+fn law_09_a_pod_that_was_let_in_before_a_stop_is_not_started_during_it() {
+    let mut scene = Scene::new();
+    scene.see_vpod(&vpod("late"));
+    let map = scene.call(&key("late"));
+    let copy = map.body().unwrap()["metadata"]["annotations"][keys::PHYSICAL_POD_NAME].as_str().unwrap().to_owned();
+    scene.see_vpod(&mapped(vpod("late"), &copy, None));
+    assert_eq!(scene.call(&key("late")).why, "CreateCopy");
+    scene.see_binding(json!({"suspend": true}));
+    assert_eq!(scene.plan(&key("late")), Plan::Rest);
+    scene.see_binding(json!({"suspend": false}));
+    scene.complete();
+    assert_eq!(scene.call(&key("late")).why, "CreateCopy");
 }
 
 #[test]
@@ -296,8 +363,8 @@ fn with_reclaim_before_end_the_capacity_is_back_when_the_window_ends() {
     scene.see_policy("all", policy);
     scene.follow_node("n1");
     run(&mut scene, "web", json!({"spec": {"terminationGracePeriodSeconds": 45}}));
-    // Back at 06:00: told at 06:00 − 60 s − 45 s, forced at 06:00 − 45 s.
-    scene.pass(Duration::from_secs(6 * 3600 - 107));
+    // Back at 06:00: told at 06:00 − 60 s − 45 s and a second for whole seconds, forced at 06:00 − 45 s.
+    scene.pass(Duration::from_secs(6 * 3600 - 108));
     assert!(matches!(scene.follow_node("n1"), Plan::Wait(_)));
     assert!(taints(&scene, keys::TAINT_OUT_OF_TIME_WINDOWS).is_empty());
     scene.pass(2 * Duration::from_secs(1));
