@@ -69,14 +69,23 @@ struct Case {
     vpod_gone: bool,
     /// When a look at the other side last told us nothing new.
     looked: Option<Duration>,
-    /// Its eviction was granted; until the watch shows it, asking again would be in vain.
-    evicted: bool,
-    /// It was told that it has to go, or could not be told.
-    announced: bool,
+    /// What it was told when its capacity was wanted back.
+    told: Told,
     /// The grace period with which we asked for the copy's deletion.
     asked: Option<u32>,
     /// Fingerprints of our last status patch and of the virtual status that came of it: the same again would be in vain.
     pushed: Option<(u64, u64)>,
+}
+
+/// What a pod was told that has to go.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    #[default]
+    Nothing,
+    /// Its eviction was granted; until the watch shows it, asking again would be in vain.
+    Evicted,
+    /// That it will be deleted; also when it could not be told.
+    Announced,
 }
 
 /// Why a pod has to wait outside.

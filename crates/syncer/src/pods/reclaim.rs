@@ -8,9 +8,9 @@ use tapestry_domain::reclaim::{Cause, Rules, Step, Tenant, steps};
 use tapestry_domain::resources::Resources;
 use tapestry_engine::{Now, Plan};
 
-use super::Pods;
 use super::plan::vpod_target;
 use super::row::VPod;
+use super::{Pods, Told};
 use crate::nodes::row::VNode;
 use crate::pair::Pair;
 use crate::terms::steady_at;
@@ -89,14 +89,12 @@ impl Pair {
         let steps = steps(&recall.cause, &recall.rules, recall.since, now.wall, &tenants(&carried));
         let Some((_, step)) = steps.into_iter().find(|(id, _)| *id == vpod.uid.as_str()) else { return Plan::Rest };
         let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid);
-        let case = self.pods.cases.get(&vpod.uid);
+        let told = self.pods.cases.get(&vpod.uid).map(|case| case.told).unwrap_or_default();
         match step {
             Step::Wait(at) => Plan::Wait(steady_at(at, now)),
-            Step::Evict if case.is_some_and(|case| case.evicted) => Plan::Rest,
+            Step::Evict if told == Told::Evicted => Plan::Rest,
             Step::Evict => Call { target, verb: Verb::Evict { grace: None }, why: "Evict" }.into(),
-            Step::Delete { .. }
-                if !vpod.print.disruption && vpod.deleting.is_none() && case.is_none_or(|case| !case.announced) =>
-            {
+            Step::Delete { .. } if !vpod.print.disruption && vpod.deleting.is_none() && told != Told::Announced => {
                 // Whoever counts failures (a Job) learns first that this is none. Told once: who cannot be told goes as well.
                 let condition = json!({
                     "type": "DisruptionTarget", "status": "True", "reason": "Reclaimed",

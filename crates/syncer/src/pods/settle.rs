@@ -4,9 +4,9 @@ use serde::Deserialize;
 use tapestry_cluster::{Answer, Call, Refusal, Side, Uid, Verb};
 use tapestry_engine::{Dirty, Now};
 
-use super::Ended;
 use super::door::Verdict;
 use super::row::{PPod, VPod};
+use super::{Ended, Told};
 use crate::json::fingerprint;
 use crate::notes::Note;
 use crate::pair::{Key, Pair};
@@ -22,7 +22,7 @@ impl Pair {
         dirty: &mut Dirty<Key>,
     ) {
         if call.why == "AnnounceReclaim" && !matches!(done, Err(Refusal::Later(_) | Refusal::Unknown(_))) {
-            self.pods.case(vuid).announced = true;
+            self.pods.case(vuid).told = Told::Announced;
         }
         match (done, call.target.side) {
             (Ok(answer), Side::Virtual) => self.learn_vpod(vuid, call, &answer, now, dirty),
@@ -35,7 +35,7 @@ impl Pair {
         self.tell_reclaim(vuid, call, now, dirty);
         if let Verb::Evict { .. } = call.verb {
             // The answer is no pod; the watch brings what became of it.
-            self.pods.case(vuid).evicted = true;
+            self.pods.case(vuid).told = Told::Evicted;
             return;
         }
         if let Verb::Get = call.verb
