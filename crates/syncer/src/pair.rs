@@ -137,10 +137,15 @@ impl Pair {
             && self.bound.is_some()
     }
 
+    /// Whether all lists are in, the owner's policies too.
+    pub(crate) fn listed(&self) -> bool {
+        self.complete() && self.policies.owner_known()
+    }
+
     /// Whether all lists are in and both clusters are the right ones: the process may call itself ready.
     #[must_use]
     pub fn ready(&self) -> bool {
-        self.working().is_some()
+        self.working().is_some() && self.policies.owner_known()
     }
 }
 

@@ -29,7 +29,12 @@ pub(crate) struct Policies {
 
 impl Policies {
     pub(crate) fn complete(&self) -> bool {
-        self.tables.iter().all(Table::complete)
+        self.table(Side::Virtual).complete()
+    }
+
+    /// Whether it is known what the owner restricts, be it nothing. Until then nothing new is lent, and all else goes on.
+    pub(crate) fn owner_known(&self) -> bool {
+        self.table(Side::Physical).complete()
     }
 
     fn table(&self, side: Side) -> &Table<PolicyRow> {

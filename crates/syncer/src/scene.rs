@@ -35,13 +35,18 @@ impl Scene {
 
     /// All lists are in, both clusters answer, the ground is laid.
     pub(crate) fn complete(&mut self) {
+        self.see(Seen::Policy(Side::Physical, Change::Listed(Epoch(1))));
+        self.complete_but_owner();
+    }
+
+    /// The same without a word of the owner's policies.
+    pub(crate) fn complete_but_owner(&mut self) {
         for seen in [
             Seen::VNode(Change::Listed(Epoch(1))),
             Seen::PNode(Change::Listed(Epoch(1))),
             Seen::VPod(Change::Listed(Epoch(1))),
             Seen::PPod(Change::Listed(Epoch(1))),
             Seen::Policy(Side::Virtual, Change::Listed(Epoch(1))),
-            Seen::Policy(Side::Physical, Change::Listed(Epoch(1))),
             Seen::Connection(Side::Virtual, Connection::Up(Uid::new("v-cluster"))),
             Seen::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))),
         ] {

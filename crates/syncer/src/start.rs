@@ -158,12 +158,12 @@ impl Syncer {
         let bell = inbox.bell();
         let mut facts = Vec::new();
         let read = async {
-            while !pair.complete() {
+            while !pair.listed() {
                 inbox.drain(&mut facts);
                 for fact in facts.drain(..) {
                     pair.observe(fact, clock.now(), &mut Dirty::default());
                 }
-                if !pair.complete() {
+                if !pair.listed() {
                     bell.notified().await;
                 }
             }

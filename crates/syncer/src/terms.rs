@@ -26,6 +26,8 @@ pub(crate) enum Stop {
     LendNever,
     /// No window of the owner's policy is open.
     OwnerHours,
+    /// What the owner restricts is not known yet.
+    OwnerUnknown,
     /// A policy cannot be understood and no other one covers the node.
     Invalid,
     /// No window of the policy is open, or it is about to close.
@@ -71,6 +73,7 @@ impl Stop {
             Self::Suspended => "Suspended",
             Self::LendNever => "LendNever",
             Self::OwnerHours => "OwnerOutOfTimeWindows",
+            Self::OwnerUnknown => "OwnerPoliciesUnknown",
             Self::Invalid => "PolicyInvalid",
             Self::Hours => "OutOfTimeWindows",
         }
@@ -81,6 +84,7 @@ impl Stop {
             Self::Suspended => "the binding is suspended",
             Self::LendNever => "the owner of the physical node does not lend it",
             Self::OwnerHours => "no time window of the owner's policy is open",
+            Self::OwnerUnknown => "the policies of the physical cluster cannot be read",
             Self::Invalid => "the policy for this node is invalid; its status says what to change",
             Self::Hours => "no time window of the policy is open",
         }
@@ -189,7 +193,8 @@ impl Pair {
     pub(crate) fn lent(&self, vnode: &Name, at: Timestamp) -> Option<Result<Resources, Stop>> {
         let vnode = self.nodes.vnode(vnode).filter(|vnode| !vnode.deleting)?;
         let terms = self.terms(self.nodes.pnode(&vnode.physical)?, at)?;
-        Some(terms.stop.map_or(Ok(terms.offered), Err))
+        let unknown = (!self.policies.owner_known()).then_some(Stop::OwnerUnknown);
+        Some(unknown.or(terms.stop).map_or(Ok(terms.offered), Err))
     }
 }
 

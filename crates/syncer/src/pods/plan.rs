@@ -46,7 +46,7 @@ impl Pair {
     /// The plan for the virtual pod of this UID, which may be gone.
     pub(crate) fn plan_pod(&self, vuid: &Uid, now: Now) -> Plan {
         let reclaim = match (self.pods.vpods.get(vuid), self.working()) {
-            (Some(vpod), Some(_)) => self.plan_reclaim(vpod, now),
+            (Some(vpod), Some(_)) if self.policies.owner_known() => self.plan_reclaim(vpod, now),
             _ => Plan::Rest,
         };
         if let Plan::Do(_) = reclaim {

@@ -158,6 +158,19 @@ fn an_owners_slip_of_the_pen_lifts_no_restriction() {
 }
 
 #[test]
+fn while_the_owners_policies_cannot_be_read_nothing_new_is_lent_and_nobody_has_to_go() {
+    let mut scene = Scene::empty();
+    scene.see_binding(json!({"suspend": true}));
+    scene.see_policy("all", json!({"cluster": "east"}));
+    scene.see_pnode(pnode("n1"));
+    scene.see_vpod(&vpod("web"));
+    scene.complete_but_owner();
+    assert_eq!(scene.plan(&Key::Node(name("n1"))), Plan::Rest);
+    assert_eq!(scene.plan(&Key::Pod(Uid::new("v-web"))), Plan::Rest);
+    assert!(!scene.pair.ready());
+}
+
+#[test]
 fn a_node_that_no_policy_selects_any_more_leaves_and_one_that_comes_is_counted() {
     let mut scene = Scene::new();
     scene.see_pnode(pnode("n2"));
