@@ -51,7 +51,8 @@ impl Pair {
         let hours = row.parsed().ok().map(|policy| row.hours_at(policy, now.wall));
         // Who holds may change at any policy's edge.
         let until = hours.and_then(|hours| hours.until).into_iter().chain(self.policies.until).min();
-        let until = until.filter(|until| *until < Timestamp::MAX).map(|until| steady_at(until, now));
+        let until =
+            until.filter(|until| now.wall < *until && *until < Timestamp::MAX).map(|until| steady_at(until, now));
         let rest = || until.map_or(Plan::Rest, Plan::Wait);
         let wanted = self.want_status(side, row, binding, share, hours, now);
         if same(&wanted, &row.status) {
