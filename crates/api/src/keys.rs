@@ -69,6 +69,9 @@ keys! {
     VIRTUAL_POD_UID = "tapestry.io/virtual-pod-uid";
     /// Annotation: `metadata.generation` of the virtual pod that was last pushed. Syncer, on physical pods.
     VIRTUAL_POD_GENERATION = "tapestry.io/virtual-pod-generation";
+    /// Annotation: a mark of the sizes (requests and limits) that the virtual pod asked for when they were last pushed.
+    /// Syncer, on physical pods.
+    VIRTUAL_POD_SIZES = "tapestry.io/virtual-pod-sizes";
     /// Annotation: name of the virtual node. Syncer, on physical pods; the downward API reads it for `spec.nodeName`.
     VIRTUAL_NODE_NAME = "tapestry.io/virtual-node-name";
     /// Annotation: `spec.serviceAccountName` of the virtual pod. Syncer, on physical pods; read by the downward API.

@@ -41,6 +41,8 @@ pub enum Sub {
     Main,
     /// Its status subresource.
     Status,
+    /// What a running pod's containers may use: its resize subresource, which takes nothing else.
+    Resize,
 }
 
 /// What to do with the target.
@@ -214,7 +216,11 @@ impl fmt::Display for Call {
         if let Some(namespace) = namespace {
             write!(f, "{namespace}/")?;
         }
-        let part = if matches!(self.verb, Verb::Evict { .. }) { "/eviction" } else { "" };
+        let part = match (&self.verb, self.sub()) {
+            (Verb::Evict { .. }, _) => "/eviction",
+            (_, Sub::Resize) => "/resize",
+            (_, Sub::Main | Sub::Status) => "",
+        };
         write!(f, "{name}{part} ({})", self.why)
     }
 }

@@ -155,11 +155,12 @@ fn render_request(call: &Call) -> Result<Request<Body>, http::Error> {
     let namespace = call.target.namespace.as_ref().map(crate::Name::as_str);
     let name = Some(call.target.name.as_str()).filter(|_| !matches!(call.verb, Verb::Create(_)));
     let mut path = call.target.kind.path(namespace, name);
-    if call.sub() == Sub::Status {
-        path.push_str("/status");
-    } else if matches!(call.verb, Verb::Evict { .. }) {
-        path.push_str("/eviction");
-    }
+    path.push_str(match (&call.verb, call.sub()) {
+        (Verb::Evict { .. }, _) => "/eviction",
+        (_, Sub::Status) => "/status",
+        (_, Sub::Resize) => "/resize",
+        (_, Sub::Main) => "",
+    });
     let (method, query, content) = match &call.verb {
         Verb::Get => ("GET", "", ""),
         Verb::Create(_) => ("POST", "fieldManager=", "application/json"),
@@ -205,6 +206,10 @@ mod tests {
         assert_eq!(
             seen(Verb::Strategic(Sub::Status, json!({}))),
             (format!("PATCH {pod}/status?fieldManager=tapestry"), "application/strategic-merge-patch+json".to_owned())
+        );
+        assert_eq!(
+            seen(Verb::Strategic(Sub::Resize, json!({}))).0,
+            format!("PATCH {pod}/resize?fieldManager=tapestry")
         );
         assert_eq!(seen(Verb::Apply(Sub::Main, json!({}))).0, format!("PATCH {pod}?force=true&fieldManager=tapestry"));
     }

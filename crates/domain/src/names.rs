@@ -154,6 +154,12 @@ pub fn origin_hash(virtual_cluster_uid: &str, binding_uid: &str) -> String {
     hex_of(&["origin", virtual_cluster_uid, binding_uid])
 }
 
+/// Ten characters by which a content is known again; the first part says what it is.
+#[must_use]
+pub fn mark(parts: &[&str]) -> String {
+    base32_of(parts)
+}
+
 /// The host name a virtual pod's physical pod gets when the pod names none: the virtual name, cut to 63.
 ///
 /// `None` when nothing usable is left. Dots become dashes: a pod's name may hold them, `spec.hostname` may not.

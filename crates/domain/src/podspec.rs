@@ -6,6 +6,7 @@ pub mod keys;
 mod metadata;
 mod needs;
 mod rewrite;
+mod sizes;
 #[cfg(test)]
 mod tests;
 
@@ -14,6 +15,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 pub use self::needs::{Need, SpecNeeds, Unsupported, unsupported};
+pub use self::sizes::Sizes;
 use crate::shape::nullable;
 
 /// What the physical side gives to a copy: everything that does not come from the virtual pod.

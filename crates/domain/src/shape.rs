@@ -4,12 +4,12 @@
 use std::borrow::Cow;
 use std::ops::Deref;
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// A string that borrows from the JSON text when it holds no escapes.
 ///
 /// A type of its own because serde borrows a bare `Cow` field but not a `Cow` inside an `Option` or `Vec`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 

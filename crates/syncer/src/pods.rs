@@ -6,6 +6,7 @@ pub(crate) mod door;
 mod plan;
 pub(crate) mod print;
 pub(crate) mod reclaim;
+mod resize;
 pub mod row;
 mod settle;
 mod sums;
@@ -23,6 +24,8 @@ use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Table};
 
 use self::door::Verdict;
+use self::print::Amend;
+use self::resize::Sizing;
 use self::row::{PPod, VPod};
 use crate::bindings::Bound;
 use crate::pair::{Key, Pair};
@@ -57,6 +60,8 @@ struct Case {
     former: Option<Name>,
     /// Its place in the queue before the door.
     turn: Option<u64>,
+    /// How far the sizes have come that it asks for and its copy does not have.
+    sizing: Option<Box<Sizing>>,
     /// Why the door is closed.
     closed: Option<Box<Closed>>,
     /// What the physical cluster said when it refused the copy.
@@ -434,17 +439,30 @@ impl Pods {
 
     /// Raw JSON is kept only while it is needed.
     fn forget_agreed(&mut self, vuid: &Uid) {
-        let Some(uid) = self.copy(vuid).map(|ppod| ppod.uid.clone()) else { return };
-        let Some(vpod) = self.vpods.get_mut(vuid) else { return };
-        vpod.raw = None;
-        let (print, containers) = (vpod.print.clone(), vpod.containers.clone());
-        let Some(ppod) = self.ppods.get_mut(&uid) else { return };
-        let leaving = plan::disrupted(ppod.deleting.is_some(), vpod.deleting.is_some());
-        if let Some(copy) = &mut ppod.ours
-            && print.agrees_with(&copy.print, &containers, leaving)
-        {
+        let Some(PPod { uid, ours: Some(copy), .. }) = self.copy(vuid) else { return };
+        let Some(vpod) = self.vpods.get(vuid) else { return };
+        let (uid, amend) = (uid.clone(), self.amend(vuid));
+        let agreed = vpod.print.agrees_with(&copy.print, &vpod.containers, &amend);
+        let sized = vpod.sizes.as_ref().is_some_and(|sizes| sizes.mark == copy.sizes);
+        if let Some(vpod) = self.vpods.get_mut(vuid) {
+            vpod.raw = None;
+            if sized {
+                vpod.sizes = None;
+            }
+        }
+        if sized && let Some(case) = self.cases.get_mut(vuid) {
+            case.sizing = None;
+        }
+        if agreed && let Some(copy) = self.ppods.get_mut(&uid).and_then(|ppod| ppod.ours.as_mut()) {
             copy.status = None;
         }
+    }
+
+    /// What the virtual status says beyond that of the copy.
+    fn amend(&self, vuid: &Uid) -> Amend {
+        let (Some(vpod), Some(ppod)) = (self.vpods.get(vuid), self.copy(vuid)) else { return Amend::default() };
+        // A physical pod that somebody else deletes takes its virtual pod out of service at once.
+        Amend { leaving: ppod.deleting.is_some() && vpod.deleting.is_none(), pending: self.pending(vpod) }
     }
 }
 

@@ -13,6 +13,7 @@ use tapestry_domain::security::{SecurityShape, check};
 use tapestry_engine::Dirty;
 
 use super::Closed;
+use super::resize::Step;
 use super::row::{Daemon, VPod};
 use crate::bindings::Bound;
 use crate::json::Pairs;
@@ -91,10 +92,12 @@ impl Pair {
         let queue: Vec<(u64, Uid)> = door.waiting.iter().map(|(turn, uid)| (*turn, uid.clone())).collect();
         for (turn, uid) in queue {
             let Some(vpod) = self.pods.vpods.get(&uid) else { continue };
-            let closed = match &lent {
-                None => Some(Closed::NotLending),
-                Some(Err(stop)) => Some(Closed::Stopped(*stop)),
-                Some(Ok(lent)) => self.judge(vpod, vnode, lent, &held),
+            let grows = self.pods.grows_by(vpod);
+            let closed = match (&lent, &grows) {
+                (None, _) => Some(Closed::NotLending),
+                (Some(Err(stop)), _) => Some(Closed::Stopped(*stop)),
+                (Some(Ok(lent)), Some(more)) => short(more, lent, &held),
+                (Some(Ok(lent)), None) => self.judge(vpod, vnode, lent, &held),
             };
             if let Some(closed) = closed {
                 let case = self.pods.case(&uid);
@@ -104,10 +107,13 @@ impl Pair {
                 }
                 continue;
             }
-            held.add(&vpod.request);
-            let name = self.choose_name(&uid);
+            held.add(grows.as_ref().unwrap_or(&vpod.request));
+            if grows.is_some() {
+                self.pods.note_sizing(&uid, Step::LetIn);
+            } else {
+                self.pods.case(&uid).name = self.choose_name(&uid);
+            }
             let case = self.pods.case(&uid);
-            case.name = name;
             case.turn = None;
             case.closed = None;
             dirty.mark(Key::Pod(uid));
@@ -131,10 +137,8 @@ impl Pair {
 
     /// Why a pod may not enter a node that is lent. Room first: it is what changes, and the cheapest to tell.
     fn judge(&self, vpod: &VPod, vnode: &Name, lent: &Resources, held: &Resources) -> Option<Closed> {
-        let mut free = lent.clone();
-        free.saturating_sub(held);
-        if let Err(short) = vpod.request.fits_within(&free) {
-            return Some(Closed::Short(short));
+        if let Some(short) = short(&vpod.request, lent, held) {
+            return Some(short);
         }
         let (binding, vnode) = (&self.bound.as_ref()?.binding, self.nodes.vnode(vnode)?);
         if let Some(port) = self.port_conflict(vpod, vnode) {
@@ -207,6 +211,13 @@ impl Pair {
         let vpod = self.pods.vpods.get(uid)?;
         Name::parse(&physical_pod_name(vpod.name.as_str(), (self.pods.entropy)())).ok()
     }
+}
+
+/// Why so much more cannot be held.
+fn short(more: &Resources, lent: &Resources, held: &Resources) -> Option<Closed> {
+    let mut free = lent.clone();
+    free.saturating_sub(held);
+    more.fits_within(&free).err().map(Closed::Short)
 }
 
 impl Closed {

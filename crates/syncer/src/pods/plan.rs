@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::{Call, Name, Side, Sub, Target, Uid, Verb, kind};
-use tapestry_domain::podspec::{Frame, render_copy};
+use tapestry_domain::podspec::{Frame, Sizes, render_copy};
 use tapestry_engine::{Now, Plan};
 
 use super::door::Verdict;
-use super::print::{Disrupted, render_admitted, render_failed, render_patch};
+use super::print::{Amend, render_admitted, render_failed, render_patch};
 use super::row::{Copy, PPod, VPod};
 use super::{Case, Ended};
 use crate::bindings::Bound;
@@ -19,7 +19,7 @@ use crate::pair::Pair;
 use crate::terms::steady_at;
 
 /// How long an answer that told us nothing new is good for.
-const LOOK_AGAIN: Duration = Duration::from_mins(5);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(5);
 
 /// How long a pod that its controller would replace may wait before a door.
 const PATIENCE: Duration = Duration::from_mins(5);
@@ -36,11 +36,6 @@ const SENT_AWAY: [&str; 10] = [
     "Suspended",
     "LendNever",
 ];
-
-/// A physical pod that somebody else deletes takes its virtual pod out of service at once.
-pub(super) fn disrupted(copy_deleting: bool, vpod_deleting: bool) -> Disrupted {
-    if copy_deleting && !vpod_deleting { Disrupted::Leaving } else { Disrupted::No }
-}
 
 impl Pair {
     /// The plan for the virtual pod of this UID, which may be gone.
@@ -99,7 +94,14 @@ impl Pair {
                 return delete(ppod, copy, Some(grace), "VirtualPodDeleted").into();
             }
         }
-        plan_up(case, vpod, ppod, copy, now)
+        let resize = self.plan_resize(vpod, ppod, copy, now);
+        if let Plan::Do(_) = resize {
+            return resize;
+        }
+        match plan_up(case, vpod, ppod, copy, &self.pods.amend(&vpod.uid), now) {
+            Plan::Rest => resize,
+            up => up,
+        }
     }
 
     /// The virtual pod is to go and there is no copy in sight.
@@ -188,6 +190,7 @@ impl Pair {
             let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid);
             return Call { target, verb: Verb::Get, why: "ReadPod" }.into();
         };
+        let Ok(sizes) = Sizes::of_pod(raw) else { return Plan::Rest };
         let frame = Frame {
             name: name.as_str(),
             namespace: self.home.mount.as_str(),
@@ -200,6 +203,7 @@ impl Pair {
             annotations: vec![
                 (keys::ORIGIN, self.origin.full.to_string()),
                 (keys::VIRTUAL_POD_GENERATION, vpod.generation.to_string()),
+                (keys::VIRTUAL_POD_SIZES, sizes.mark.into()),
             ],
         };
         match render_copy(raw, &frame) {
@@ -261,24 +265,24 @@ fn plan_orphan(case: &Case, ppod: &PPod, now: Now) -> Plan {
 }
 
 /// Status up, if the two sides do not say the same.
-fn plan_up(case: &Case, vpod: &VPod, ppod: &PPod, copy: &Copy, now: Now) -> Plan {
-    let disrupted = disrupted(ppod.deleting.is_some(), vpod.deleting.is_some());
+fn plan_up(case: &Case, vpod: &VPod, ppod: &PPod, copy: &Copy, amend: &Amend, now: Now) -> Plan {
     let recorded = vpod.recorded();
-    let agreed = vpod.print.agrees_with(&copy.print, &vpod.containers, disrupted);
+    let agreed = vpod.print.agrees_with(&copy.print, &vpod.containers, amend);
     // The first news from below carries the UID up; until then it can wait.
     if agreed && recorded.is_none_or(|uid| *uid == ppod.uid) {
         return Plan::Rest;
     }
+    if let Some(pending) = amend.pending.as_ref().filter(|pending| !vpod.print.says(pending)) {
+        let condition = pending.render(vpod.generation, now.wall);
+        return patch_status(vpod, json!({"status": {"conditions": [condition]}}), "DeferResize").into();
+    }
     let Some(status) = &copy.status else {
         return Call { target: ppod_target(copy).uid(&ppod.uid), verb: Verb::Get, why: "ReadStatus" }.into();
     };
-    let rendered =
-        render_patch(status, copy.generation, &vpod.print, &vpod.containers, disrupted, copy.deleted.as_deref());
+    let rendered = render_patch(status, copy.generation, &vpod.print, &vpod.containers, amend, copy.deleted.as_deref());
     let Ok(mut status) = rendered else { return Plan::Rest };
-    if vpod.refused.is_some()
-        && let Some(Value::Array(conditions)) = status.get_mut("conditions")
-    {
-        conditions.push(render_admitted(None, now.wall));
+    if let Some(Value::Array(conditions)) = status.get_mut("conditions") {
+        conditions.extend(vpod.refused.as_ref().map(|_| render_admitted(None, now.wall)));
     }
     let status = Value::Object(status);
     if recorded == Some(&ppod.uid) && case.pushed == Some((fingerprint(status.to_string()), vpod.print.hash())) {
@@ -294,7 +298,7 @@ fn plan_up(case: &Case, vpod: &VPod, ppod: &PPod, copy: &Copy, now: Now) -> Plan
 fn fail_or_finish(vpod: &VPod, ended: &Ended, now: Now) -> Plan {
     let status: Map<String, Value> = match &ended.last {
         Some(last) => {
-            match render_patch(&last.status, last.generation, &vpod.print, &vpod.containers, Disrupted::No, None) {
+            match render_patch(&last.status, last.generation, &vpod.print, &vpod.containers, &Amend::default(), None) {
                 Ok(status) => status,
                 Err(_) => return Plan::Rest,
             }
@@ -353,6 +357,7 @@ fn mend(ppod: &PPod, copy: &Copy, origin: &Origin) -> Call {
         keys::VIRTUAL_POD_NAME: copy.vpod.name.as_str(),
         keys::VIRTUAL_POD_UID: copy.vpod.uid.as_str(),
         keys::VIRTUAL_POD_GENERATION: copy.generation.to_string(),
+        keys::VIRTUAL_POD_SIZES: &*copy.sizes,
     });
     let patch = json!({"metadata": {"labels": labels, "annotations": annotations}});
     Call { target: ppod_target(copy).uid(&ppod.uid), verb: Verb::Merge(Sub::Main, patch), why: "MendLabels" }
@@ -367,7 +372,7 @@ pub(super) fn vpod_target(namespace: &Name, name: &Name) -> Target {
     Target::namespaced(Side::Virtual, &kind::POD, namespace.clone(), name.clone())
 }
 
-fn ppod_target(copy: &Copy) -> Target {
+pub(super) fn ppod_target(copy: &Copy) -> Target {
     Target::namespaced(Side::Physical, &kind::POD, copy.namespace.clone(), copy.name.clone())
 }
 

@@ -11,8 +11,9 @@ use crate::json::fingerprint;
 
 /// The condition types that the physical side owns. All others are foreign and survive.
 const CONDITIONS: [&str; 6] =
-    ["Initialized", READY, "ContainersReady", "PodReadyToStartContainers", "PodResizePending", "PodResizeInProgress"];
+    ["Initialized", READY, "ContainersReady", "PodReadyToStartContainers", RESIZE_PENDING, "PodResizeInProgress"];
 const READY: &str = "Ready";
+const RESIZE_PENDING: &str = "PodResizePending";
 /// Owned by whoever set it first: Kubernetes sets it on virtual pods too.
 const DISRUPTION: &str = "DisruptionTarget";
 
@@ -42,6 +43,8 @@ pub(crate) struct Print {
     /// The Ready condition.
     ready: u64,
     ready_false: bool,
+    /// What the condition of a resize that does not happen says, without its time.
+    pending: u64,
     pub(crate) disruption: bool,
     /// Which of [`CONDITIONS`] are there, one bit each.
     present: u8,
@@ -104,13 +107,20 @@ struct Named<'a> {
     name: Text<'a>,
 }
 
-/// Why the virtual pod must look disrupted although the physical status does not say so yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Disrupted {
-    /// It is not.
-    No,
+/// What the virtual status must say although the physical one does not.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Amend {
     /// Somebody else deletes the physical pod.
-    Leaving,
+    pub(crate) leaving: bool,
+    /// A resize does not happen.
+    pub(crate) pending: Option<Pending>,
+}
+
+/// Why a resize does not happen, as a kubelet would say it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pending {
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
 }
 
 impl Phase {
@@ -161,6 +171,11 @@ impl Print {
                     print.ready_false = &**status == "False";
                     print.present |= 1 << bit;
                 }
+                Some(bit) if CONDITIONS[bit] == RESIZE_PENDING => {
+                    let text = |part: &Option<Text<'_>>| part.as_deref().unwrap_or_default().to_owned();
+                    print.pending = Pending::print(status, &text(reason), &text(message));
+                    print.present |= 1 << bit;
+                }
                 Some(bit) => {
                     others.push((bit, content()));
                     print.present |= 1 << bit;
@@ -185,20 +200,52 @@ impl Print {
     }
 
     /// Whether the virtual status (self) says what the physical one does.
-    pub(crate) fn agrees_with(&self, physical: &Self, containers: &Containers, disrupted: Disrupted) -> bool {
-        let ready = match disrupted {
-            Disrupted::No => self.ready == physical.ready,
-            Disrupted::Leaving => self.ready_false && self.disruption,
-        };
+    pub(crate) fn agrees_with(&self, physical: &Self, containers: &Containers, amend: &Amend) -> bool {
+        let ready = if amend.leaving { self.ready_false && self.disruption } else { self.ready == physical.ready };
+        let pending = amend.pending.as_ref().map_or(physical.pending, Pending::as_print);
         ready
+            && self.pending == pending
             && self.phase == physical.phase
             && self.rest == physical.rest
             && (self.disruption || !physical.disruption)
             && self.containers.iter().eq(physical.containers.iter().filter(|(name, _)| containers.hold(*name)))
     }
 
+    /// Whether it tells this of a resize.
+    pub(crate) fn says(&self, pending: &Pending) -> bool {
+        self.pending == pending.as_print()
+    }
+
     pub(crate) fn hash(&self) -> u64 {
         fingerprint(self)
+    }
+}
+
+impl Pending {
+    /// Later, perhaps.
+    pub(crate) const DEFERRED: &'static str = "Deferred";
+    /// Never.
+    pub(crate) const INFEASIBLE: &'static str = "Infeasible";
+
+    fn print(status: &str, reason: &str, message: &str) -> u64 {
+        fingerprint((status, reason, message))
+    }
+
+    fn as_print(&self) -> u64 {
+        Self::print("True", self.reason, &self.message)
+    }
+
+    /// The reason of the event that tells it.
+    pub(crate) fn event(&self) -> &'static str {
+        if self.reason == Self::INFEASIBLE { "ResizeInfeasible" } else { "ResizeDeferred" }
+    }
+
+    pub(crate) fn render(&self, generation: i64, now: jiff::Timestamp) -> Value {
+        let since = now.to_string();
+        let mut condition =
+            render_condition(RESIZE_PENDING, "True", Some(self.reason), Some(&self.message), Some(&since));
+        condition["observedGeneration"] = json!(generation);
+        condition
     }
 }
 
@@ -216,7 +263,7 @@ pub(crate) fn render_patch(
     generation: i64,
     virtual_print: &Print,
     containers: &Containers,
-    disrupted: Disrupted,
+    amend: &Amend,
     since: Option<&str>,
 ) -> Result<Map<String, Value>, serde_json::Error> {
     let status: Carried<'_> = serde_json::from_str(physical)?;
@@ -257,7 +304,7 @@ pub(crate) fn render_patch(
         }
         set(key, if ours.is_empty() { Value::Null } else { Value::Array(ours) });
     }
-    set("conditions", Value::Array(render_conditions(&status, generation, virtual_print, disrupted, since)));
+    set("conditions", Value::Array(render_conditions(&status, generation, virtual_print, amend, since)));
     Ok(patch)
 }
 
@@ -265,10 +312,12 @@ fn render_conditions(
     status: &Carried<'_>,
     generation: i64,
     virtual_print: &Print,
-    disrupted: Disrupted,
+    amend: &Amend,
     since: Option<&str>,
 ) -> Vec<Value> {
-    let leaving = disrupted == Disrupted::Leaving;
+    let bit = |kind: &str| CONDITIONS.iter().position(|ours| *ours == kind).map_or(0, |bit| 1u8 << bit);
+    let Amend { leaving, pending } = amend;
+    let leaving = *leaving;
     let mut list = Vec::new();
     let mut present = 0u8;
     for Condition { kind, status: value, reason, message, last_transition_time } in &status.conditions {
@@ -286,7 +335,7 @@ fn render_conditions(
             continue;
         };
         present |= 1 << bit;
-        if leaving && &**kind == READY {
+        if (leaving && &**kind == READY) || (pending.is_some() && &**kind == RESIZE_PENDING) {
             continue;
         }
         let mut condition =
@@ -300,7 +349,10 @@ fn render_conditions(
         let why = "the physical pod is being deleted";
         list.push(render_condition(READY, "False", Some("PhysicalPodTerminating"), Some(why), since));
         list.push(render_condition(DISRUPTION, "True", Some("PhysicalPodTerminating"), Some(why), since));
-        present |= CONDITIONS.iter().position(|ours| *ours == READY).map_or(0, |bit| 1 << bit);
+        present |= bit(READY);
+    }
+    if pending.is_some() {
+        present |= bit(RESIZE_PENDING);
     }
     for (bit, kind) in CONDITIONS.iter().enumerate() {
         if virtual_print.present & !present & (1 << bit) != 0 {

@@ -31,15 +31,6 @@ impl Pods {
         let vpods = self.residents(vnode).filter_map(|uid| self.vpods.get(uid)).filter(|vpod| self.carried(vpod));
         vpods.map(|vpod| (vpod, self.granted(vpod))).collect()
     }
-
-    /// What a pod holds: what it asks for, but no more than its copy does; a resize that was not carried out takes nothing.
-    pub(super) fn granted(&self, vpod: &VPod) -> Resources {
-        let mut request = vpod.request.clone();
-        if let Some(ppod) = self.copy(&vpod.uid) {
-            request.map(|name, quantity| quantity.min(ppod.request.get(name)));
-        }
-        request
-    }
 }
 
 /// Pods as reclaim sees them.

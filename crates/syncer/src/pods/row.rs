@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use tapestry_api::keys;
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
-use tapestry_domain::podspec::{SpecNeeds, Unsupported, unsupported};
+use tapestry_domain::podspec::{Sizes, SpecNeeds, Unsupported, unsupported};
 use tapestry_domain::ports::HostPorts;
 use tapestry_domain::quantity::Quantity;
 use tapestry_domain::request::{ContainerShape, RequestsShape, SpecShape, StatusShape, request};
@@ -55,6 +55,8 @@ pub struct VPod {
     pub(crate) unsupported: Option<Box<Unsupported>>,
     /// Metadata and spec as JSON, until the copy exists.
     pub(crate) raw: Option<Box<str>>,
+    /// The sizes it asks for, if it has changed since it was made, until the copy has them.
+    pub(crate) sizes: Option<Box<Sizes>>,
 }
 
 /// The condition `tapestry.io/Admitted=False`.
@@ -105,6 +107,8 @@ pub(crate) struct Copy {
     pub(crate) intact: bool,
     /// The virtual generation that was pushed.
     pub(crate) generation: i64,
+    /// The mark of the sizes that were pushed; empty when nobody said.
+    pub(crate) sizes: Box<str>,
     pub(crate) print: Print,
     /// When its deletion was asked for.
     pub(crate) deleted: Option<Box<str>>,
@@ -244,6 +248,7 @@ impl VPod {
                 .map_or(30, |grace| u32::try_from(grace.max(0)).unwrap_or(u32::MAX)),
             unsupported: if wanted { read_unsupported(raw_spec)? } else { None },
             raw: wanted.then(|| render_raw(&meta, &namespace, raw_spec)),
+            sizes: if meta.generation > 1 { Some(Box::new(Sizes::read(raw_spec.get())?)) } else { None },
             ports: read_ports(raw_spec)?,
             request: count(spec, status)?,
             mapping,
@@ -343,6 +348,7 @@ impl Copy {
             vpod: Back { namespace, name: vpod, uid: Uid::new(uid) },
             intact: annotated && labelled && managed && bound,
             generation,
+            sizes: meta.annotation(keys::VIRTUAL_POD_SIZES).unwrap_or_default().into(),
             print: Print::read(status, Some(generation))?,
             deleted: meta.deletion_timestamp.as_deref().map(Into::into),
             status: Some(status.into()),

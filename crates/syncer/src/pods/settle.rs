@@ -1,7 +1,7 @@
 //! What the answer to a pod's call tells us. Only this believes that a call happened.
 
 use serde::Deserialize;
-use tapestry_cluster::{Answer, Call, Refusal, Side, Uid, Verb};
+use tapestry_cluster::{Answer, Call, Refusal, Side, Sub, Uid, Verb};
 use tapestry_engine::{Dirty, Now};
 
 use super::door::Verdict;
@@ -23,6 +23,9 @@ impl Pair {
     ) {
         if call.why == "AnnounceReclaim" && !matches!(done, Err(Refusal::Later(_) | Refusal::Unknown(_))) {
             self.pods.case(vuid).told = Told::Announced;
+        }
+        if let Verb::Strategic(Sub::Resize, _) = &call.verb {
+            self.settle_resize(vuid, done.as_ref().err(), now, dirty);
         }
         match (done, call.target.side) {
             (Ok(answer), Side::Virtual) => self.learn_vpod(vuid, call, &answer, now, dirty),
@@ -57,6 +60,12 @@ impl Pair {
             && let Some(verdict) = self.verdict_of(&row)
         {
             let note = Note::about_vpod(&row, verdict.reason, &verdict.message, now);
+            self.notes.add(note, dirty);
+        }
+        if call.why == "DeferResize"
+            && let Some(pending) = self.pods.pending(&row)
+        {
+            let note = Note::about_vpod(&row, pending.event(), &pending.message, now);
             self.notes.add(note, dirty);
         }
         let after = row.print.hash();

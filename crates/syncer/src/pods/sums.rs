@@ -7,6 +7,7 @@ use tapestry_cluster::{Name, Uid};
 use tapestry_domain::resources::Resources;
 use tapestry_engine::Dirty;
 
+use super::row::VPod;
 use super::{Footprint, Pods};
 use crate::nodes::row::VNode;
 use crate::pair::{Key, Pair};
@@ -68,7 +69,9 @@ impl Pair {
         let vpod = self.pods.vpods.get(vuid).filter(|vpod| !vpod.terminal());
         let inside = case.name.is_some() || !case.claimants.is_empty();
         let held = vpod.filter(|_| inside).map(|vpod| (vpod.node.clone(), self.pods.granted(vpod)));
-        let waits = vpod.filter(|vpod| !inside && self.may_wait(vpod)).map(|vpod| vpod.node.clone());
+        let stands_outside =
+            |vpod: &&VPod| if inside { self.pods.grows_by(vpod).is_some() } else { self.may_wait(vpod) };
+        let waits = vpod.filter(stands_outside).map(|vpod| vpod.node.clone());
         Footprint { used, held, waits }
     }
 

@@ -10,20 +10,26 @@ use super::row::{PPod, VPod};
 use crate::pair::Key;
 use crate::scene::{Scene, created, mapped, merge, vpod};
 
-fn key(pod: &str) -> Key {
+pub(super) fn key(pod: &str) -> Key {
     Key::Pod(Uid::new(format!("v-{pod}")))
 }
 
 /// A scene with a running pod `web` that is known on both sides; returns both objects.
-fn running(scene: &mut Scene) -> (Value, Value) {
-    scene.see_vpod(&vpod("web"));
-    let map = scene.call(&key("web"));
+pub(super) fn running(scene: &mut Scene) -> (Value, Value) {
+    run(scene, &vpod("web"))
+}
+
+/// Lets the virtual pod run; returns both objects.
+pub(super) fn run(scene: &mut Scene, vpod: &Value) -> (Value, Value) {
+    let key = key(vpod["metadata"]["name"].as_str().unwrap());
+    scene.see_vpod(vpod);
+    let map = scene.call(&key);
     let name = map.body().unwrap().into_owned()["metadata"]["annotations"][keys::PHYSICAL_POD_NAME]
         .as_str()
         .unwrap()
         .to_owned();
-    scene.see_vpod(&mapped(vpod("web"), &name, None));
-    let create = scene.call(&key("web"));
+    scene.see_vpod(&mapped(vpod.clone(), &name, None));
+    let create = scene.call(&key);
     let mut ppod = created(&create);
     merge(
         &mut ppod,
@@ -32,7 +38,7 @@ fn running(scene: &mut Scene) -> (Value, Value) {
     );
     scene.see_ppod(&ppod);
     let uid = ppod["metadata"]["uid"].as_str().unwrap();
-    let mut up = mapped(vpod("web"), &name, Some(uid));
+    let mut up = mapped(vpod.clone(), &name, Some(uid));
     merge(
         &mut up,
         json!({"status": {"phase": "Running", "podIP": "10.0.0.1",
@@ -343,9 +349,9 @@ fn law_03_foreign_conditions_do_not_make_us_write_and_ours_that_went_are_removed
     let physical = with(json!([{"type": "Ready", "status": "True"}]));
     let foreign = with(json!([{"type": "Ready", "status": "True"}, {"type": "example.com/Gate", "status": "True"}]));
     let containers = super::print::Containers::default();
-    assert!(foreign.agrees_with(&physical, &containers, super::print::Disrupted::No));
+    assert!(foreign.agrees_with(&physical, &containers, &super::print::Amend::default()));
     let stale = with(json!([{"type": "Ready", "status": "True"}, {"type": "PodResizePending", "status": "True"}]));
-    assert!(!stale.agrees_with(&physical, &containers, super::print::Disrupted::No));
+    assert!(!stale.agrees_with(&physical, &containers, &super::print::Amend::default()));
 }
 
 #[test]

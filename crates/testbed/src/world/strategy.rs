@@ -65,7 +65,11 @@ pub(super) fn prepare(kind: &Kind, object: &mut Value) {
 
 /// Puts back what the path of a patch may not touch.
 pub(super) fn confine(kind: &Kind, sub: Sub, old: &Value, new: &mut Value) {
-    if sub == Sub::Status {
+    if sub == Sub::Resize {
+        let sized = resized(&old["spec"], &new["spec"]);
+        new.clone_from(old);
+        put(new, "spec", sized);
+    } else if sub == Sub::Status {
         let (metadata, status) = (new["metadata"].take(), new["status"].take());
         new.clone_from(old);
         put(new, "status", status);
@@ -78,6 +82,24 @@ pub(super) fn confine(kind: &Kind, sub: Sub, old: &Value, new: &mut Value) {
         put(new, "status", old.get("status").cloned().unwrap_or_default());
     }
     keep_system(old, new);
+}
+
+/// The old spec with the sizes of the new one.
+fn resized(old: &Value, new: &Value) -> Value {
+    let mut spec = old.clone();
+    for list in ["containers", "initContainers"] {
+        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            let same = |other: &&Value| other["name"] == container["name"];
+            let other = new[list].as_array().into_iter().flatten().find(same);
+            if let Some(resources) = other.and_then(|other| other.get("resources")) {
+                put(container, "resources", resources.clone());
+            }
+        }
+    }
+    if let Some(resources) = new.get("resources") {
+        put(&mut spec, "resources", resources.clone());
+    }
+    spec
 }
 
 /// Puts back what only the server writes.
@@ -203,6 +225,9 @@ fn validate_pod(sub: Sub, old: &Value, new: &Value) -> Result<(), Denial> {
         } else {
             Err(Denial::invalid("spec", "pod updates may not change fields other than image, deadline, tolerations"))
         };
+    }
+    if sub == Sub::Resize {
+        return Ok(());
     }
     let (old, new) = (&old["status"], &new["status"]);
     if old["qosClass"] != new["qosClass"] {

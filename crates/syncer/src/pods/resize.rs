@@ -1,0 +1,153 @@
+//! In-place resize: the sizes that a virtual pod asks for reach its copy when the node has room for them (DESIGN §11).
+//! Room is given at the door, in order of arrival; here is what follows: two calls, and what the pod is told meanwhile.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tapestry_api::keys;
+use tapestry_cluster::{Call, Refusal, Sub, Uid, Verb};
+use tapestry_domain::podspec::Sizes;
+use tapestry_domain::resources::Resources;
+use tapestry_engine::{Dirty, Now, Plan};
+
+use super::plan::{LOOK_AGAIN, ppod_target};
+use super::print::Pending;
+use super::row::{Copy, PPod, VPod};
+use super::{Closed, Pods};
+use crate::pair::{Key, Pair};
+
+/// How far sizes that a copy does not have yet have come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Sizing {
+    /// Which ones: a user may change his mind at any time.
+    pub(super) mark: Box<str>,
+    pub(super) step: Step,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The door gave room.
+    LetIn,
+    /// The physical cluster took them; the mark on the copy is still to be written.
+    Pushed,
+    /// The physical cluster did not take them now; it is asked again, and the room is kept.
+    Denied { why: String, at: Duration },
+    /// It never will.
+    Invalid { why: String },
+}
+
+impl Pods {
+    /// The sizes that a pod asks for and its copy was not given yet.
+    fn wanted_sizes<'a>(&self, vpod: &'a VPod) -> Option<&'a Sizes> {
+        let sizes = vpod.sizes.as_deref().filter(|_| vpod.deleting.is_none() && !vpod.terminal())?;
+        let ppod = self.copy(&vpod.uid).filter(|ppod| ppod.deleting.is_none() && !ppod.terminal)?;
+        (sizes.mark != ppod.ours.as_ref()?.sizes).then_some(sizes)
+    }
+
+    fn sizing(&self, vpod: &VPod) -> Option<&Step> {
+        let sizes = self.wanted_sizes(vpod)?;
+        let sizing = self.cases.get(&vpod.uid)?.sizing.as_deref()?;
+        (sizing.mark == sizes.mark).then_some(&sizing.step)
+    }
+
+    /// What a pod holds: what it asks for, but no more than its copy does; a resize takes room when the door gave it some.
+    pub(super) fn granted(&self, vpod: &VPod) -> Resources {
+        match self.sizing(vpod) {
+            Some(Step::LetIn | Step::Pushed | Step::Denied { .. }) => vpod.request.clone(),
+            Some(Step::Invalid { .. }) | None => self.given(vpod),
+        }
+    }
+
+    fn given(&self, vpod: &VPod) -> Resources {
+        let mut request = vpod.request.clone();
+        if let Some(ppod) = self.copy(&vpod.uid) {
+            request.map(|name, quantity| quantity.min(ppod.request.get(name)));
+        }
+        request
+    }
+
+    /// The room that a pod inside still needs to be resized; `None` when it waits for none.
+    pub(super) fn grows_by(&self, vpod: &VPod) -> Option<Resources> {
+        self.wanted_sizes(vpod).filter(|_| self.sizing(vpod).is_none())?;
+        let mut more = vpod.request.clone();
+        more.saturating_sub(&self.given(vpod));
+        let grows = more.iter().any(|(_, quantity)| quantity.is_positive());
+        grows.then_some(more)
+    }
+
+    /// What a pod is told whose resize does not happen, as a kubelet would say it.
+    pub(super) fn pending(&self, vpod: &VPod) -> Option<Pending> {
+        self.wanted_sizes(vpod)?;
+        let (reason, message) = match self.sizing(vpod) {
+            Some(Step::LetIn | Step::Pushed) => return None,
+            Some(Step::Invalid { why }) => (Pending::INFEASIBLE, format!("the physical cluster refused it: {why}")),
+            Some(Step::Denied { why, .. }) => (Pending::DEFERRED, format!("the physical cluster refused it: {why}")),
+            None => (Pending::DEFERRED, self.cases.get(&vpod.uid)?.closed.as_deref()?.deferral()),
+        };
+        Some(Pending { reason, message })
+    }
+
+    pub(super) fn note_sizing(&mut self, vuid: &Uid, step: Step) {
+        let mark = self.vpods.get(vuid).and_then(|vpod| vpod.sizes.as_ref()).map(|sizes| sizes.mark.clone());
+        if let Some(mark) = mark {
+            self.case(vuid).sizing = Some(Box::new(Sizing { mark, step }));
+        }
+    }
+}
+
+impl Closed {
+    /// Without figures: they change with every neighbour, and each change would be a write.
+    fn deferral(&self) -> String {
+        match self {
+            Self::Short(short) => {
+                format!("not enough {} is lent; the pod is resized when there is room", short.resource)
+            }
+            Self::Stopped(stop) => format!("{}; the pod is resized when the node is lent again", stop.message()),
+            Self::NotLending | Self::Misplaced(_) | Self::Port(_) | Self::Insecure(_) => {
+                "the virtual node lends nothing at the moment; the pod is resized when it does".to_owned()
+            }
+        }
+    }
+}
+
+impl Pair {
+    /// What a resize wants done now; `Rest` when nothing.
+    pub(super) fn plan_resize(&self, vpod: &VPod, ppod: &PPod, copy: &Copy, now: Now) -> Plan {
+        let Some(sizes) = self.pods.wanted_sizes(vpod) else { return Plan::Rest };
+        let target = ppod_target(copy).uid(&ppod.uid);
+        match self.pods.sizing(vpod) {
+            Some(Step::Invalid { .. }) => Plan::Rest,
+            Some(Step::Denied { at, .. }) if now.steady < *at + LOOK_AGAIN => Plan::Wait(*at + LOOK_AGAIN),
+            Some(Step::Pushed) => {
+                let annotations = json!({
+                    keys::VIRTUAL_POD_SIZES: &*sizes.mark,
+                    keys::VIRTUAL_POD_GENERATION: vpod.generation.to_string(),
+                });
+                let patch = json!({"metadata": {"annotations": annotations}});
+                Call { target, verb: Verb::Merge(Sub::Main, patch), why: "MarkResized" }.into()
+            }
+            // It waits before the door.
+            None if self.pods.grows_by(vpod).is_some() => Plan::Rest,
+            Some(Step::LetIn | Step::Denied { .. }) | None => {
+                let Ok(patch) = serde_json::from_str::<Value>(&sizes.patch) else { return Plan::Rest };
+                Call { target, verb: Verb::Strategic(Sub::Resize, patch), why: "Resize" }.into()
+            }
+        }
+    }
+
+    /// Folds in how the resize of a copy ended.
+    pub(super) fn settle_resize(&mut self, vuid: &Uid, refused: Option<&Refusal>, now: Now, dirty: &mut Dirty<Key>) {
+        let why = |refusal: &Refusal| refusal.message().to_owned();
+        let step = match refused {
+            None => Step::Pushed,
+            Some(refusal @ Refusal::Invalid(_)) => Step::Invalid { why: why(refusal) },
+            Some(refusal @ Refusal::Denied(_)) => Step::Denied { why: why(refusal), at: now.steady },
+            // Not what we looked at, or no answer: planned anew.
+            Some(_) => return,
+        };
+        self.around(vuid, dirty, |pods| pods.note_sizing(vuid, step));
+    }
+}
+
+#[cfg(test)]
+mod tests;
