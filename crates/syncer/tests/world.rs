@@ -140,11 +140,16 @@ fn csinode(node: &str, topology: &str) -> Value {
     json!({"metadata": {"name": node}, "spec": {"drivers": [driver]}})
 }
 
-/// Creates, deletes, force-deletes, recreates under the same name, forges mappings, adds finalizers.
+/// Creates, deletes, force-deletes, recreates under the same name, resizes, forges mappings, adds finalizers.
 fn user(world: &mut World, rng: &mut Rng) {
     let name = format!("p{}", rng.usize(..PODS));
     let path = format!("demo/{name}");
-    match rng.u32(..20) {
+    match rng.u32(..22) {
+        20.. => {
+            let cpu = ["500m", "1", "2", "5"][rng.usize(..4)];
+            let size = |pod: &mut Value| pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!(cpu);
+            world.edit(Virtual, &kind::POD, &path, size);
+        }
         0..10 => {
             let mut object = pod(&name, NODES[rng.usize(..2)], ["500m", "1", "3"][rng.usize(..3)]);
             match rng.u32(..10) {
@@ -329,9 +334,8 @@ fn converged(world: &World) -> Result<(), String> {
         if matches!(phase, Some("Succeeded" | "Failed")) {
             continue;
         }
-        let conditions = vpod["status"]["conditions"].as_array();
-        let outside =
-            conditions.into_iter().flatten().any(|c| c["type"] == keys::CONDITION_ADMITTED && c["status"] == "False");
+        let conditions: Vec<&Value> = vpod["status"]["conditions"].as_array().into_iter().flatten().collect();
+        let outside = conditions.iter().any(|c| c["type"] == keys::CONDITION_ADMITTED && c["status"] == "False");
         match copies[..] {
             [] if outside => {}
             [copy] => {
@@ -341,6 +345,10 @@ fn converged(world: &World) -> Result<(), String> {
                     || copy["metadata"]["name"] != vpod["metadata"]["annotations"][keys::PHYSICAL_POD_NAME]
                 {
                     return Err(format!("{name} and its copy do not say the same:\n{vpod}\n{copy}"));
+                }
+                let size = |pod: &Value| pod["spec"]["containers"][0]["resources"]["requests"]["cpu"].clone();
+                if size(copy) != size(vpod) && !conditions.iter().any(|c| c["type"] == "PodResizePending") {
+                    return Err(format!("{name} was not resized and not told so:\n{vpod}\n{copy}"));
                 }
                 if copy["metadata"]["labels"][keys::MANAGED_BY].is_null() {
                     return Err(format!("the copy of {name} is without our labels"));

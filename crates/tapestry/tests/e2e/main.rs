@@ -27,6 +27,7 @@ mod pods;
 mod process;
 mod reclaim;
 mod refusals;
+mod resize;
 mod watch;
 mod windows;
 

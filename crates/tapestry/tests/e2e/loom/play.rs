@@ -40,6 +40,8 @@ impl Loom {
                 json!({
                     "name": container["name"], "image": container["image"], "imageID": "", "restartCount": 0,
                     "ready": running, "started": running, "state": state,
+                    // Without this the API server takes the node for one that cannot resize pods.
+                    "resources": container["resources"], "allocatedResources": container["resources"]["requests"],
                 })
             })
             .collect();
