@@ -137,7 +137,7 @@ fn is_expected(call: &Call, body: &[u8]) -> bool {
     struct Metadata {
         uid: Uid,
     }
-    let evident = [&crate::kind::POD, &crate::kind::NODE].contains(&call.target.kind);
+    let evident = [&crate::kind::POD, &crate::kind::NODE, &crate::kind::POLICY].contains(&call.target.kind);
     let expected = || call.target.uid.as_ref().zip(serde_json::from_slice::<Object>(body).ok());
     !evident || expected().is_some_and(|(uid, object)| *uid == object.metadata.uid)
 }

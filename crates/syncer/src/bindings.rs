@@ -11,6 +11,7 @@ use tapestry_cluster::{Answer, Call, Name, Refusal, Rv, Side, Sub, Target, Uid, 
 use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Now, Plan};
 
+use crate::guards::Guard;
 use crate::pair::{Key, Pair};
 
 /// A binding as the watch brings it.
@@ -209,10 +210,25 @@ impl Pair {
         let others = bound.row.finalizers.iter().filter(|finalizer| *finalizer != keys::FINALIZER_SYNCER).cloned();
         match (bound.leaving(), there) {
             (false, false) => Some(others.chain([keys::FINALIZER_SYNCER.to_owned()]).collect()),
-            (true, true) if self.working().is_some() && self.nodes.none_left() && self.pods.none_left() => {
+            (true, true) if self.working().is_some() && self.nothing_lent() && self.guards.none_left() => {
                 Some(others.collect())
             }
             _ => None,
+        }
+    }
+
+    /// No virtual node and no copy of ours is left.
+    pub(crate) fn nothing_lent(&self) -> bool {
+        self.nodes.none_left() && self.pods.none_left()
+    }
+
+    /// Something of ours went: a binding that is being deleted goes with the last of it.
+    pub(crate) fn mark_leaving(&self, dirty: &mut Dirty<Key>) {
+        if self.bound.as_ref().is_some_and(Bound::leaving) {
+            dirty.mark(Key::Binding);
+            for guard in Guard::ALL {
+                dirty.mark(Key::Guard(guard));
+            }
         }
     }
 

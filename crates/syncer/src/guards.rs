@@ -85,6 +85,11 @@ impl Guards {
     fn row(&self, guard: Guard) -> Option<&GuardRow> {
         self.rows[guard as usize].iter().max_by_key(|row| row.rv)
     }
+
+    /// Whether none of ours is left.
+    pub(crate) fn none_left(&self) -> bool {
+        self.rows.iter().all(Table::is_empty)
+    }
 }
 
 impl Pair {
@@ -104,6 +109,7 @@ impl Pair {
                 }
             }
         }
+        dirty.mark(Key::Binding);
         dirty.mark(Key::Guard(guard));
     }
 

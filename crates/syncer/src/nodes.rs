@@ -48,6 +48,8 @@ struct Case {
     /// A virtual node of ours that lost its labels, and its UID.
     unlabelled: Option<Box<VNode>>,
     since: Since,
+    /// When the physical node last had less of something than before.
+    fell: Option<Timestamp>,
     /// The end of the window before which capacity is being taken back.
     early: Option<Timestamp>,
     /// Fingerprints of our last status patch and of the status that came of it: the same again would be in vain.
@@ -128,11 +130,18 @@ impl Pair {
             Change::Put(row, epoch) => {
                 let name = row.name.clone();
                 self.nodes.pnode_names.insert(name.clone(), row.uid.clone());
-                let labels = row.labels.clone();
-                if let Put::Fresh(before) = self.nodes.pnodes.put(row, Some(epoch))
-                    && before.is_none_or(|before| before.labels != labels)
-                {
-                    self.mark_policies(dirty);
+                let (labels, allocatable) = (row.labels.clone(), row.allocatable.clone());
+                if let Put::Fresh(before) = self.nodes.pnodes.put(row, Some(epoch)) {
+                    // After a restart nobody knows since when it has so little.
+                    let short =
+                        || self.nodes.vnode_of(&name).is_some_and(|vnode| vnode.has_taint(keys::TAINT_OVER_LEASED));
+                    let less = |before: &PNode| before.allocatable.fits_within(&allocatable).is_err();
+                    if before.as_ref().map_or_else(short, less) {
+                        self.nodes.cases.entry(name.clone()).or_default().fell = Some(self.now.wall);
+                    }
+                    if before.is_none_or(|before| before.labels != labels) {
+                        self.mark_policies(dirty);
+                    }
                 }
                 if let Some(case) = self.nodes.cases.get_mut(&name) {
                     case.gone = None;
@@ -221,7 +230,7 @@ impl Pair {
         self.nodes.forget(&row.physical);
         self.reconsider(&row.physical, dirty);
         self.open_door(&row.name, dirty);
-        dirty.mark(Key::Binding);
+        self.mark_leaving(dirty);
     }
 
     /// Something about a physical node changed: its virtual node and its door may follow.

@@ -206,7 +206,7 @@ impl Model for Pair {
             Key::Lease(vnode) => self.settle_lease(vnode, call, &done, now, dirty),
             Key::CsiNode(vnode) => self.settle_csinode(vnode, call, done, now, dirty),
             Key::Pod(uid) => self.settle_pod(uid, call, done, now, dirty),
-            Key::Policy(side, uid) => self.settle_policy(*side, uid, done, now, dirty),
+            Key::Policy(side, uid) => self.settle_policy(*side, uid, call, done, now, dirty),
             Key::Note(id) => self.settle_note(*id),
         }
     }

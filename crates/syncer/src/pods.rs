@@ -27,7 +27,6 @@ use self::door::Verdict;
 use self::print::Amend;
 use self::resize::Sizing;
 use self::row::{PPod, VPod};
-use crate::bindings::Bound;
 use crate::pair::{Key, Pair};
 use crate::terms::Stop;
 
@@ -382,10 +381,7 @@ impl Pair {
                 case.ended = Some(Box::new(Ended { existed: true, seen: true, last }));
             }
         });
-        // A binding that is being deleted goes with the last copy.
-        if self.bound.as_ref().is_some_and(Bound::leaving) {
-            dirty.mark(Key::Binding);
-        }
+        self.mark_leaving(dirty);
     }
 }
 

@@ -5,11 +5,13 @@ mod row;
 mod status;
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 
+use foldhash::fast::RandomState;
 use jiff::Timestamp;
 use tapestry_api::{Binding, Policy};
 use tapestry_cluster::feed::{Change, Epoch, Row as _};
-use tapestry_cluster::{Side, Uid};
+use tapestry_cluster::{Rv, Side, Uid};
 use tapestry_domain::calendar::Hours;
 use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Table};
@@ -22,6 +24,9 @@ use crate::pair::{Key, Pair};
 #[derive(Default)]
 pub(crate) struct Policies {
     tables: [Table<PolicyRow>; 2],
+    /// Those of the virtual cluster that are out of sight: pods run under them, so they hold until the API server says that
+    /// they are gone (law 1).
+    doubted: HashSet<Uid, RandomState>,
     /// When the first of the known hours end.
     until: Option<Timestamp>,
     status: status::Written,
@@ -122,17 +127,35 @@ impl Pair {
         let table = &mut self.policies.tables[side as usize];
         match change {
             Change::Put(row, epoch) => return self.put_policy(side, row, Some(epoch), dirty),
-            // A policy that is not to be seen lends nothing: the safe side, and putting it back undoes it.
-            Change::Gone { row, .. } => {
-                self.policies.status.remove(row.uid());
-                table.bury(row.uid(), row.rv());
+            Change::Gone { row, proven } if proven || side == Side::Physical => {
+                return self.lose_policy(side, row.uid(), row.rv(), dirty);
             }
+            Change::Gone { row, .. } => self.doubt_policy(row.uid().clone(), dirty),
             Change::Listed(epoch) => {
-                for uid in table.listed(epoch) {
-                    table.remove(&uid);
+                let absent = table.listed(epoch);
+                for uid in absent {
+                    match side {
+                        Side::Virtual => self.doubt_policy(uid, dirty),
+                        // The kind may not be served any more, and then nobody can be asked. Nobody has to go for it.
+                        Side::Physical => drop(self.policies.tables[side as usize].remove(&uid)),
+                    }
                 }
             }
         }
+        self.change_policies(dirty);
+    }
+
+    fn doubt_policy(&mut self, uid: Uid, dirty: &mut Dirty<Key>) {
+        if self.policies.get(Side::Virtual, &uid).is_some() {
+            self.policies.doubted.insert(uid.clone());
+            dirty.mark(Key::Policy(Side::Virtual, uid));
+        }
+    }
+
+    fn lose_policy(&mut self, side: Side, uid: &Uid, rv: Rv, dirty: &mut Dirty<Key>) {
+        self.policies.status.remove(uid);
+        self.policies.doubted.remove(uid);
+        self.policies.tables[side as usize].bury(uid, rv);
         self.change_policies(dirty);
     }
 
@@ -150,6 +173,7 @@ impl Pair {
         {
             tracing::warn!(side = side.as_str(), policy = %row.name(), %invalid, "a policy is invalid");
         }
+        self.policies.doubted.remove(&uid);
         dirty.mark(Key::Policy(side, uid));
         row.keep_hours(self.now.wall);
         if let Put::Fresh(_) = table.put(row, epoch)

@@ -80,13 +80,23 @@ impl Scene {
     }
 
     pub(crate) fn see_binding(&mut self, spec: Value) {
+        self.see_binding_with(spec, json!({}));
+    }
+
+    /// Somebody deletes it.
+    pub(crate) fn see_binding_leaving(&mut self, spec: Value) {
+        self.see_binding_with(spec, json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}));
+    }
+
+    fn see_binding_with(&mut self, spec: Value, metadata: Value) {
         let mut whole =
             json!({"clusterID": "east", "secretRef": {"name": "s", "namespace": "t"}, "mountNamespace": "mount"});
         merge(&mut whole, spec);
-        let object = json!({
+        let mut object = json!({
             "apiVersion": "cloud.tencent.com/v1beta1", "kind": "ClusterBinding", "metadata": {"name": "east", "uid": "b-uid", "finalizers": [keys::FINALIZER_SYNCER]},
             "spec": whole, "status": {"physicalClusterUID": "p-cluster", "virtualClusterUID": "v-cluster"},
         });
+        merge(&mut object, json!({"metadata": metadata}));
         let text = self.stamp(object);
         let row = BindingRow::decode(&text).unwrap().unwrap();
         self.see(Seen::Binding(Change::Put(row, Epoch(1))));
@@ -117,6 +127,13 @@ impl Scene {
     pub(crate) fn see_vnode(&mut self, object: Value) {
         let text = self.stamp(object);
         self.see(Seen::VNode(Change::Put(VNode::decode(&text).unwrap().unwrap(), Epoch(1))));
+    }
+
+    pub(crate) fn lose_vnode(&mut self, vnode: &str) {
+        let text = self.vnode(vnode);
+        let text = self.stamp(text);
+        let row = VNode::decode(&text).unwrap().unwrap();
+        self.see(Seen::VNode(Change::Gone { row, proven: true }));
     }
 
     pub(crate) fn see_vpod(&mut self, object: &Value) {

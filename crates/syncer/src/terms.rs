@@ -49,7 +49,18 @@ pub(crate) struct Terms<'a> {
     /// When the calendar next changes something of this.
     pub(crate) until: Option<Timestamp>,
     /// The end of the window, when it is stopped already so that everything is back by then.
-    pub(crate) early: Option<Timestamp>,
+    pub(crate) early: Option<Early>,
+}
+
+/// Taking back before a window ends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Early {
+    /// When it has to begin.
+    pub(crate) start: Timestamp,
+    /// When everything is back.
+    pub(crate) end: Timestamp,
+    stop: Stop,
+    rules: Rules,
 }
 
 impl Stop {
@@ -116,7 +127,7 @@ impl Pair {
         if let (None, Some(early)) = (terms.stop, self.early_end(pnode, &terms, at)) {
             // Once begun it goes on, also when those for whom it began so early have gone.
             if early.start <= at || self.nodes.early(&pnode.name) == Some(early.end) {
-                (terms.stop, terms.rules, terms.early) = (Some(early.stop), early.rules, Some(early.end));
+                (terms.stop, terms.rules, terms.early) = (Some(early.stop), early.rules, Some(early));
             } else {
                 terms.until = terms.until.into_iter().chain([early.start]).min();
             }
@@ -173,12 +184,9 @@ impl Pair {
 
     /// With `reclaimBeforeEnd`: when taking back begins, so that the capacity is back when the window ends.
     fn early_end(&self, pnode: &PNode, terms: &Terms<'_>, at: Timestamp) -> Option<Early> {
-        let end = terms.until.filter(|end| at < *end)?;
         let early = |policy: &&Policy| policy.reclaim_before_end;
         terms.owner.filter(early).or(terms.policy.filter(early).filter(|policy| policy.force_reclaim))?;
-        // Perhaps another window or another policy takes over at that very moment.
-        let Terms { stop, rules, .. } = self.terms_by_hours(pnode, end)?;
-        let stop = stop.filter(|stop| stop.by_owner() || (*stop == Stop::Hours && rules.force))?;
+        let (end, stop, rules) = self.next_forced_end(pnode, terms.until.filter(|end| at < *end)?)?;
         let cause = if stop.by_owner() { Cause::OwnerStop } else { Cause::WindowEnd };
         let longest = self.nodes.vnode_of(&pnode.name).map_or(Duration::ZERO, |vnode| {
             let carried = self.pods.carried_on(&vnode.name);
@@ -187,6 +195,19 @@ impl Pair {
         // Taints are kept in whole seconds.
         let start = end.checked_sub(rules.grace + longest + Duration::from_secs(1)).ok()?;
         Some(Early { start, end, stop, rules })
+    }
+
+    /// The first edge at which pods have to go: at others another window or another policy takes over.
+    fn next_forced_end(&self, pnode: &PNode, mut edge: Timestamp) -> Option<(Timestamp, Stop, Rules)> {
+        for _ in 0..EDGES_AHEAD {
+            let Terms { stop, rules, until, .. } = self.terms_by_hours(pnode, edge)?;
+            if let Some(stop) = stop {
+                let forced = stop.by_owner() || (stop == Stop::Hours && rules.force);
+                return forced.then_some((edge, stop, rules));
+            }
+            edge = until.filter(|next| edge < *next)?;
+        }
+        None
     }
 
     /// What a virtual node lends now, or why it lends nothing; `None` when it is on its way out.
@@ -198,13 +219,8 @@ impl Pair {
     }
 }
 
-/// Taking back before a window ends.
-struct Early {
-    start: Timestamp,
-    end: Timestamp,
-    stop: Stop,
-    rules: Rules,
-}
+/// How many edges are looked at for an end: those of some days, which is longer than any grace.
+const EDGES_AHEAD: usize = 32;
 
 /// When no policy says otherwise.
 pub(crate) const DEFAULT_GRACE: Duration = Duration::from_secs(30);

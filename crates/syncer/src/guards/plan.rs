@@ -20,7 +20,9 @@ impl Pair {
     pub(crate) fn plan_guard(&self, guard: Guard, now: Now) -> Plan {
         let (Some(bound), Ok(name)) = (self.working(), Name::parse(guard.name())) else { return Plan::Rest };
         let target = Target::namespaced(Side::Physical, guard.kind(), self.home.mount.clone(), name);
-        match (self.guards.row(guard), guard.wanted(&bound.binding)) {
+        // They stand until the last copy has gone, and go with the binding.
+        let wanted = guard.wanted(&bound.binding) && !(bound.leaving() && self.nothing_lent());
+        match (self.guards.row(guard), wanted) {
             (None, false) => Plan::Rest,
             (Some(there), false) if there.deleting => Plan::Rest,
             (Some(there), false) => {
@@ -134,6 +136,7 @@ impl Pair {
             }
             (Err(_), _) => return,
         }
+        dirty.mark(Key::Binding);
         dirty.mark(Key::Guard(guard));
     }
 }

@@ -242,3 +242,18 @@ fn a_container_must_name_its_requests_only_where_a_quota_counts() {
     assert_eq!(asks(&scene(&json!({"quota": true}))), ["cpu", "memory"]);
     assert!(asks(&scene(&json!({"networkPolicy": true}))).is_empty());
 }
+
+#[test]
+fn guards_stand_until_the_last_copy_has_gone_and_the_binding_goes_after_them() {
+    let mut scene = scene(&json!({"networkPolicy": true}));
+    scene.make_guard(&POLICY);
+    scene.see_binding_leaving(json!({"guard": {"networkPolicy": true}}));
+    assert_eq!(scene.plan(&POLICY), Plan::Rest, "a virtual node is there still");
+    scene.lose_vnode("vnode-east-n1");
+    let remove = scene.call(&POLICY);
+    assert_eq!(remove.why, "RemoveGuard");
+    assert_ne!(scene.call(&Key::Binding).why, "Finalizer", "not before it has gone");
+    let object = scene.stamp(json!({}));
+    scene.settle(&POLICY, &remove, Ok(Answer { object }));
+    assert_eq!(scene.call(&Key::Binding).why, "Finalizer");
+}

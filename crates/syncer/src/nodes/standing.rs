@@ -17,6 +17,8 @@ use crate::terms::{DEFAULT_GRACE, Stop, Terms};
 
 /// How long pods are kept off a node that had no room for one; doubles up to half an hour.
 const KEEP_AWAY: Duration = Duration::from_mins(1);
+/// A device plug-in that restarts, or a kubelet, takes resources of its node away for a moment: nobody goes for that.
+const RIDE_OUT: Duration = Duration::from_mins(2);
 /// After this long without trouble the first time counts again.
 const CALM: Duration = Duration::from_mins(30);
 
@@ -64,12 +66,21 @@ impl Pair {
         let first = |known: Option<Timestamp>, told: Option<Timestamp>| known.into_iter().chain(told).min();
         let stopped = clock.and_then(|clock| {
             let known = known.stopped.filter(|(running, _)| *running == clock).map(|(_, since)| since);
-            first(known, told(keys::TAINT_OUT_OF_TIME_WINDOWS, clock)).map(|since| (clock, since))
+            let since = first(known, told(keys::TAINT_OUT_OF_TIME_WINDOWS, clock))?;
+            // Whatever began late, everything is back by the end.
+            let due = terms.and_then(|terms| terms.early).map(|early| early.start);
+            Some((clock, due.map_or(since, |due| due.min(since))))
         });
         let over_since = over.then(|| first(known.over, told(keys::TAINT_OVER_LEASED, ""))).flatten();
         let leaving_since = leaving.then(|| first(known.leaving, told(keys::TAINT_VNODE_DELETING, ""))).flatten();
         let since = Since { stopped, over: over_since, leaving: leaving_since };
         Standing { stop, over, leaving, since, rules }
+    }
+
+    /// When pods that no longer fit are first asked to leave.
+    pub(crate) fn over_since(&self, vnode: &VNode, since: Timestamp) -> Timestamp {
+        let fell = self.nodes.cases.get(&vnode.physical).and_then(|case| case.fell);
+        fell.and_then(|fell| fell.checked_add(RIDE_OUT).ok()).map_or(since, |risen| risen.max(since))
     }
 
     /// A pod had to be sent away: others are kept off the node for a while, longer each time.
@@ -86,7 +97,7 @@ impl Pair {
     pub(super) fn keep_since(&mut self, vnode: &VNode) {
         let pnode = self.nodes.pnode(&vnode.physical);
         let terms = pnode.and_then(|pnode| self.terms(pnode, self.now.wall));
-        let early = terms.as_ref().and_then(|terms| terms.early);
+        let early = terms.as_ref().and_then(|terms| terms.early).map(|early| early.end);
         let since = self.standing(vnode, terms.as_ref(), self.now.wall).since;
         if since != Since::default() || early.is_some() || self.nodes.cases.contains_key(&vnode.physical) {
             let case = self.nodes.cases.entry(vnode.physical.clone()).or_default();

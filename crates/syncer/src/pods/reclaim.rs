@@ -65,7 +65,11 @@ impl Pair {
             since.stopped.map(|(_, since)| (cause, since, stop.message()))
         } else {
             let cause = Cause::Shrunk { leased: &offered };
-            since.over.map(|since| (cause, since, "less is lent than pods ask for"))
+            let since = since.over.map(|since| self.over_since(vnode, since));
+            if let Some(since) = since.filter(|since| now.wall < *since) {
+                return Plan::Wait(steady_at(since, now));
+            }
+            since.map(|since| (cause, since, "less is lent than pods ask for"))
         };
         let Some((cause, since, why)) = recall else { return Plan::Rest };
         let recall = Recall { cause, rules: standing.rules, since, why };

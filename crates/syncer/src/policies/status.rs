@@ -39,6 +39,10 @@ struct Reach<'a> {
 impl Pair {
     pub(crate) fn plan_policy(&self, side: Side, uid: &Uid, now: Now) -> Plan {
         let (Some(row), Some(bound)) = (self.policies.get(side, uid), self.working()) else { return Plan::Rest };
+        if self.policies.doubted.contains(uid) {
+            let target = Target::cluster(side, &kind::POLICY, row.name().clone()).uid(uid);
+            return Call { target, verb: Verb::Get, why: "LookForPolicy" }.into();
+        }
         if row.deleting {
             return Plan::Rest;
         }
@@ -72,15 +76,28 @@ impl Pair {
         &mut self,
         side: Side,
         uid: &Uid,
+        call: &Call,
         done: Result<Answer, Refusal>,
         now: Now,
         dirty: &mut Dirty<Key>,
     ) {
-        let Ok(answer) = done else { return };
-        self.policies.status.insert(uid.clone(), now.steady);
-        if let Ok(Some(row)) = PolicyRow::decode(&answer.object) {
-            // An answer belongs to no list.
-            self.put_policy(side, row, None, dirty);
+        let known = self.policies.get(side, uid).map(PolicyRow::rv);
+        match (done, &call.verb, known) {
+            (Ok(answer), verb, _) => {
+                let Ok(Some(row)) = PolicyRow::decode(&answer.object) else { return };
+                if !matches!(verb, Verb::Get) {
+                    self.policies.status.insert(uid.clone(), now.steady);
+                } else if row.uid() != uid
+                    && let Some(rv) = known
+                {
+                    // Another one has the name by now, so the one we asked for is gone.
+                    self.lose_policy(side, uid, rv, dirty);
+                }
+                // An answer belongs to no list.
+                self.put_policy(side, row, None, dirty);
+            }
+            (Err(Refusal::Gone), Verb::Get, Some(rv)) => self.lose_policy(side, uid, rv, dirty),
+            (Err(_), ..) => {}
         }
     }
 

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tapestry_api::keys;
-use tapestry_cluster::{Answer, Side, Uid};
+use tapestry_cluster::feed::{Change, Epoch};
+use tapestry_cluster::{Answer, Refusal, Side, Uid, Verb};
 use tapestry_engine::Plan;
 
-use crate::pair::Key;
+use crate::pair::{Key, Seen};
 use crate::scene::{Scene, name, patch, pnode, vpod};
 
 fn key(policy: &str) -> Key {
@@ -175,4 +176,48 @@ fn a_node_that_no_policy_selects_any_more_leaves_and_one_that_comes_is_counted()
     let mut scene = Scene::new();
     scene.see_pnode(pnode("n2"));
     assert_eq!(status_of(&scene, &key("all"))["nodes"], 2);
+}
+
+#[test]
+fn law_01_a_policy_that_is_out_of_sight_holds_until_the_api_server_says_that_it_is_gone() {
+    let mut scene = Scene::new();
+    scene.see_vpod(&vpod("web"));
+    scene.see(Seen::Policy(Side::Virtual, Change::Listed(Epoch(2))));
+    let look = scene.call(&key("all"));
+    assert_eq!((look.why, &look.verb), ("LookForPolicy", &Verb::Get));
+    scene.follow_node("n1");
+    assert!(scene.vnode("vnode-east-n1")["spec"]["taints"].to_string().find(keys::TAINT_VNODE_DELETING).is_none());
+    assert_eq!(scene.call(&Key::Pod(Uid::new("v-web"))).why, "Map");
+
+    // No answer proves nothing.
+    scene.settle(&key("all"), &look, Err(Refusal::Unknown("no answer".to_owned())));
+    assert_eq!(scene.call(&key("all")).why, "LookForPolicy");
+    scene.settle(&key("all"), &look, Err(Refusal::Gone));
+    scene.follow_node("n1");
+    assert!(scene.vnode("vnode-east-n1")["spec"]["taints"].to_string().contains(keys::TAINT_VNODE_DELETING));
+}
+
+#[test]
+fn law_01_a_policy_that_was_only_out_of_sight_is_as_it_was() {
+    let mut scene = Scene::new();
+    scene.see(Seen::Policy(Side::Virtual, Change::Listed(Epoch(2))));
+    let look = scene.call(&key("all"));
+    let object = json!({
+        "apiVersion": "cloud.tencent.com/v1beta1", "kind": "ResourceLeasingPolicy", "spec": {"cluster": "east"},
+        "metadata": {"name": "all", "uid": "uid-all", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"},
+    });
+    let object = scene.stamp(object);
+    scene.settle(&key("all"), &look, Ok(Answer { object }));
+    assert_eq!(scene.call(&key("all")).why, "PolicyStatus");
+}
+
+#[test]
+fn a_policy_that_cannot_even_be_decoded_is_an_invalid_one_and_not_an_absent_one() {
+    let mut scene = Scene::new();
+    scene.see_policy("all", json!({"cluster": "east", "timeWindows": "every night"}));
+    scene.follow_node("n1");
+    let vnode = scene.vnode("vnode-east-n1");
+    assert!(!vnode["spec"]["taints"].to_string().contains(keys::TAINT_VNODE_DELETING), "nobody is drained");
+    assert_eq!(vnode["status"]["allocatable"]["cpu"], "0", "and nothing is lent");
+    assert_eq!(status_of(&scene, &key("all"))["phase"], "Failed");
 }

@@ -173,3 +173,44 @@ async fn law_09_an_owners_stop_takes_everything_back_from_the_next_pod() -> Resu
         })
         .await
 }
+
+/// A node's name may have 253 characters, a label's value and a host name 63.
+fn long_name() -> String {
+    let label = "n".repeat(49);
+    format!("odd.{}", [label.as_str(); 5].join("."))
+}
+
+#[tokio::test]
+async fn law_12_odd_nodes_are_lent_as_far_as_they_go_and_stop_nobody() -> Result<()> {
+    let long = long_name();
+    assert_eq!(long.len(), 253);
+    let nothing = node("odd-nothing").with("/status/allocatable", json!({})).with("/status/capacity", json!({}));
+    let vast =
+        node("odd-vast").cpu("9223372036854775807").memory("9223372036854775807").resource("example.com/x", "9E");
+    pattern("odd")
+        .node(node(&long).label("kubernetes.io/hostname", "long").cpu("2").memory("4Gi").pods(5))
+        .node(nothing)
+        .node(vast)
+        .run(async |loom| {
+            let vnode = lends(loom, &long, ["2", "4Gi", "5"]).await?;
+            ensure!(vnode["metadata"]["name"].as_str().is_some_and(|name| name.len() <= 63), "{}", vnode["metadata"]);
+            assert_eq!(annotation(&vnode, keys::PHYSICAL_NODE_NAME), long);
+            loom.vnode_ready(&long).await?;
+            loom.virtual_side.create(&loom.bound_to(&long, "web").cpu("1").build()).await?;
+            let (_, copy) = loom.runs("web").await?;
+            assert_eq!(copy["spec"]["nodeName"], long.as_str());
+
+            loom.vnode_when("odd-nothing", "offers nothing", |vnode| offers(vnode) == ["", "", ""]).await?;
+            loom.virtual_side.create(&loom.bound_to("odd-nothing", "none").build()).await?;
+            let refused = |vpod: &Value| condition(vpod, keys::CONDITION_ADMITTED)["status"] == "False";
+            let none = loom.vpod_when("none", "is refused", refused).await?;
+            assert_eq!(condition(&none, keys::CONDITION_ADMITTED)["reason"], "OutOfLease");
+
+            let vast = ["9223372036854775807", "9223372036854775807", "110"];
+            lends(loom, "odd-vast", vast).await?;
+            loom.virtual_side.create(&loom.bound_to("odd-vast", "small").cpu("1").build()).await?;
+            loom.runs("small").await?;
+            Ok(())
+        })
+        .await
+}

@@ -1,5 +1,7 @@
 //! Every cell of the table of DESIGN §9, as plans.
 
+mod timing;
+
 use std::time::Duration;
 
 use serde_json::{Value, json};
