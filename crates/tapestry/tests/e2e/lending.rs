@@ -188,6 +188,8 @@ async fn law_12_odd_nodes_are_lent_as_far_as_they_go_and_stop_nobody() -> Result
     let vast =
         node("odd-vast").cpu("9223372036854775807").memory("9223372036854775807").resource("example.com/x", "9E");
     pattern("odd")
+        // Where nobody fills in what a node does not say.
+        .on(Ground::Still)
         .node(node(&long).label("kubernetes.io/hostname", "long").cpu("2").memory("4Gi").pods(5))
         .node(nothing)
         .node(vast)
@@ -197,7 +199,7 @@ async fn law_12_odd_nodes_are_lent_as_far_as_they_go_and_stop_nobody() -> Result
             assert_eq!(annotation(&vnode, keys::PHYSICAL_NODE_NAME), long);
             loom.vnode_ready(&long).await?;
             loom.virtual_side.create(&loom.bound_to(&long, "web").cpu("1").build()).await?;
-            let (_, copy) = loom.runs("web").await?;
+            let copy = loom.copy("web").await?;
             assert_eq!(copy["spec"]["nodeName"], long.as_str());
 
             loom.vnode_when("odd-nothing", "offers nothing", |vnode| offers(vnode) == ["", "", ""]).await?;
@@ -209,7 +211,7 @@ async fn law_12_odd_nodes_are_lent_as_far_as_they_go_and_stop_nobody() -> Result
             let vast = ["9223372036854775807", "9223372036854775807", "110"];
             lends(loom, "odd-vast", vast).await?;
             loom.virtual_side.create(&loom.bound_to("odd-vast", "small").cpu("1").build()).await?;
-            loom.runs("small").await?;
+            loom.copy("small").await?;
             Ok(())
         })
         .await
