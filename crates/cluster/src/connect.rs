@@ -39,6 +39,8 @@ struct Inner {
     client: RwLock<Client>,
     /// Set once, by the first who learns it; see [`Cluster::pin`].
     identity: OnceLock<Uid>,
+    /// Set once and for all; see [`Cluster::note_restored`].
+    restored: OnceLock<String>,
 }
 
 /// Where a kubeconfig comes from decides what it may contain.
@@ -103,8 +105,14 @@ impl Cluster {
     pub fn from_config(name: &str, config: Config, agent: &str) -> Result<Self, ConnectError> {
         let client = build_client(&config)?;
         let agent = HeaderValue::from_str(agent).map_err(|error| ConnectError::BuildClient(error.to_string()))?;
-        let inner =
-            Inner { name: name.to_owned(), agent, config, client: RwLock::new(client), identity: OnceLock::new() };
+        let inner = Inner {
+            name: name.to_owned(),
+            agent,
+            config,
+            client: RwLock::new(client),
+            identity: OnceLock::new(),
+            restored: OnceLock::new(),
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -124,6 +132,7 @@ impl Cluster {
             config: config.clone(),
             client,
             identity: identity.clone(),
+            restored: OnceLock::new(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -149,6 +158,20 @@ impl Cluster {
     #[must_use]
     pub fn identity(&self) -> Option<&Uid> {
         self.inner.identity.get()
+    }
+
+    /// A consistent list was older than what had been read before: the cluster's etcd was restored from a backup. What
+    /// is known then is of a future that never was, so nothing of it may be acted upon until somebody starts us anew.
+    pub(crate) fn note_restored(&self, what: String) {
+        if self.inner.restored.set(what).is_ok() {
+            tracing::error!(cluster = self.name(), what = self.restored(), "the cluster was restored from a backup");
+        }
+    }
+
+    /// How it came out that the cluster was restored from a backup; `None` as long as it was not.
+    #[must_use]
+    pub fn restored(&self) -> Option<&str> {
+        self.inner.restored.get().map(String::as_str)
     }
 
     /// Asks the API server who it is: the UID of its `kube-system` namespace.

@@ -25,6 +25,8 @@ pub enum Connection {
     Up(Uid),
     /// It does not answer as an API server.
     Down(String),
+    /// It answers, but with an older state than before: its etcd was restored from a backup. For as long as we live.
+    Restored(String),
 }
 
 /// Probes until the receiver is dropped. The value changes only when the state does.
@@ -83,7 +85,10 @@ async fn ask(apart: &Cluster, cluster: &Cluster) -> Connection {
             if !cluster.pin(&identity) {
                 tracing::error!(cluster = cluster.name(), %identity, "this is another cluster than before");
             }
-            Connection::Up(identity)
+            match cluster.restored() {
+                Some(what) => Connection::Restored(what.to_owned()),
+                None => Connection::Up(identity),
+            }
         }
         Ok(Err(error)) => Connection::Down(error.to_string()),
         Err(_) => Connection::Down(format!("no answer within {PROBE_DEADLINE:?}")),

@@ -75,8 +75,10 @@ pub async fn watch<R: Row + Clone>(
         feed,
         epoch: Epoch(0),
         at: None,
+        reached: None,
         streams: true,
         failures: 0,
+        doubtful: false,
         refused: 0,
         unserved: false,
     };
@@ -91,9 +93,13 @@ struct Watch<R> {
     epoch: Epoch,
     /// Resume after this version; `None` means start over.
     at: Option<Rv>,
+    /// The latest version that was ever read.
+    reached: Option<Rv>,
     /// Whether the server streams lists (1.34 and later by default).
     streams: bool,
     failures: u32,
+    /// The line broke since the last answer: another state may stand behind the same address.
+    doubtful: bool,
     /// How often in a row the server itself refused to resume.
     refused: u32,
     /// All readers have been told that there is nothing because the kind is not served.
@@ -129,7 +135,10 @@ impl<R: Row + Clone> Watch<R> {
                     }
                     Err(end) => end,
                 },
-                Some(rv) => self.stream(Some(rv)).await,
+                Some(rv) => match self.reassure().await {
+                    Ok(()) => self.stream(Some(rv)).await,
+                    Err(end) => end,
+                },
             };
             let kind = self.query.kind.plural;
             match end {
@@ -139,6 +148,7 @@ impl<R: Row + Clone> Watch<R> {
                 End::Broken(error) => {
                     tracing::info!(cluster = self.cluster.name(), kind, error, "watch broken");
                     self.failures += 1;
+                    self.doubtful = true;
                 }
                 End::Expired => {
                     tracing::debug!(cluster = self.cluster.name(), kind, "version expired: starting over");
@@ -205,6 +215,7 @@ impl<R: Row + Clone> Watch<R> {
                 let Some((event, object)) = split(&line) else {
                     return End::Failed("a line that is not a watch event".to_owned());
                 };
+                self.reached = self.reached.max(self.at);
                 if let Err(end) = self.take(event, &object) {
                     return end;
                 }
@@ -245,7 +256,7 @@ impl<R: Row + Clone> Watch<R> {
                 };
                 let complete = version.ends_list();
                 if self.at.is_none() && complete {
-                    self.feed.send(Change::Listed(self.epoch));
+                    self.complete(version.rv)?;
                 }
                 if self.at.is_some() || complete {
                     self.at = Some(version.rv);
@@ -255,6 +266,35 @@ impl<R: Row + Clone> Watch<R> {
             Event::Error => return Err(refused(object, None)),
         }
         Ok(())
+    }
+
+    /// A watch that resumes after a version of the future is silent until that future comes (seen on 1.36), so after every
+    /// break we ask where the server is.
+    async fn reassure(&mut self) -> Result<(), End> {
+        if self.doubtful {
+            let body = self.open("limit=1").await?;
+            let bytes = read(body).await?;
+            let page: Page<'_> = serde_json::from_slice(&bytes).map_err(|error| End::Failed(error.to_string()))?;
+            self.compare(page.metadata.rv)?;
+            self.doubtful = false;
+        }
+        Ok(())
+    }
+
+    /// The list is complete. Every list is as new as etcd, so none can be older than what was read before.
+    fn complete(&mut self, rv: Rv) -> Result<(), End> {
+        self.compare(rv)?;
+        self.doubtful = false;
+        self.reached = Some(rv);
+        self.feed.send(Change::Listed(self.epoch));
+        Ok(())
+    }
+
+    fn compare(&self, rv: Rv) -> Result<(), End> {
+        let Some(reached) = self.reached.filter(|reached| rv < *reached) else { return Ok(()) };
+        let kind = self.query.kind.plural;
+        self.cluster.note_restored(format!("the versions of {kind} went back from {reached} to {rv}"));
+        Err(End::Failed("older than what was read before".to_owned()))
     }
 
     /// A complete start begins; who subscribed before it is served by it.
@@ -290,11 +330,7 @@ impl<R: Row + Clone> Watch<R> {
         self.begin();
         let mut query = format!("limit={PAGE}");
         loop {
-            let body = self.open(&query).await?;
-            let whole = tokio::time::timeout(SILENCE, body.collect())
-                .await
-                .map_err(|_| End::Broken("the list fell silent".to_owned()))?;
-            let bytes = whole.map_err(|error| End::Broken(error.to_string()))?.to_bytes();
+            let bytes = read(self.open(&query).await?).await?;
             let page: Page<'_> = serde_json::from_slice(&bytes).map_err(|error| End::Failed(error.to_string()))?;
             for item in page.items {
                 let object = bytes.slice_ref(item.get().as_bytes());
@@ -307,7 +343,7 @@ impl<R: Row + Clone> Watch<R> {
             match page.metadata.more {
                 Some(token) if !token.is_empty() => query = format!("limit={PAGE}&continue={}", encode(&token)),
                 _ => {
-                    self.feed.send(Change::Listed(self.epoch));
+                    self.complete(page.metadata.rv)?;
                     self.failures = 0;
                     return Ok(page.metadata.rv);
                 }
@@ -363,6 +399,12 @@ impl<R: Row + Clone> Watch<R> {
         let Named { metadata: Key { namespace, name } } = serde_json::from_slice(object).unwrap_or_default();
         tracing::warn!(cluster = self.cluster.name(), kind = self.query.kind.plural, namespace, name, %error, "unreadable object skipped");
     }
+}
+
+async fn read(body: Incoming) -> Result<Bytes, End> {
+    let whole = tokio::time::timeout(SILENCE, body.collect()).await;
+    let whole = whole.map_err(|_| End::Broken("the list fell silent".to_owned()))?;
+    Ok(whole.map_err(|error| End::Broken(error.to_string()))?.to_bytes())
 }
 
 /// 410 comes both as the answer's code and as an ERROR event's Status.

@@ -254,6 +254,12 @@ impl Pair {
             }
             Connection::Up(_) => ("True", "Connected", "the physical cluster answers".to_owned()),
             Connection::Down(why) => ("False", "Unreachable", why.clone()),
+            Connection::Restored(what) => {
+                let message = format!(
+                    "the physical cluster was restored from a backup ({what}): nothing is written; restart the syncer to go on from what is there"
+                );
+                ("False", "PhysicalClusterRestored", message)
+            }
             Connection::Unknown => ("Unknown", "NotYet", String::new()),
         }
     }

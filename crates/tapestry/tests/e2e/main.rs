@@ -28,6 +28,7 @@ mod process;
 mod reclaim;
 mod refusals;
 mod resize;
+mod restored;
 mod watch;
 mod windows;
 
