@@ -277,6 +277,10 @@ pub struct ClusterBindingStatus {
     #[serde(default, rename = "virtualClusterUID", skip_serializing_if = "Option::is_none")]
     pub virtual_cluster_uid: Option<String>,
 
+    /// Set while the mass-delete breaker holds everything back; see the condition BreakerTripped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub breaker: Option<BreakerTrip>,
+
     /// How many virtual nodes there are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<i64>,
@@ -290,6 +294,22 @@ pub struct ClusterBindingStatus {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::quantities")]
     pub used: BTreeMap<String, Quantity>,
+}
+
+/// Why the mass-delete breaker tripped.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+pub struct BreakerTrip {
+    /// Which trip: `tapestry resume` names it.
+    pub id: String,
+
+    /// When.
+    pub since: String,
+
+    /// How many pods would have ended although nobody asked for the end of each.
+    pub ends: i64,
+
+    /// Of how many.
+    pub pods: i64,
 }
 
 /// Pending: not yet looked at, or not yet connected. Ready: connected and synced. Failed: see the conditions for what to

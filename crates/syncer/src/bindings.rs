@@ -4,6 +4,7 @@
 
 use bytes::Bytes;
 use serde_json::{Value, json};
+use tapestry_api::binding::BreakerTrip;
 use tapestry_api::{Binding, ClusterBinding, Invalid, keys};
 use tapestry_cluster::feed::{Change, Epoch, Row};
 use tapestry_cluster::probe::Connection;
@@ -26,6 +27,9 @@ pub struct BindingRow {
     finalizers: Vec<String>,
     /// Status and reason of condition `Connected`.
     connected: Option<(String, String)>,
+    trip: Option<BreakerTrip>,
+    /// The trip that somebody has looked at.
+    resume: Option<String>,
 }
 
 /// The binding in force.
@@ -70,6 +74,8 @@ impl BindingRow {
             parsed: Binding::parse(&object),
             finalizers: meta.finalizers.clone().unwrap_or_default(),
             connected: connected.map(|condition| (condition.status.clone(), condition.reason.clone())),
+            trip: object.status.as_ref().and_then(|status| status.breaker.clone()),
+            resume: meta.annotations.as_ref().and_then(|annotations| annotations.get(keys::RESUME).cloned()),
         }))
     }
 
@@ -80,6 +86,7 @@ impl BindingRow {
 }
 
 const CONNECTED: &str = "Connected";
+const TRIPPED: &str = "BreakerTripped";
 
 impl Bound {
     /// Somebody deletes the binding: everything goes back, in order.
@@ -121,6 +128,7 @@ impl Pair {
         if let Put::Stale = self.bindings.put(row.clone(), epoch) {
             return;
         }
+        self.follow_breaker(row.trip.clone(), row.resume.as_deref(), dirty);
         let before = self.bound.take();
         let (binding, valid) = match (&row.parsed, before.as_ref().map(|bound| bound.binding.clone())) {
             (Ok(binding), _) => (binding.clone(), true),
@@ -187,14 +195,27 @@ impl Pair {
         }
         let (connected, reason, message) = self.judge_connection(bound);
         let says = (connected.to_owned(), reason.to_owned());
-        if self.connection(Side::Physical) == &Connection::Unknown || bound.row.connected.as_ref() == Some(&says) {
+        let same = bound.row.connected.as_ref() == Some(&says) && bound.row.trip.as_ref() == self.breaker.trip();
+        if self.connection(Side::Physical) == &Connection::Unknown || same {
             return Plan::Rest;
         }
-        let condition = json!({
-            "type": CONNECTED, "status": connected, "reason": reason, "message": message,
-            "lastTransitionTime": format!("{:.0}", now.wall), "observedGeneration": bound.row.generation,
-        });
-        let mut status = json!({"conditions": [condition]});
+        let condition = |kind: &str, status: &str, reason: &str, message: &str, since: &str| {
+            json!({
+                "type": kind, "status": status, "reason": reason, "message": message,
+                "lastTransitionTime": since, "observedGeneration": bound.row.generation,
+            })
+        };
+        let since = format!("{:.0}", now.wall);
+        // All that is ours in one: what an apply leaves out, it takes away.
+        let mut status = json!({"conditions": [condition(CONNECTED, connected, reason, &message, &since)]});
+        if let (Some(trip), Some(conditions)) = (self.breaker.trip(), status["conditions"].as_array_mut()) {
+            let message = format!(
+                "{} of {} pods would end although nobody asked for the end of each: nothing ends; look, then run `tapestry resume {}`",
+                trip.ends, trip.pods, bound.row.name
+            );
+            conditions.push(condition(TRIPPED, "True", "MassDeletion", &message, &trip.since));
+            status["breaker"] = json!(trip);
+        }
         if reason == CHANGED {
             status["phase"] = json!("Failed");
         }

@@ -2,6 +2,7 @@
 //! Bottom-up and top-down are the two halves of `nodes` and `pods`; there is one room for both directions.
 
 pub mod bindings;
+mod breaker;
 pub mod csinodes;
 pub mod explain;
 pub mod grounds;

@@ -7,6 +7,7 @@ use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Uid};
 use tapestry_engine::{Dirty, Model, Now, Plan, Table};
 
 use crate::bindings::{BindingRow, Bound};
+use crate::breaker::Breaker;
 use crate::csinodes::CsiNodes;
 use crate::csinodes::row::{PCsiNode, VCsiNode};
 use crate::grounds::{Ground, Grounds};
@@ -88,6 +89,7 @@ pub struct Pair {
     pub(crate) grounds: Grounds,
     pub(crate) guards: Guards,
     pub(crate) pods: Pods,
+    pub(crate) breaker: Breaker,
     pub(crate) notes: Notes,
 }
 
@@ -111,6 +113,7 @@ impl Pair {
             grounds: Grounds::default(),
             guards: Guards::default(),
             pods: Pods::new(entropy),
+            breaker: Breaker::default(),
             notes: Notes::default(),
         }
     }
@@ -176,6 +179,7 @@ impl Model for Pair {
                 self.connections[side as usize] = connection;
                 // What was proven before may have been another cluster's word; what failed before may work now.
                 self.pods.doubt_evidence();
+                self.breaker.doubt();
                 self.csinodes.doubt_evidence();
                 dirty.urge_all();
             }

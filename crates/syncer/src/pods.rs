@@ -17,6 +17,7 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use tapestry_cluster::feed::{Change, Epoch, Row as _};
 use tapestry_cluster::{Name, Side, Uid};
+use tapestry_domain::names::physical_pod_name;
 use tapestry_domain::placement::Misplaced;
 use tapestry_domain::ports::HostPort;
 use tapestry_domain::resources::{Resources, Shortage};
@@ -70,7 +71,7 @@ struct Case {
     /// Proof that there is no copy.
     ended: Option<Box<Ended>>,
     /// Proof that the virtual pod of this UID is gone.
-    vpod_gone: bool,
+    vpod_gone: Option<Proof>,
     /// When a look at the other side last told us nothing new.
     looked: Option<Duration>,
     /// What it was told when its capacity was wanted back.
@@ -90,6 +91,15 @@ enum Told {
     Evicted,
     /// That it will be deleted; also when it could not be told.
     Announced,
+}
+
+/// How we know that an object is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Proof {
+    /// A watch showed how it was deleted: somebody asked for it.
+    Seen,
+    /// A read did not find it: who asked for that nobody knows.
+    Read,
 }
 
 /// Why a pod has to wait outside.
@@ -193,6 +203,35 @@ impl Pods {
         (mapped && !case.taken).then_some(Side::Physical)
     }
 
+    /// Whether a pod would end now although nobody asked for it.
+    fn ends_unasked(&self, vuid: &Uid) -> bool {
+        let Some(case) = self.cases.get(vuid) else { return false };
+        match (self.vpods.get(vuid), self.copy(vuid)) {
+            (None, Some(ppod)) => {
+                case.vpod_gone == Some(Proof::Read) && !ppod.terminal && ppod.deleting.is_none() && case.asked.is_none()
+            }
+            (Some(vpod), None) => {
+                let lost = case.ended.as_ref().is_some_and(|ended| ended.existed && !ended.seen);
+                lost && !vpod.terminal() && vpod.deleting.is_none()
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn lacks_copy(&self, vuid: &Uid) -> bool {
+        self.copy(vuid).is_none()
+    }
+
+    /// How many copies of ours run.
+    pub(crate) fn living(&self) -> usize {
+        self.ppods.iter().filter(|ppod| ppod.ours.is_some() && !ppod.terminal && ppod.deleting.is_none()).count()
+    }
+
+    /// A mark that nobody has had before.
+    pub(crate) fn fresh_mark(&mut self) -> String {
+        physical_pod_name("trip", (self.entropy)())
+    }
+
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
         self.cases.keys().cloned().map(Key::Pod)
     }
@@ -233,7 +272,7 @@ impl Pair {
                 self.around(&uid, dirty, |pods| {
                     if proven {
                         pods.vpods.bury(&uid, row.rv);
-                        pods.case(&uid).vpod_gone = true;
+                        pods.case(&uid).vpod_gone = Some(Proof::Seen);
                     } else {
                         pods.vpods.remove(&uid);
                     }
@@ -284,7 +323,7 @@ impl Pair {
                     // Whoever wrote a mapping first has chosen the name, also for us (law 2).
                     (case.name, case.taken) = (name, false);
                 }
-                case.vpod_gone = false;
+                case.vpod_gone = None;
                 case.looked = None;
                 if deleting && case.claimants.is_empty() {
                     // It will not be copied any more, so it holds no place.
@@ -393,7 +432,7 @@ impl Pods {
     /// Evidence that came by a read is gathered anew; what a watch showed with a deletionTimestamp stays.
     pub(crate) fn doubt_evidence(&mut self) {
         for case in self.cases.values_mut() {
-            (case.vpod_gone, case.looked) = (false, None);
+            (case.vpod_gone, case.looked) = (None, None);
             case.ended = case.ended.take().filter(|ended| ended.seen);
         }
     }

@@ -80,15 +80,24 @@ impl Scene {
     }
 
     pub(crate) fn see_binding(&mut self, spec: Value) {
-        self.see_binding_with(spec, json!({}));
+        self.see_binding_with(spec, &json!({}));
     }
 
     /// Somebody deletes it.
     pub(crate) fn see_binding_leaving(&mut self, spec: Value) {
-        self.see_binding_with(spec, json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}));
+        self.see_binding_with(spec, &json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}));
     }
 
-    fn see_binding_with(&mut self, spec: Value, metadata: Value) {
+    /// Its breaker has tripped, and somebody has looked at this trip.
+    pub(crate) fn see_binding_tripped(&mut self, trip: &Value, resume: &str) {
+        self.see_binding_as(json!({}), &json!({"annotations": {keys::RESUME: resume}}), &json!({"breaker": trip}));
+    }
+
+    fn see_binding_with(&mut self, spec: Value, metadata: &Value) {
+        self.see_binding_as(spec, metadata, &json!({}));
+    }
+
+    fn see_binding_as(&mut self, spec: Value, metadata: &Value, status: &Value) {
         let mut whole =
             json!({"clusterID": "east", "secretRef": {"name": "s", "namespace": "t"}, "mountNamespace": "mount"});
         merge(&mut whole, spec);
@@ -96,7 +105,7 @@ impl Scene {
             "apiVersion": "cloud.tencent.com/v1beta1", "kind": "ClusterBinding", "metadata": {"name": "east", "uid": "b-uid", "finalizers": [keys::FINALIZER_SYNCER]},
             "spec": whole, "status": {"physicalClusterUID": "p-cluster", "virtualClusterUID": "v-cluster"},
         });
-        merge(&mut object, json!({"metadata": metadata}));
+        merge(&mut object, json!({"metadata": metadata, "status": status}));
         let text = self.stamp(object);
         let row = BindingRow::decode(&text).unwrap().unwrap();
         self.see(Seen::Binding(Change::Put(row, Epoch(1))));

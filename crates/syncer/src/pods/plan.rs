@@ -11,7 +11,7 @@ use tapestry_engine::{Now, Plan};
 use super::door::Verdict;
 use super::print::{Amend, render_admitted, render_failed, render_patch};
 use super::row::{Copy, PPod, VPod};
-use super::{Case, Ended};
+use super::{Case, Ended, Proof};
 use crate::bindings::Bound;
 use crate::json::fingerprint;
 use crate::origin::Origin;
@@ -59,7 +59,7 @@ impl Pair {
         let (Some(case), Some(bound)) = (self.pods.cases.get(vuid), self.working()) else { return Plan::Rest };
         match (self.pods.vpods.get(vuid), self.pods.copy(vuid)) {
             (None, None) => Plan::Rest,
-            (None, Some(ppod)) => plan_orphan(case, ppod, now),
+            (None, Some(ppod)) => self.plan_orphan(case, vuid, ppod, now),
             (Some(vpod), Some(ppod)) => self.plan_pair(case, vpod, ppod, now),
             // Names that begin alike (`east`, `east-2`): a pod on another binding's node is none of ours, wherever it points (law 6).
             (Some(vpod), None) if case.ended.is_none() && self.nodes.vnode(&vpod.node).is_none() => Plan::Rest,
@@ -136,7 +136,10 @@ impl Pair {
             return Plan::Rest;
         }
         match (&case.ended, &vpod.mapping) {
-            (Some(ended), _) if ended.existed => return fail_or_finish(vpod, ended, now),
+            (Some(ended), _) if ended.existed => {
+                let held = !ended.seen && self.breaker.holds(&vpod.uid);
+                return if held { Plan::Rest } else { fail_or_finish(vpod, ended, now) };
+            }
             (None, Some(mapping)) if vpod.was_copied() => {
                 return look_for_copy(case, &self.home.mount, &mapping.name, now);
             }
@@ -177,6 +180,24 @@ impl Pair {
             return map(vpod, &self.home.mount, name, "Map").into();
         }
         self.plan_create(bound, vpod, name, now)
+    }
+
+    /// A copy whose virtual pod is not in sight: gone only if the API server says so (law 1).
+    fn plan_orphan(&self, case: &Case, vuid: &Uid, ppod: &PPod, now: Now) -> Plan {
+        let Some(copy) = &ppod.ours else { return Plan::Rest };
+        if ppod.deleting.is_some() || case.asked.is_some() {
+            return Plan::Rest;
+        }
+        match case.vpod_gone {
+            Some(Proof::Read) if self.breaker.holds(vuid) => return Plan::Rest,
+            Some(_) => return delete(ppod, copy, None, "VirtualPodGone").into(),
+            None => {}
+        }
+        if let Some(again) = case.looked.map(|at| at + LOOK_AGAIN).filter(|again| *again > now.steady) {
+            return Plan::Wait(again);
+        }
+        let target = vpod_target(&copy.vpod.namespace, &copy.vpod.name).uid(&copy.vpod.uid);
+        Call { target, verb: Verb::Get, why: "LookForVirtualPod" }.into()
     }
 
     fn plan_create(&self, bound: &Bound, vpod: &VPod, name: &Name, now: Now) -> Plan {
@@ -246,22 +267,6 @@ impl Case {
         let refused = || self.refused.as_deref().cloned();
         self.closed.as_ref().map(|closed| closed.verdict()).or_else(refused)
     }
-}
-
-/// A copy whose virtual pod is not in sight: gone only if the API server says so (law 1).
-fn plan_orphan(case: &Case, ppod: &PPod, now: Now) -> Plan {
-    let Some(copy) = &ppod.ours else { return Plan::Rest };
-    if ppod.deleting.is_some() || case.asked.is_some() {
-        return Plan::Rest;
-    }
-    if case.vpod_gone {
-        return delete(ppod, copy, None, "VirtualPodGone").into();
-    }
-    if let Some(again) = case.looked.map(|at| at + LOOK_AGAIN).filter(|again| *again > now.steady) {
-        return Plan::Wait(again);
-    }
-    let target = vpod_target(&copy.vpod.namespace, &copy.vpod.name).uid(&copy.vpod.uid);
-    Call { target, verb: Verb::Get, why: "LookForVirtualPod" }.into()
 }
 
 /// Status up, if the two sides do not say the same.

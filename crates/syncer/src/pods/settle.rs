@@ -6,7 +6,7 @@ use tapestry_engine::{Dirty, Now};
 
 use super::door::Verdict;
 use super::row::{PPod, VPod};
-use super::{Ended, Told};
+use super::{Ended, Proof, Told};
 use crate::json::fingerprint;
 use crate::notes::Note;
 use crate::pair::{Key, Pair};
@@ -23,6 +23,12 @@ impl Pair {
     ) {
         if call.why == "AnnounceReclaim" && !matches!(done, Err(Refusal::Later(_) | Refusal::Unknown(_))) {
             self.pods.case(vuid).told = Told::Announced;
+        }
+        if matches!(call.why, "VirtualPodGone" | "PhysicalPodLost")
+            && matches!(done, Ok(_) | Err(Refusal::Unknown(_)))
+            && self.pods.ends_unasked(vuid)
+        {
+            self.breaker.count(vuid, now);
         }
         if let Verb::Strategic(Sub::Resize, _) = &call.verb {
             self.settle_resize(vuid, done.as_ref().err(), now, dirty);
@@ -45,7 +51,7 @@ impl Pair {
             && read_uid(answer).is_some_and(|uid| uid != *vuid)
         {
             // Another pod has the name by now, so the one we asked for is gone.
-            self.around(vuid, dirty, |pods| pods.case(vuid).vpod_gone = true);
+            self.around(vuid, dirty, |pods| pods.case(vuid).vpod_gone = Some(Proof::Read));
             return;
         }
         let Ok(Some(row)) = VPod::decode(&answer.object, &self.home) else {
@@ -147,7 +153,7 @@ impl Pair {
     fn learn_refusal(&mut self, vuid: &Uid, call: &Call, refusal: Refusal, now: Now, dirty: &mut Dirty<Key>) {
         match (refusal, call.target.side, &call.verb) {
             (Refusal::Gone, Side::Virtual, Verb::Get) => {
-                self.around(vuid, dirty, |pods| pods.case(vuid).vpod_gone = true);
+                self.around(vuid, dirty, |pods| pods.case(vuid).vpod_gone = Some(Proof::Read));
             }
             (Refusal::Gone, Side::Physical, Verb::Get) => {
                 let existed = self.pods.vpods.get(vuid).is_some_and(VPod::was_copied);

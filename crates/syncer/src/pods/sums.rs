@@ -57,6 +57,11 @@ impl Pair {
         {
             dirty.mark(Key::Node(vnode.physical.clone()));
         }
+        let ends = self.pods.ends_unasked(vuid);
+        self.breaker.note(vuid, ends);
+        if ends {
+            self.weigh_ends(dirty);
+        }
         self.pods.drop_finished(vuid);
     }
 

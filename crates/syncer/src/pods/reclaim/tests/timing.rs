@@ -113,7 +113,7 @@ fn an_owner_who_wants_it_back_by_the_end_gives_the_grace_of_his_own_policy() {
     scene.see_policy_of(Side::Physical, "mine", owner);
     scene.follow_node("n1");
     run(&mut scene, "web", json!({"spec": {"terminationGracePeriodSeconds": 45}}));
-    scene.pass(6 * HOUR - 23 * SECOND);
+    scene.pass(Duration::from_secs(6 * 3600 - 23));
     scene.follow_node("n1");
     assert!(taints(&scene, keys::TAINT_OUT_OF_TIME_WINDOWS).is_empty(), "10 + 10 + 1 s are enough");
     scene.pass(3 * SECOND);

@@ -1,0 +1,133 @@
+//! The breaker, with thirty pods that run.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tapestry_api::keys;
+use tapestry_cluster::feed::{Change, Epoch};
+use tapestry_cluster::{Refusal, Uid};
+use tapestry_engine::Plan;
+
+use crate::pair::{Key, Seen};
+use crate::scene::{Scene, mapped, merge, vpod};
+
+const PODS: usize = 30;
+
+fn key(n: usize) -> Key {
+    Key::Pod(Uid::new(format!("v-p{n}")))
+}
+
+/// Pods that run on a node with room for them.
+fn crowd(pods: usize) -> (Scene, Vec<(Value, Value)>) {
+    let mut scene = Scene::new();
+    let mut crowd = Vec::new();
+    for n in 0..pods {
+        let mut object = vpod(&format!("p{n}"));
+        object["spec"]["containers"][0]["resources"] = json!({});
+        scene.see_vpod(&object);
+        let map = scene.call(&key(n));
+        let copy = map.body().unwrap()["metadata"]["annotations"][keys::PHYSICAL_POD_NAME].as_str().unwrap().to_owned();
+        scene.see_vpod(&mapped(object.clone(), &copy, None));
+        let mut ppod = crate::scene::created(&scene.call(&key(n)));
+        merge(&mut ppod, json!({"spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}));
+        scene.see_ppod(&ppod);
+        let mut up = mapped(object, &copy, ppod["metadata"]["uid"].as_str());
+        merge(&mut up, json!({"status": {"phase": "Running"}}));
+        scene.see_vpod(&up);
+        crowd.push((up, ppod));
+    }
+    (scene, crowd)
+}
+
+/// Plans every pod once and answers as an empty physical cluster would; gives how many were told to be lost.
+fn round(scene: &mut Scene, pods: usize) -> usize {
+    let mut lost = 0;
+    for n in 0..pods {
+        let Plan::Do(call) = scene.plan(&key(n)) else { continue };
+        match call.why {
+            "LookForCopy" => scene.settle(&key(n), &call, Err(Refusal::Gone)),
+            "PhysicalPodLost" => {
+                lost += 1;
+                let row = scene.pair.pods.vpods.get(&Uid::new(format!("v-p{n}"))).unwrap();
+                let mut failed = vpod(row.name.as_str());
+                merge(&mut failed, json!({"status": {"phase": "Failed"}}));
+                let object = scene.stamp(failed);
+                scene.settle(&key(n), &call, Ok(tapestry_cluster::Answer { object }));
+            }
+            other => panic!("{other}"),
+        }
+    }
+    lost
+}
+
+/// The physical cluster was emptied while nobody looked.
+fn emptied(pods: usize) -> Scene {
+    let (mut scene, _) = crowd(pods);
+    scene.see(Seen::PPod(Change::Listed(Epoch(2))));
+    scene
+}
+
+#[test]
+fn law_01_an_emptied_cluster_trips_the_breaker_and_nothing_ends_until_somebody_resumes() {
+    let mut scene = emptied(PODS);
+    assert_eq!(round(&mut scene, PODS), 0, "first everybody is looked for");
+    let trip = scene.call(&Key::Binding);
+    let body = trip.body().unwrap().into_owned();
+    let conditions = body["status"]["conditions"].as_array().unwrap();
+    assert!(conditions.iter().any(|c| c["type"] == "BreakerTripped" && c["status"] == "True"), "{body}");
+    assert_eq!((&body["status"]["breaker"]["ends"], &body["status"]["breaker"]["pods"]), (&json!(21), &json!(30)));
+    assert_eq!(round(&mut scene, PODS), 0);
+    scene.pass(Duration::from_hours(1));
+    assert_eq!(round(&mut scene, PODS), 0, "time alone clears nothing");
+
+    let id = body["status"]["breaker"]["id"].clone();
+    scene.see_binding_tripped(&body["status"]["breaker"], "something else");
+    assert_eq!(round(&mut scene, PODS), 0, "that was another trip");
+    scene.see_binding_tripped(&body["status"]["breaker"], id.as_str().unwrap());
+    assert_eq!(round(&mut scene, PODS), PODS);
+    let cleared = scene.call(&Key::Binding).body().unwrap().into_owned();
+    assert!(cleared["status"].get("breaker").is_none(), "{cleared}");
+}
+
+#[test]
+fn law_01_a_restart_does_not_forget_a_trip() {
+    let mut scene = Scene::empty();
+    let trip = json!({"id": "t-1", "since": "2026-01-01T00:00:00Z", "ends": 21, "pods": 30});
+    scene.see_binding_tripped(&trip, "");
+    scene.complete();
+    assert_eq!(scene.pair.breaker.trip().map(|trip| trip.id.as_str()), Some("t-1"));
+}
+
+#[test]
+fn a_few_lost_pods_are_told_at_once() {
+    let mut scene = emptied(15);
+    round(&mut scene, 15);
+    assert_eq!(round(&mut scene, 15), 15, "no more than twenty");
+}
+
+#[test]
+fn ends_that_somebody_asked_for_never_count() {
+    let (mut scene, crowd) = crowd(PODS);
+    for (_, ppod) in &crowd {
+        scene.lose_ppod(ppod, true);
+    }
+    assert_eq!(round(&mut scene, PODS), PODS);
+    assert_eq!(scene.pair.breaker.trip(), None);
+}
+
+#[test]
+fn many_in_a_row_count_together_and_after_a_minute_no_more() {
+    let (mut scene, crowd) = crowd(PODS);
+    let lose = |scene: &mut Scene, which: std::ops::Range<usize>| {
+        for (_, ppod) in &crowd[which] {
+            scene.lose_ppod(ppod, false);
+        }
+        round(scene, PODS);
+        round(scene, PODS)
+    };
+    assert_eq!(lose(&mut scene, 0..15), 15);
+    scene.pass(Duration::from_secs(61));
+    assert_eq!(lose(&mut scene, 15..25), 10, "the first fifteen are history");
+    assert_eq!(scene.pair.breaker.trip(), None);
+    assert_eq!(lose(&mut scene, 25..30), 5, "no more than twenty in a minute");
+}
