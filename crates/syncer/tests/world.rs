@@ -128,9 +128,10 @@ fn life(birth: Birth, origin: &Rc<Origin>) -> Life<Pair> {
 
 fn pod(name: &str, node: &str, cpu: &str) -> Value {
     let container = json!({"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}});
+    let tolerations = json!([{"key": keys::TAINT_VNODE, "operator": "Exists"}]);
     json!({
         "metadata": {"name": name, "namespace": "demo"},
-        "spec": {"nodeName": format!("vnode-east-{node}"), "containers": [container]},
+        "spec": {"nodeName": format!("vnode-east-{node}"), "containers": [container], "tolerations": tolerations},
         "status": {"phase": "Pending"},
     })
 }
