@@ -218,8 +218,7 @@ mod tests {
             ["list", "watch"].contains(verb) && (RIGHTS[*at].kind, RIGHTS[*at].place) != (&kind::LEASE, Place::System)
         };
         let declared: BTreeSet<_> = verbs.filter(letters).collect();
-        for (at, verb) in declared.difference(&used) {
-            panic!("{verb} is declared and not used: {:?}", RIGHTS[*at]);
-        }
+        let unused: Vec<_> = declared.difference(&used).map(|(at, verb)| (verb, &RIGHTS[*at])).collect();
+        assert!(unused.is_empty(), "declared and not used: {unused:#?}");
     }
 }

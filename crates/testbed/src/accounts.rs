@@ -43,8 +43,7 @@ impl Cluster {
 async fn account(cluster: &Cluster, yaml: &str, name: &str) -> Result<String> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
     let objects = cluster.objects()?;
-    let documents =
-        yaml.split("---\n").skip(1).map(|text| serde_saphyr::from_str(text)).collect::<Result<Vec<Value>, _>>()?;
+    let documents = yaml.split("---\n").skip(1).map(serde_saphyr::from_str).collect::<Result<Vec<Value>, _>>()?;
     {
         // Two tests would race to create what they share.
         let _turn = ONE_AT_A_TIME.lock().await;

@@ -107,8 +107,8 @@ async fn declared(loom: &Loom) -> Result<BTreeSet<(Side, String, String)>> {
     Ok(seen)
 }
 
-fn refused<T: Debug>(what: &str, answer: Result<T, kube::Error>) -> Result<()> {
-    let refused = matches!(&answer, Err(kube::Error::Api(status)) if status.code == 403);
+fn refused<T: Debug>(what: &str, answer: &Result<T, kube::Error>) -> Result<()> {
+    let refused = matches!(answer, Err(kube::Error::Api(status)) if status.code == 403);
     ensure!(refused, "{what}: {answer:?}");
     Ok(())
 }
@@ -120,31 +120,31 @@ async fn law_10_the_shipped_accounts_may_do_nothing_else() -> Result<()> {
         .run_without(async |loom| {
             let there = Objects::connect(&loom.physical_kubeconfig).await?;
             ensure!(there.list("v1/Pod", "").await.is_ok(), "what is idle cannot be known");
-            refused("a pod elsewhere", there.create(&pod("x").namespace("default").build()).await)?;
-            refused("a pod elsewhere is deleted", there.delete("v1/Pod", "default/x").await)?;
-            refused("a Secret", there.get("v1/Secret", &format!("{}/x", loom.mount)).await)?;
-            refused("all Secrets", there.list("v1/Secret", "").await)?;
-            refused("a node", there.patch("v1/Node", loom.node(), &json!({ "spec": { "unschedulable": true } })).await)?;
+            refused("a pod elsewhere", &there.create(&pod("x").namespace("default").build()).await)?;
+            refused("a pod elsewhere is deleted", &there.delete("v1/Pod", "default/x").await)?;
+            refused("a Secret", &there.get("v1/Secret", &format!("{}/x", loom.mount)).await)?;
+            refused("all Secrets", &there.list("v1/Secret", "").await)?;
+            refused("a node", &there.patch("v1/Node", loom.node(), &json!({ "spec": { "unschedulable": true } })).await)?;
             let theirs = format!("{}/theirs", loom.mount);
-            refused("the owner's quota", there.delete("v1/ResourceQuota", &theirs).await)?;
-            refused("all quotas", there.list("v1/ResourceQuota", "").await)?;
+            refused("the owner's quota", &there.delete("v1/ResourceQuota", &theirs).await)?;
+            refused("all quotas", &there.list("v1/ResourceQuota", "").await)?;
             let token = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
             let account = format!("{}/{}", loom.mount, keys::POD_SERVICE_ACCOUNT);
-            refused("a token", there.create_subresource("token", "v1/ServiceAccount", &account, &token).await)?;
+            refused("a token", &there.create_subresource("token", "v1/ServiceAccount", &account, &token).await)?;
 
             let here = Objects::connect(loom.virtual_kubeconfig).await?;
             ensure!(here.get(BINDING, &loom.name).await?.is_some(), "its own binding cannot be read");
-            refused("a new pod", here.create(&loom.pod("x").build()).await)?;
-            refused("a Secret of a user", here.get("v1/Secret", &loom.at("x")).await)?;
-            refused("all kubeconfigs at once", here.list("v1/Secret", keys::NAMESPACE).await)?;
-            refused("a policy", here.patch(POLICY, &loom.name, &json!({ "spec": { "priority": 1 } })).await)?;
-            refused("another Lease", here.get("coordination.k8s.io/v1/Lease", "kube-system/x").await)?;
+            refused("a new pod", &here.create(&loom.pod("x").build()).await)?;
+            refused("a Secret of a user", &here.get("v1/Secret", &loom.at("x")).await)?;
+            refused("all kubeconfigs at once", &here.list("v1/Secret", keys::NAMESPACE).await)?;
+            refused("a policy", &here.patch(POLICY, &loom.name, &json!({ "spec": { "priority": 1 } })).await)?;
+            refused("another Lease", &here.get("coordination.k8s.io/v1/Lease", "kube-system/x").await)?;
             let more: Value = json!({
                 "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": { "name": "confined-more" },
                 "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin" },
                 "subjects": [{ "kind": "ServiceAccount", "namespace": keys::NAMESPACE, "name": "tapestry-syncer" }],
             });
-            refused("more rights", here.create(&more).await)
+            refused("more rights", &here.create(&more).await)
         })
         .await
 }
