@@ -118,6 +118,8 @@ async fn law_10_the_shipped_accounts_may_do_nothing_else() -> Result<()> {
     pattern("confined")
         .on(Ground::Still)
         .run_without(async |loom| {
+            let audit = loom.physical_cluster.audit();
+            let mark = audit.mark().await?;
             let there = Objects::connect(&loom.physical_kubeconfig).await?;
             ensure!(there.list("v1/Pod", "").await.is_ok(), "what is idle cannot be known");
             refused("a pod elsewhere", &there.create(&pod("x").namespace("default").build()).await)?;
@@ -131,6 +133,10 @@ async fn law_10_the_shipped_accounts_may_do_nothing_else() -> Result<()> {
             let token = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
             let account = format!("{}/{}", loom.mount, keys::POD_SERVICE_ACCOUNT);
             refused("a token", &there.create_subresource("token", "v1/ServiceAccount", &account, &token).await)?;
+
+            // The log tells who had no right, which is what every other test relies on.
+            let told = audit.since(&mark).await?.only(|request| request.forbidden && request.user.ends_with(&loom.mount));
+            assert_eq!(told.count(), 8, "\n{}", told.summary());
 
             let here = Objects::connect(loom.virtual_kubeconfig).await?;
             ensure!(here.get(BINDING, &loom.name).await?.is_some(), "its own binding cannot be read");
