@@ -131,6 +131,11 @@ crds: need-rust ## write deploy/crds from the Rust types
 	@cargo build --quiet --workspace --bin crds
 	'$(debug)/crds' deploy/crds
 
+.PHONY: rbac
+rbac: need-rust ## write deploy/rbac from the declared rights
+	@cargo build --quiet --workspace --bin rbac
+	'$(debug)/rbac' deploy/rbac
+
 .PHONY: release
 release: need-rust ## the optimised binaries
 	@$(call heading,release build)
@@ -167,7 +172,7 @@ clean: need-rust ## remove what cargo built (the test control planes stay)
 .PHONY: generated
 generated: $(call alone,build)
 	@$(call heading,generated files)
-	'$(debug)/crds' --check deploy/crds && echo 'up to date'
+	'$(debug)/crds' --check deploy/crds && '$(debug)/rbac' --check deploy/rbac && echo 'up to date'
 
 .PHONY: demo-check
 demo-check:

@@ -12,6 +12,7 @@
 
 pub mod binding;
 pub mod crds;
+pub mod generated;
 pub mod invalid;
 pub mod keys;
 pub mod policy;

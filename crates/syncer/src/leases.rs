@@ -20,7 +20,8 @@ pub const RENEW_EVERY: Duration = Duration::from_secs(10);
 const LEASE_SECONDS: u32 = 40;
 /// A Lease older than this is renewed before anything else: at 50 s Kubernetes calls the node dead.
 const OLD: Duration = Duration::from_secs(20);
-const NAMESPACE: &str = "kube-node-lease";
+/// Where Kubernetes looks for them.
+pub(crate) const NAMESPACE: &str = "kube-node-lease";
 
 /// What is known of the Leases, by virtual node.
 #[derive(Default)]

@@ -42,32 +42,26 @@ impl Letters {
         tasks: &mut JoinSet<()>,
     ) -> Self {
         let bell = Arc::new(Notify::new());
-        let mut watches = Watches { bell: Arc::clone(&bell), cancel: cancel.clone(), tasks: &mut *tasks };
-        let everything = |kind| Query { kind, labels: String::new(), fields: String::new(), optional: false };
-        let own = Query { fields: format!("metadata.name={name}"), ..everything(&kind::CLUSTER_BINDING) };
-        let labelled = Query { labels: format!("{}={}", keys::ORIGIN, origin.label), ..everything(&kind::NODE) };
-        let csinodes = Query { kind: &kind::CSI_NODE, ..labelled.clone() };
-        let guards = Guard::ALL.map(|guard| {
-            let (query, mount, origin) =
-                (Query { kind: guard.kind(), ..labelled.clone() }, home.mount.clone(), origin.clone());
-            watches.start(&physical_cluster, query, move |json| GuardRow::decode(json, guard, &mount, &origin))
-        });
-        let bound = Query { fields: "spec.nodeName!=".to_owned(), ..everything(&kind::POD) };
+        let clusters = [&virtual_cluster, &physical_cluster];
+        let mut watches = Watches { clusters, bell: Arc::clone(&bell), cancel: cancel.clone(), tasks: &mut *tasks };
+        let Queries { bindings, policies, owners, vnodes, pnodes, vcsinodes, pcsinodes, guards, vpods, ppods } =
+            Queries::new(name, &origin, &home);
+        let mut guard = |guard: Guard, query| {
+            let (mount, origin) = (home.mount.clone(), origin.clone());
+            watches.start(query, move |json| GuardRow::decode(json, guard, &mount, &origin))
+        };
+        let [quota, network_policy] = guards;
         let boxes = Boxes {
-            guards,
-            bindings: watches.start(&virtual_cluster, own, BindingRow::decode),
-            policies: watches.start(&virtual_cluster, everything(&kind::POLICY), PolicyRow::decode),
-            owners: watches.start(
-                &physical_cluster,
-                Query { optional: true, ..everything(&kind::POLICY) },
-                PolicyRow::decode,
-            ),
-            vnodes: watches.start(&virtual_cluster, labelled, VNode::decode),
-            vcsinodes: watches.start(&virtual_cluster, csinodes, VCsiNode::decode),
-            vpods: watches.start(&virtual_cluster, bound, move |json| VPod::decode(json, &home)),
-            pnodes: watches.start(&physical_cluster, everything(&kind::NODE), PNode::decode),
-            pcsinodes: watches.start(&physical_cluster, everything(&kind::CSI_NODE), PCsiNode::decode),
-            ppods: watches.start(&physical_cluster, everything(&kind::POD), move |json| PPod::decode(json, &origin)),
+            guards: [guard(Guard::Quota, quota), guard(Guard::NetworkPolicy, network_policy)],
+            bindings: watches.start(bindings, BindingRow::decode),
+            policies: watches.start(policies, PolicyRow::decode),
+            owners: watches.start(owners, PolicyRow::decode),
+            vnodes: watches.start(vnodes, VNode::decode),
+            vcsinodes: watches.start(vcsinodes, VCsiNode::decode),
+            vpods: watches.start(vpods, move |json| VPod::decode(json, &home)),
+            pnodes: watches.start(pnodes, PNode::decode),
+            pcsinodes: watches.start(pcsinodes, PCsiNode::decode),
+            ppods: watches.start(ppods, move |json| PPod::decode(json, &origin)),
         };
         let connections = [(Side::Virtual, virtual_cluster), (Side::Physical, physical_cluster)]
             .map(|(side, cluster)| (side, start_probe(cluster, Arc::clone(&bell), tasks)));
@@ -75,7 +69,47 @@ impl Letters {
     }
 }
 
+/// What is asked of which cluster: all that is watched, as data, so that the rights to it can be compared.
+struct Queries {
+    bindings: (Side, Query),
+    policies: (Side, Query),
+    owners: (Side, Query),
+    vnodes: (Side, Query),
+    pnodes: (Side, Query),
+    vcsinodes: (Side, Query),
+    pcsinodes: (Side, Query),
+    /// In the order of [`Guard::ALL`].
+    guards: [(Side, Query); 2],
+    vpods: (Side, Query),
+    ppods: (Side, Query),
+}
+
+impl Queries {
+    fn new(name: &Name, origin: &Origin, home: &Home) -> Self {
+        use Side::{Physical, Virtual};
+        let all = |kind| Query { kind, namespace: None, labels: String::new(), fields: String::new(), optional: false };
+        let ours = |kind| Query { labels: format!("{}={}", keys::ORIGIN, origin.label), ..all(kind) };
+        Self {
+            bindings: (Virtual, Query { fields: format!("metadata.name={name}"), ..all(&kind::CLUSTER_BINDING) }),
+            policies: (Virtual, all(&kind::POLICY)),
+            owners: (Physical, Query { optional: true, ..all(&kind::POLICY) }),
+            vnodes: (Virtual, ours(&kind::NODE)),
+            pnodes: (Physical, all(&kind::NODE)),
+            vcsinodes: (Virtual, ours(&kind::CSI_NODE)),
+            pcsinodes: (Physical, all(&kind::CSI_NODE)),
+            // What the owner has elsewhere is none of our business.
+            guards: Guard::ALL
+                .map(|guard| (Physical, Query { namespace: Some(home.mount.clone()), ..ours(guard.kind()) })),
+            vpods: (Virtual, Query { fields: "spec.nodeName!=".to_owned(), ..all(&kind::POD) }),
+            // Everybody's: what others use of a node is not lent.
+            ppods: (Physical, all(&kind::POD)),
+        }
+    }
+}
+
 struct Watches<'a> {
+    /// Virtual and physical.
+    clusters: [&'a Cluster; 2],
     bell: Arc<Notify>,
     cancel: CancellationToken,
     tasks: &'a mut JoinSet<()>,
@@ -84,14 +118,14 @@ struct Watches<'a> {
 impl Watches<'_> {
     fn start<R: Row + Clone>(
         &mut self,
-        cluster: &Cluster,
-        query: Query,
+        (side, query): (Side, Query),
         decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync + 'static,
     ) -> Mailbox<R> {
         let feed: Arc<Feed<R>> = Arc::default();
         let mailbox = feed.subscribe(Arc::clone(&self.bell));
         let decode: Decode<R> = Arc::new(decode);
-        self.tasks.spawn(watch(cluster.clone(), query, decode, feed, self.cancel.clone()));
+        let cluster = self.clusters[side as usize].clone();
+        self.tasks.spawn(watch(cluster, query, decode, feed, self.cancel.clone()));
         mailbox
     }
 }
@@ -152,5 +186,39 @@ impl Inbox<Seen> for Letters {
 
     fn bell(&self) -> Arc<Notify> {
         Arc::clone(&self.bell)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::rights::{Ask, Place, RIGHTS};
+
+    #[test]
+    fn law_10_every_watch_is_declared_and_every_declared_watch_is_used() {
+        let home = Home::new("east", "mount").unwrap();
+        let Queries { bindings, policies, owners, vnodes, pnodes, vcsinodes, pcsinodes, guards, vpods, ppods } =
+            Queries::new(&Name::parse("east").unwrap(), &Origin::new("v", "b", "east"), &home);
+        let [quota, network_policy] = guards;
+        let watches =
+            [bindings, policies, owners, vnodes, pnodes, vcsinodes, pcsinodes, quota, network_policy, vpods, ppods];
+        let mut used = BTreeSet::new();
+        for (side, query) in &watches {
+            for verb in ["list", "watch"] {
+                let ask = Ask::watch(*side, query, verb);
+                let right = RIGHTS.iter().position(|right| right.grants(&ask, "mount"));
+                used.insert((right.unwrap_or_else(|| panic!("not declared: {ask:?}")), verb));
+            }
+        }
+        let verbs = RIGHTS.iter().enumerate().flat_map(|(at, right)| right.verbs.iter().map(move |verb| (at, *verb)));
+        // The Lease of the one that leads is watched by the election.
+        let letters = |(at, verb): &(usize, &str)| {
+            ["list", "watch"].contains(verb) && (RIGHTS[*at].kind, RIGHTS[*at].place) != (&kind::LEASE, Place::System)
+        };
+        let declared: BTreeSet<_> = verbs.filter(letters).collect();
+        let unused: Vec<_> = declared.difference(&used).map(|(at, verb)| (verb, &RIGHTS[*at])).collect();
+        assert!(unused.is_empty(), "declared and not used: {unused:#?}");
     }
 }

@@ -16,6 +16,7 @@ pub mod origin;
 pub mod pair;
 pub mod pods;
 pub mod policies;
+pub mod rights;
 #[cfg(test)]
 mod scene;
 pub mod start;

@@ -21,6 +21,7 @@ use crate::origin::{Home, Origin};
 use crate::pods::row::{PPod, VPod};
 use crate::pods::{Entropy, Pods};
 use crate::policies::{Policies, PolicyRow};
+use crate::rights::Ask;
 
 /// What work is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -187,7 +188,7 @@ impl Model for Pair {
     }
 
     fn plan(&self, key: &Key, now: Now) -> Plan {
-        match key {
+        let plan = match key {
             Key::Binding => self.plan_binding(now),
             Key::Ground(ground) => self.plan_ground(*ground),
             Key::Guard(guard) => self.plan_guard(*guard, now),
@@ -197,7 +198,12 @@ impl Model for Pair {
             Key::Pod(uid) => self.plan_pod(uid, now),
             Key::Policy(side, uid) => self.plan_policy(*side, uid, now),
             Key::Note(id) => self.plan_note(*id),
+        };
+        // INVARIANT: no call goes beyond the declared rights (law 10).
+        if let Plan::Do(call) = &plan {
+            debug_assert!(Ask::call(call).is_declared(self.home.mount.as_str()), "not in syncer::rights: {call}");
         }
+        plan
     }
 
     fn settle(&mut self, key: &Key, call: &Call, done: Result<Answer, Refusal>, now: Now, dirty: &mut Dirty<Key>) {

@@ -1,6 +1,9 @@
 //! The whole syncer in World: crash after every call, late and lost answers, watches that lag, two leaders, strangers.
 //! After each call the laws hold; after the faults everything converges. One seed decides a run.
 
+#[path = "world/rights.rs"]
+mod rights;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
@@ -72,11 +75,15 @@ fn set_the_stage(world: &mut World) {
         world.make(side, &kind::NAMESPACE, json!({"metadata": {"name": namespace}}));
     }
     for node in NODES {
-        let ready = json!([{"type": "Ready", "status": "True"}]);
-        let status = json!({"allocatable": {"cpu": "8", "memory": "16Gi", "pods": "20"}, "conditions": ready});
-        world.make(Physical, &kind::NODE, json!({"metadata": {"name": node}, "status": status}));
+        lend(world, node);
         world.make(Physical, &kind::CSI_NODE, csinode(node, "zone"));
     }
+}
+
+fn lend(world: &mut World, node: &str) {
+    let ready = json!([{"type": "Ready", "status": "True"}]);
+    let status = json!({"allocatable": {"cpu": "8", "memory": "16Gi", "pods": "20"}, "conditions": ready});
+    world.make(Physical, &kind::NODE, json!({"metadata": {"name": node}, "status": status}));
 }
 
 /// The first object of a fresh world always gets the same UID.
@@ -128,9 +135,10 @@ fn life(birth: Birth, origin: &Rc<Origin>) -> Life<Pair> {
 
 fn pod(name: &str, node: &str, cpu: &str) -> Value {
     let container = json!({"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}});
+    let tolerations = json!([{"key": keys::TAINT_VNODE, "operator": "Exists"}]);
     json!({
         "metadata": {"name": name, "namespace": "demo"},
-        "spec": {"nodeName": format!("vnode-east-{node}"), "containers": [container]},
+        "spec": {"nodeName": format!("vnode-east-{node}"), "containers": [container], "tolerations": tolerations},
         "status": {"phase": "Pending"},
     })
 }

@@ -66,6 +66,8 @@ pub struct Request {
     pub name: String,
     /// The HTTP status.
     pub code: u16,
+    /// Whether the user had no right to it. (Admission answers 403 too.)
+    pub forbidden: bool,
     /// When it came in.
     pub received: Timestamp,
     /// How long the server took; for a watch, until it began.
@@ -206,6 +208,8 @@ struct Event {
     object_ref: Option<ObjectRef>,
     #[serde(default)]
     response_status: Option<ResponseStatus>,
+    #[serde(default)]
+    annotations: Annotations,
     request_received_timestamp: Timestamp,
     stage_timestamp: Timestamp,
 }
@@ -224,6 +228,12 @@ struct ObjectRef {
     subresource: String,
     namespace: String,
     name: String,
+}
+
+#[derive(Deserialize, Default)]
+struct Annotations {
+    #[serde(rename = "authorization.k8s.io/decision", default)]
+    decision: String,
 }
 
 #[derive(Deserialize)]
@@ -251,6 +261,7 @@ fn parse(line: &[u8]) -> Result<Request> {
         namespace: object.namespace,
         name: object.name,
         code: event.response_status.map_or(0, |status| status.code),
+        forbidden: event.annotations.decision == "forbid",
         received: event.request_received_timestamp,
         latency: Duration::try_from(latency).unwrap_or_default(),
     })

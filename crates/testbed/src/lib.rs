@@ -9,8 +9,10 @@
 //! | [`objects`] | create, get, list, patch, delete of plain JSON |
 //! | [`builders`] | `pod("web").on("vnode-a-1").cpu("250m").build()` |
 //! | [`mod@eventually`] | wait for a condition with a deadline; fail with what was seen |
+//! | [`accounts`] | who syncers are: ServiceAccounts with the rights of `deploy/rbac` |
 //! | [`audit`] | which requests a cluster answered, by user agent |
 
+pub mod accounts;
 pub mod address;
 pub mod audit;
 pub mod binaries;

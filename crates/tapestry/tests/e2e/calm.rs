@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tapestry_syncer::start::user_agent;
 use tapestry_testbed::audit::{Mark, Requests};
-use tapestry_testbed::builders::{deployment, kubeconfig_secret, node};
+use tapestry_testbed::builders::{deployment, kubeconfig_secret, namespace, node};
 use tapestry_testbed::{Cluster, eventually};
 
 use crate::grounds::Ground;
@@ -47,7 +47,10 @@ async fn law_01_a_kubeconfig_that_leads_to_another_cluster_stops_everything() ->
             loom.stop().await?;
 
             let west = Ground::West.cluster().await?;
-            let secret = kubeconfig_secret("tapestry-system", &loom.name, &west.kubeconfig_text()?);
+            // The same rights there: only the identity is another.
+            west.apply(&namespace(&loom.mount)).await?;
+            let kubeconfig = west.physical_account(&loom.mount).await?;
+            let secret = kubeconfig_secret("tapestry-system", &loom.name, &kubeconfig);
             loom.virtual_side.apply(&secret).await?;
             let marks = (
                 loom.virtual_cluster.audit().mark().await?,
@@ -88,14 +91,15 @@ async fn law_01_a_kubeconfig_that_leads_to_another_cluster_stops_everything() ->
 
             // The right kubeconfig, and all goes on.
             loom.stop().await?;
-            let secret = kubeconfig_secret("tapestry-system", &loom.name, &loom.physical_cluster.kubeconfig_text()?);
+            let secret = kubeconfig_secret("tapestry-system", &loom.name, &loom.physical_kubeconfig);
             loom.virtual_side.apply(&secret).await?;
             loom.start().await?;
             loom.gone("leaving").await?;
             loom.runs("late").await?;
             let (after, _) = loom.runs("web").await?;
             assert_eq!(uid(&after), uid(&web));
-            Ok(())
+            west.delete("v1/Namespace", &loom.mount).await?;
+            west.remove_physical_account(&loom.mount).await
         })
         .await
 }

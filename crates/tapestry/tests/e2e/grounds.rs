@@ -50,15 +50,23 @@ impl Ground {
 }
 
 impl Home {
-    pub(crate) async fn cluster(self) -> Result<&'static Cluster> {
-        static READY: [OnceCell<()>; 2] = [OnceCell::const_new(), OnceCell::const_new()];
+    /// The cluster, and the kubeconfig of the syncers there.
+    pub(crate) async fn open(self) -> Result<(&'static Cluster, &'static str)> {
+        static ACCOUNTS: [OnceCell<String>; 2] = [OnceCell::const_new(), OnceCell::const_new()];
         static OTHER: OnceCell<Cluster> = OnceCell::const_new();
         let cluster = match self {
             Self::Fleet => shared().await?.virtual_cluster()?,
             Self::Other => OTHER.get_or_try_init(|| own(bare("other"))).await?,
         };
-        READY[self as usize].get_or_try_init(|| install(cluster)).await?;
-        Ok(cluster)
+        let ready = async || {
+            install(cluster).await?;
+            cluster.virtual_account().await
+        };
+        Ok((cluster, ACCOUNTS[self as usize].get_or_try_init(ready).await?))
+    }
+
+    pub(crate) async fn cluster(self) -> Result<&'static Cluster> {
+        Ok(self.open().await?.0)
     }
 }
 

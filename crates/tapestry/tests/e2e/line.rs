@@ -16,8 +16,13 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// A whole line to this cluster.
+    /// A whole line to this cluster, for its administrator.
     pub(crate) async fn to(cluster: &Cluster) -> Result<Self> {
+        Self::with(cluster, &cluster.kubeconfig_text()?).await
+    }
+
+    /// A whole line to this cluster, for the user of this kubeconfig.
+    pub(crate) async fn with(cluster: &Cluster, kubeconfig: &str) -> Result<Self> {
         let url = cluster.url();
         let server: SocketAddr = url.strip_prefix("https://").context("no https URL")?.parse()?;
         // On the server's own address, which is the one in its certificate.
@@ -31,10 +36,10 @@ impl Line {
                 clients.spawn(carry(client, server, whole_rx.clone()));
             }
         });
-        Ok(Self { kubeconfig: cluster.kubeconfig_text()?.replace(&url, &here), whole_tx, _tasks: tasks })
+        Ok(Self { kubeconfig: kubeconfig.replace(&url, &here), whole_tx, _tasks: tasks })
     }
 
-    /// The administrator's kubeconfig, through this line.
+    /// The user's kubeconfig, through this line.
     pub(crate) fn kubeconfig(&self) -> &str {
         &self.kubeconfig
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail, ensure};
 use futures::FutureExt as _;
 use futures::future::join_all;
 use jiff::Timestamp;
@@ -26,6 +26,7 @@ use tapestry_engine::Now;
 use tapestry_engine::clock::{Clock, SystemClock};
 use tapestry_engine::serve::Readiness;
 use tapestry_syncer::start::{start, user_agent};
+use tapestry_testbed::audit::{Mark, Requests};
 use tapestry_testbed::builders::{self, Binding, Node, Pod, Policy, namespace, pod, policy};
 use tapestry_testbed::{Cluster, Objects, eventually};
 use tokio::task::JoinSet;
@@ -163,32 +164,38 @@ impl Pattern {
     /// Everything but the syncer.
     pub(crate) async fn set_up(self) -> Result<Loom> {
         show_logs();
-        let (virtual_cluster, physical_cluster) = tokio::try_join!(self.home.cluster(), self.ground.cluster())?;
+        let ((virtual_cluster, virtual_kubeconfig), physical_cluster) =
+            tokio::try_join!(self.home.open(), self.ground.cluster())?;
         let (virtual_side, physical_side) = (virtual_cluster.objects()?, physical_cluster.objects()?);
         let one = || vec![builders::node(&format!("{}-0", self.name)).label(TEST, &self.name).build()];
         let mut nodes = self.nodes.unwrap_or_else(one);
         if self.ground.is_still() {
             nodes.iter_mut().for_each(play::make_ready);
         }
+        // From here on the API servers note what our syncer asks for.
+        let marks = tokio::try_join!(virtual_cluster.audit().mark(), physical_cluster.audit().mark())?;
+        physical_side.apply(&namespace(&self.mount)).await?;
         let loom = Loom {
             name: self.name,
             virtual_cluster,
             physical_cluster,
             virtual_side,
             physical_side,
+            virtual_kubeconfig,
+            physical_kubeconfig: physical_cluster.physical_account(&self.mount).await?,
+            marks: [marks.0, marks.1],
             mount: self.mount,
             shared: !matches!(self.ground, Ground::Own(_)),
             nodes: nodes.iter().map(|node| name(node).to_owned()).collect(),
             clock: Arc::new(SkippingClock { system: SystemClock::start(), skipped: AtomicU64::new(0) }),
             running: None,
         };
-        loom.physical_side.apply(&namespace(&loom.mount)).await?;
         loom.virtual_side.create(&namespace(&loom.name)).await?;
         for node in &nodes {
             loom.physical_side.create(node).await?;
         }
-        let kubeconfig = loom.physical_cluster.kubeconfig_text()?;
-        loom.virtual_side.create(&builders::kubeconfig_secret(keys::NAMESPACE, &loom.name, &kubeconfig)).await?;
+        let secret = builders::kubeconfig_secret(keys::NAMESPACE, &loom.name, &loom.physical_kubeconfig);
+        loom.virtual_side.create(&secret).await?;
         loom.virtual_side.create(&self.binding.mount_namespace(&loom.mount).build()).await?;
         for policy in &self.policies {
             loom.virtual_side.create(policy).await?;
@@ -207,6 +214,11 @@ pub(crate) struct Loom {
     pub(crate) physical_cluster: &'static Cluster,
     pub(crate) virtual_side: Objects,
     pub(crate) physical_side: Objects,
+    /// Who the syncer is on each side: an account with the rights that ship.
+    pub(crate) virtual_kubeconfig: &'static str,
+    pub(crate) physical_kubeconfig: String,
+    /// The audit logs of both clusters when all this began.
+    marks: [Mark; 2],
     /// The namespace of the copies.
     pub(crate) mount: String,
     nodes: Vec<String>,
@@ -251,9 +263,9 @@ impl Loom {
     }
 
     async fn start_syncer(&mut self) -> Result<Readiness> {
-        let kubeconfig = self.virtual_cluster.kubeconfig_text()?;
         let agent = user_agent(&self.name);
-        let cluster = tapestry_cluster::Cluster::connect("virtual", &kubeconfig, Trust::Operator, &agent).await?;
+        let cluster =
+            tapestry_cluster::Cluster::connect("virtual", self.virtual_kubeconfig, Trust::Operator, &agent).await?;
         let (cancel, readiness) = (CancellationToken::new(), Readiness::default());
         let gate = readiness.gate("everything");
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
@@ -264,8 +276,25 @@ impl Loom {
         Ok(readiness)
     }
 
-    /// Stops the syncer as a signal would.
+    /// Stops the syncer as a signal would. Whatever the test is about: it must not have been refused anything for lack of rights.
     pub(crate) async fn stop(&mut self) -> Result<()> {
+        self.end().await?;
+        for (cluster, requests) in self.asked().await? {
+            let forbidden = requests.only(|request| request.forbidden);
+            ensure!(forbidden.count() == 0, "beyond its rights in {}:\n{}", cluster.name(), forbidden.summary());
+        }
+        Ok(())
+    }
+
+    /// All that the syncer has asked of both clusters, virtual first.
+    pub(crate) async fn asked(&self) -> Result<[(&'static Cluster, Requests); 2]> {
+        let (here, there) = (self.virtual_cluster, self.physical_cluster);
+        let all = tokio::try_join!(here.audit().since(&self.marks[0]), there.audit().since(&self.marks[1]))?;
+        let agent = user_agent(&self.name);
+        Ok([(here, all.0.by_agent(&agent)), (there, all.1.by_agent(&agent))])
+    }
+
+    async fn end(&mut self) -> Result<()> {
         let Some(Running { cancel, mut tasks }) = self.running.take() else { return Ok(()) };
         cancel.cancel();
         match tokio::time::timeout(SOON, tasks.join_next()).await {
@@ -362,6 +391,7 @@ impl Loom {
                 return;
             }
             let _ = pside.delete("v1/Namespace", &self.mount).await;
+            let _ = self.physical_cluster.remove_physical_account(&self.mount).await;
             let _ = delete_pods(self.physical_cluster, &self.mount).await;
             join_all(self.nodes.iter().map(|node| pside.delete("v1/Node", node))).await;
         };

@@ -9,6 +9,7 @@
 //! | [`guards`] | backstops in the physical cluster: quota, network policy |
 //! | [`pods`], [`kubelet`] | down, up, deletion, the door; with a kubelet that the test plays itself |
 //! | [`hostile`] | forged mappings, strangers, neighbours: who touches what |
+//! | [`rights`] | who the syncer is and what it may do; every test here runs under the rights that ship |
 //! | [`calm`] | identity and idleness, told by the API servers' audit logs |
 //! | [`outage`] | a physical API server that does not answer |
 //! | [`process`] | the real binary: crashes, signals, failures before people's eyes, endpoints |
@@ -29,6 +30,7 @@ mod reclaim;
 mod refusals;
 mod resize;
 mod restored;
+mod rights;
 mod watch;
 mod windows;
 

@@ -18,7 +18,7 @@ async fn an_outage_of_the_physical_api_server_is_visible_within_15_seconds_and_e
     pattern("outage")
         .on(Ground::West)
         .run_without(async |loom| {
-            let line = Line::to(loom.physical_cluster).await?;
+            let line = Line::with(loom.physical_cluster, &loom.physical_kubeconfig).await?;
             let secret = kubeconfig_secret(keys::NAMESPACE, &loom.name, line.kubeconfig());
             loom.virtual_side.apply(&secret).await?;
             loom.start().await?;

@@ -1,6 +1,7 @@
 //! `tapestry syncer` as a child: started, signalled, asked. Must not outlive the test, however that ends.
 
 use std::net::SocketAddrV4;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
@@ -27,12 +28,13 @@ impl Process {
     /// Not started yet.
     pub(crate) fn new(loom: &Loom, log: &str) -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("tapestry-e2e-{}-{}", std::process::id(), loom.name));
-        std::fs::create_dir(&folder)?;
+        std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
         let supervisor = Supervisor::start(&folder)?;
+        let kubeconfig = supervisor.folder().join("kubeconfig");
+        std::fs::write(&kubeconfig, loom.virtual_kubeconfig)?;
         // An address of its own, so that no two processes meet.
         let address = Address::reserve()?;
         let (metrics, health) = (address.at(Port::ApiServer), address.at(Port::Kubelet));
-        let kubeconfig = loom.virtual_cluster.kubeconfig();
         let args = [
             ("--cluster-binding", loom.name.clone()),
             ("--virtual-kubeconfig", kubeconfig.display().to_string()),

@@ -53,6 +53,8 @@ pub(super) struct Files {
     pub(super) virtual_kubeconfig: PathBuf,
     /// Kubeconfig of the physical cluster's administrator.
     pub(super) physical_kubeconfig: PathBuf,
+    /// Kubeconfig of the syncer's account in the virtual cluster.
+    pub(super) syncer_kubeconfig: PathBuf,
 }
 
 impl Stage {
@@ -67,7 +69,7 @@ impl Stage {
     }
 
     /// Puts the kubeconfigs where they are easy to type, readable by us alone.
-    pub(super) fn files(&self) -> Result<Files> {
+    pub(super) async fn files(&self) -> Result<Files> {
         let folder = std::env::temp_dir().join(format!("tapestry-demo-{}", std::process::id()));
         let mut new = std::fs::DirBuilder::new();
         new.mode(0o700).create(&folder).with_context(|| format!("creating {}", folder.display()))?;
@@ -78,7 +80,9 @@ impl Stage {
             anyhow::Ok(file)
         };
         let (virtual_kubeconfig, physical_kubeconfig) = (copy(&self.virtual_cluster)?, copy(&self.physical_cluster)?);
-        Ok(Files { supervisor, virtual_kubeconfig, physical_kubeconfig })
+        let syncer_kubeconfig = folder.join("syncer.kubeconfig");
+        std::fs::write(&syncer_kubeconfig, self.virtual_cluster.virtual_account().await?)?;
+        Ok(Files { supervisor, virtual_kubeconfig, physical_kubeconfig, syncer_kubeconfig })
     }
 
     /// In the physical cluster: the owner's own workload, the mount namespace, and a pod in it that is not ours.
@@ -121,7 +125,8 @@ impl Stage {
             established(side, text(&crd["metadata"]["name"])).await?;
         }
         side.create(&namespace(keys::NAMESPACE)).await?;
-        let kubeconfig = self.physical_cluster.kubeconfig_text()?;
+        // As its users would: an account with the rights of deploy/rbac.
+        let kubeconfig = self.physical_cluster.physical_account(MOUNT).await?;
         side.create(&kubeconfig_secret(keys::NAMESPACE, SECRET, &kubeconfig)).await?;
         let bound = binding(BINDING).cluster_id(BINDING).secret(keys::NAMESPACE, SECRET).mount_namespace(MOUNT);
         let bound = created(side, &bound.build()).await?;

@@ -57,10 +57,11 @@ impl Story {
         let stage = self.raise().await?;
         screen.heading("2. The physical cluster has an owner; the virtual cluster has a binding and a policy");
         let (origin, bystanders) = self.furnish(&stage).await?;
-        let Files { supervisor, virtual_kubeconfig, physical_kubeconfig } = stage.files()?;
+        let Files { supervisor, virtual_kubeconfig, physical_kubeconfig, syncer_kubeconfig } = stage.files().await?;
         screen.heading("3. The syncer: every physical node appears in the virtual cluster, with what is lent of it");
-        let syncer = Syncer::start(supervisor, &self.tapestry, BINDING, &virtual_kubeconfig)?;
+        let syncer = Syncer::start(supervisor, &self.tapestry, BINDING, &syncer_kubeconfig)?;
         screen.note(&format!("tapestry syncer --cluster-binding {BINDING}, its log: {}", syncer.log().display()));
+        screen.note("its accounts in both clusters have the rights of deploy/rbac, and no others");
         let scene = Scene { stage, syncer, virtual_kubeconfig, physical_kubeconfig, origin, bystanders };
         let told = tokio::select! {
             told = self.lend(&scene) => told,

@@ -1,0 +1,226 @@
+//! What a syncer may do in each cluster: every verb of every call and watch, declared once. `deploy/rbac` is written from it
+//! and plans are held to it (law 10). Must grant nothing that no call needs: tests compare both ways.
+//!
+//! Not declared because every authenticated user has them: discovery, and asking for one's own rights.
+
+mod render;
+
+use tapestry_api::keys;
+use tapestry_cluster::watch::Query;
+use tapestry_cluster::{Call, Kind, Name, Side, Sub, Verb, kind};
+
+use crate::leases;
+
+pub use render::render;
+
+/// One rule of a role.
+#[derive(Debug)]
+pub struct Right {
+    /// In which cluster.
+    pub side: Side,
+    /// Where in it.
+    pub place: Place,
+    /// Of which resource.
+    pub kind: &'static Kind,
+    /// Which subresource; empty for the object itself.
+    pub part: &'static str,
+    /// Only objects of these names; empty for all. Kubernetes cannot tell the name of what is created, so `create` stands apart.
+    pub names: &'static [&'static str],
+    /// What may be done.
+    pub verbs: &'static [&'static str],
+    /// Why, for those who grant it.
+    pub why: &'static str,
+}
+
+/// The namespace of a right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// The whole cluster.
+    Everywhere,
+    /// Tapestry's own namespace.
+    System,
+    /// Where Kubernetes keeps the Leases of nodes.
+    NodeLeases,
+    /// The mount namespace of the binding.
+    Mount,
+}
+
+/// A request as the API server's authorizer sees it. What does not apply is empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ask<'a> {
+    /// Of which cluster.
+    pub side: Side,
+    /// `get`, `list`, `watch`, `create`, `patch`, `delete`.
+    pub verb: &'a str,
+    /// API group.
+    pub group: &'a str,
+    /// Plural of the resource.
+    pub resource: &'a str,
+    /// Subresource.
+    pub part: &'a str,
+    /// Namespace.
+    pub namespace: &'a str,
+    /// Name of the object; empty when it is created.
+    pub name: &'a str,
+}
+
+impl Place {
+    /// Its name; `None` for the whole cluster.
+    #[must_use]
+    pub fn namespace(self, mount: &str) -> Option<&str> {
+        match self {
+            Self::Everywhere => None,
+            Self::System => Some(keys::NAMESPACE),
+            Self::NodeLeases => Some(leases::NAMESPACE),
+            Self::Mount => Some(mount),
+        }
+    }
+}
+
+impl<'a> Ask<'a> {
+    /// What a call asks for.
+    #[must_use]
+    pub fn call(call: &'a Call) -> Self {
+        let part = match (&call.verb, call.sub()) {
+            (Verb::Evict { .. }, _) => "eviction",
+            (_, Sub::Status) => "status",
+            (_, Sub::Resize) => "resize",
+            (_, Sub::Main) => "",
+        };
+        let created = matches!(call.verb, Verb::Create(_));
+        Self {
+            side: call.target.side,
+            verb: call.verb.as_str(),
+            group: call.target.kind.group,
+            resource: call.target.kind.plural,
+            part,
+            namespace: call.target.namespace.as_ref().map_or("", Name::as_str),
+            name: if created { "" } else { call.target.name.as_str() },
+        }
+    }
+
+    /// What a watch asks for: once to `list` and once to `watch`.
+    #[must_use]
+    pub fn watch(side: Side, query: &'a Query, verb: &'a str) -> Self {
+        let namespace = query.namespace.as_ref().map_or("", Name::as_str);
+        Self { side, verb, group: query.kind.group, resource: query.kind.plural, part: "", namespace, name: "" }
+    }
+
+    /// Whether a syncer with this mount namespace has declared it.
+    #[must_use]
+    pub fn is_declared(&self, mount: &str) -> bool {
+        RIGHTS.iter().any(|right| right.grants(self, mount))
+    }
+}
+
+impl Right {
+    /// Whether this rule allows it.
+    #[must_use]
+    pub fn grants(&self, ask: &Ask<'_>, mount: &str) -> bool {
+        let resource = (self.side, self.kind.group, self.kind.plural, self.part);
+        resource == (ask.side, ask.group, ask.resource, ask.part)
+            && self.verbs.contains(&ask.verb)
+            && (self.names.is_empty() || self.names.contains(&ask.name))
+            && self.place.namespace(mount).is_none_or(|namespace| namespace == ask.namespace)
+    }
+
+    const fn part(mut self, part: &'static str) -> Self {
+        self.part = part;
+        self
+    }
+
+    const fn only(mut self, names: &'static [&'static str]) -> Self {
+        self.names = names;
+        self
+    }
+}
+
+const fn in_virtual(place: Place, kind: &'static Kind, verbs: &'static [&'static str], why: &'static str) -> Right {
+    Right { side: Side::Virtual, place, kind, part: "", names: &[], verbs, why }
+}
+
+const fn in_physical(place: Place, kind: &'static Kind, verbs: &'static [&'static str], why: &'static str) -> Right {
+    Right { side: Side::Physical, ..in_virtual(place, kind, verbs, why) }
+}
+
+const IDENTITY: &str = "The UID of this namespace is the identity of the cluster.";
+
+/// All of them.
+pub static RIGHTS: &[Right] = {
+    use Place::{Everywhere, Mount, NodeLeases, System};
+    &[
+        in_virtual(Everywhere, &kind::NAMESPACE, &["get"], IDENTITY).only(&["kube-system"]),
+        in_virtual(
+            Everywhere,
+            &kind::CLUSTER_BINDING,
+            &["get", "list", "watch", "patch"],
+            "The binding that is served, and a finalizer on it.",
+        ),
+        in_virtual(Everywhere, &kind::CLUSTER_BINDING, &["patch"], "Identities of both clusters, condition Connected.")
+            .part("status"),
+        in_virtual(Everywhere, &kind::POLICY, &["list", "watch"], "How much may be lent, and when."),
+        in_virtual(Everywhere, &kind::POLICY, &["patch"], "Which policies are active, on how many nodes.")
+            .part("status"),
+        in_virtual(
+            Everywhere,
+            &kind::NODE,
+            &["get", "list", "watch", "create", "patch", "delete"],
+            "Virtual nodes: labels, taints, finalizer.",
+        ),
+        in_virtual(Everywhere, &kind::NODE, &["patch"], "What virtual nodes offer, and their conditions.")
+            .part("status"),
+        in_virtual(
+            Everywhere,
+            &kind::CSI_NODE,
+            &["get", "list", "watch", "create", "patch", "delete"],
+            "Storage drivers of virtual nodes.",
+        ),
+        in_virtual(
+            Everywhere,
+            &kind::POD,
+            &["get", "list", "watch", "patch", "delete"],
+            "Pods on virtual nodes: where the copy is, and their end.",
+        ),
+        in_virtual(Everywhere, &kind::POD, &["patch"], "What the copy says comes back.").part("status"),
+        in_virtual(Everywhere, &kind::POD, &["create"], "Less is lent: who has to go, as far as budgets allow.")
+            .part("eviction"),
+        in_virtual(Everywhere, &kind::EVENT, &["create"], "Said of users' pods and of virtual nodes."),
+        in_virtual(
+            System,
+            &kind::SECRET,
+            &["get"],
+            "The binding's kubeconfig. Where bindings name Secrets of other namespaces, the same Role there.",
+        ),
+        in_virtual(
+            System,
+            &kind::LEASE,
+            &["get", "list", "watch", "create", "patch"],
+            "Of several syncers of one binding, one leads.",
+        ),
+        in_virtual(NodeLeases, &kind::LEASE, &["get", "create", "patch"], "Somebody looks after the virtual nodes."),
+        in_physical(Everywhere, &kind::NAMESPACE, &["get"], IDENTITY).only(&["kube-system"]),
+        in_physical(Everywhere, &kind::NODE, &["get", "list", "watch"], "Nodes that can be lent."),
+        in_physical(Everywhere, &kind::CSI_NODE, &["get", "list", "watch"], "Their storage drivers."),
+        in_physical(Everywhere, &kind::POD, &["list", "watch"], "What pods of all namespaces use is not idle."),
+        in_physical(Everywhere, &kind::POLICY, &["list", "watch"], "The owner's policies."),
+        in_physical(Everywhere, &kind::POLICY, &["patch"], "The owner sees which of them are active.").part("status"),
+        in_physical(
+            Everywhere,
+            &kind::PRIORITY_CLASS,
+            &["get", "create"],
+            "The priority of all copies: tapestry-default is created when missing, others are only looked for.",
+        ),
+        in_physical(Mount, &kind::POD, &["get", "create", "patch", "delete"], "Copies of virtual pods."),
+        in_physical(Mount, &kind::POD, &["patch"], "A virtual pod was resized.").part("resize"),
+        in_physical(Mount, &kind::SERVICE_ACCOUNT, &["create"], "The copies' ServiceAccount, which has no rights."),
+        in_physical(Mount, &kind::SERVICE_ACCOUNT, &["get"], "Whether it is there.").only(&[keys::POD_SERVICE_ACCOUNT]),
+        in_physical(Mount, &kind::RESOURCE_QUOTA, &["list", "watch", "create"], "With guard.quota."),
+        in_physical(Mount, &kind::RESOURCE_QUOTA, &["get", "patch", "delete"], "Ours alone.").only(&[keys::QUOTA]),
+        in_physical(Mount, &kind::NETWORK_POLICY, &["list", "watch", "create"], "With guard.networkPolicy."),
+        in_physical(Mount, &kind::NETWORK_POLICY, &["get", "patch", "delete"], "Ours alone.")
+            .only(&[keys::NETWORK_POLICY]),
+    ]
+};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! Who syncers are in these clusters: the ServiceAccounts of `deploy/rbac`, with the rights that ship, as they ship (law 10).
+//! Must not add to them; a test that acts as administrator uses the cluster's own kubeconfig.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use tapestry_api::keys;
+use tokio::sync::Mutex;
+
+use crate::builders::namespace;
+use crate::{Cluster, Objects, eventually};
+
+const VIRTUAL: &str = include_str!("../../../deploy/rbac/virtual.yaml");
+const PHYSICAL: &str = include_str!("../../../deploy/rbac/physical.yaml");
+/// What `deploy/rbac/physical.yaml` tells its readers to replace.
+const MOUNT: &str = "tapestry-a";
+/// Longer than any run.
+const HOURS_24: u32 = 24 * 60 * 60;
+
+impl Cluster {
+    /// Applies `deploy/rbac/virtual.yaml`; gives the kubeconfig of its account.
+    pub async fn virtual_account(&self) -> Result<String> {
+        account(self, VIRTUAL, "tapestry-syncer")
+            .await
+            .with_context(|| format!("the syncers' account of {}", self.name()))
+    }
+
+    /// Applies `deploy/rbac/physical.yaml` for this mount namespace, which must exist; gives the kubeconfig of its account.
+    pub async fn physical_account(&self, mount: &str) -> Result<String> {
+        let account = account(self, &PHYSICAL.replace(MOUNT, mount), mount).await;
+        account.with_context(|| format!("the account of {mount} in {}", self.name()))
+    }
+
+    /// Removes what does not go with the mount namespace.
+    pub async fn remove_physical_account(&self, mount: &str) -> Result<()> {
+        let binding = format!("tapestry-syncer-physical-{mount}");
+        self.delete("rbac.authorization.k8s.io/v1/ClusterRoleBinding", &binding).await?;
+        Ok(self.delete("v1/ServiceAccount", &format!("{}/{mount}", keys::NAMESPACE)).await?)
+    }
+}
+
+async fn account(cluster: &Cluster, yaml: &str, name: &str) -> Result<String> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+    let objects = cluster.objects()?;
+    let documents = yaml.split("---\n").skip(1).map(serde_saphyr::from_str).collect::<Result<Vec<Value>, _>>()?;
+    {
+        // Two tests would race to create what they share.
+        let _turn = ONE_AT_A_TIME.lock().await;
+        objects.apply(&namespace(keys::NAMESPACE)).await?;
+        for document in &documents {
+            objects.apply(document).await?;
+        }
+    }
+    let place = format!("{}/{name}", keys::NAMESPACE);
+    let request = json!({
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": { "expirationSeconds": HOURS_24 },
+    });
+    let answer = objects.create_subresource("token", "v1/ServiceAccount", &place, &request).await?;
+    let token = answer["status"]["token"].as_str().context("no token")?;
+    let kubeconfig = cluster.kubeconfig_with_token(token)?;
+    let own = Objects::connect(&kubeconfig).await?;
+    for role in documents.iter().filter(|document| document["rules"].is_array()) {
+        granted(&own, role).await?;
+    }
+    Ok(kubeconfig)
+}
+
+/// Waits until the API server has taken notice of a role and its binding, which takes a moment.
+async fn granted(own: &Objects, role: &Value) -> Result<()> {
+    let rule = &role["rules"][0];
+    let resource = rule["resources"][0].as_str().unwrap_or_default();
+    let (resource, part) = resource.split_once('/').unwrap_or((resource, ""));
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+        "spec": { "resourceAttributes": {
+            "verb": rule["verbs"][0], "group": rule["apiGroups"][0], "resource": resource, "subresource": part,
+            "namespace": role["metadata"]["namespace"], "name": rule["resourceNames"][0],
+        } },
+    });
+    eventually(&format!("{} is granted", role["metadata"]), Duration::from_mins(1), async || {
+        let answer = own.create(&review).await.map_err(|error| error.to_string())?;
+        if answer["status"]["allowed"] == true { Ok(()) } else { Err(answer["status"].to_string()) }
+    })
+    .await
+}
