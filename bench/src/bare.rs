@@ -67,6 +67,7 @@ impl Bare {
         let (bell, mut watches) = (Arc::<Notify>::default(), JoinSet::new());
         let query = |labels: &str, fields: &str| Query {
             kind: &kind::POD,
+            namespace: None,
             labels: labels.into(),
             fields: fields.into(),
             optional: false,

@@ -108,7 +108,8 @@ impl Eyes {
             let feed: Arc<Feed<Seen>> = Arc::default();
             let changed = Arc::<Notify>::default();
             let mailbox = feed.subscribe(Arc::clone(&changed));
-            let query = Query { kind: &kind::POD, labels: LABEL.to_owned(), fields: String::new(), optional: false };
+            let (labels, fields) = (LABEL.to_owned(), String::new());
+            let query = Query { kind: &kind::POD, namespace: None, labels, fields, optional: false };
             let (notes, waiters) = (Arc::clone(&book), Arc::clone(&bell));
             let decode = move |json: &Bytes| decode(json, side, &notes, &waiters).map(Some);
             watches.spawn(watch(cluster.clone(), query, Arc::new(decode), feed, CancellationToken::new()));

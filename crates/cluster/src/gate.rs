@@ -1,4 +1,4 @@
-//! The only code that writes to a cluster: deadline, precondition, error class, metrics, one log line per call.
+//! The only code that writes to a cluster: leadership, deadline, precondition, error class, metrics, one log line per call.
 //! Plans nothing and retries nothing.
 
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Hi
 use prometheus_client::registry::Registry;
 
 use crate::connect::{CALL_DEADLINE, Cluster};
-use crate::{Answer, Call, Refusal, Side, Sub, Uid, Verb};
+use crate::{Answer, Call, Lead, Refusal, Side, Sub, Uid, Verb};
 
 /// Who we are in `managedFields`.
 pub const FIELD_MANAGER: &str = "tapestry";
 
 /// Carries out calls. A trait, so that a whole syncer runs in memory (see the testbed's World).
 pub trait Gate: Send + Sync {
-    /// Carries out one call. Dropping the future leaves it unknown whether the call happened.
-    fn call(&self, call: Arc<Call>) -> BoxFuture<'static, Result<Answer, Refusal>>;
+    /// Carries out one call, if the lead lasts when it is about to be sent. Dropping the future leaves it unknown whether the call happened.
+    fn call(&self, call: Arc<Call>, lead: Lead) -> BoxFuture<'static, Result<Answer, Refusal>>;
 }
 
 /// The gate to two real clusters.
@@ -82,10 +82,16 @@ impl LiveGate {
     pub fn new(virtual_cluster: Cluster, physical_cluster: Cluster, metrics: Metrics) -> Self {
         Self { virtual_cluster, physical_cluster, metrics }
     }
+
+    /// The same gate by another way to the virtual cluster.
+    #[must_use]
+    pub fn by(&self, virtual_cluster: Cluster) -> Self {
+        Self { virtual_cluster, physical_cluster: self.physical_cluster.clone(), metrics: self.metrics.clone() }
+    }
 }
 
 impl Gate for LiveGate {
-    fn call(&self, call: Arc<Call>) -> BoxFuture<'static, Result<Answer, Refusal>> {
+    fn call(&self, call: Arc<Call>, lead: Lead) -> BoxFuture<'static, Result<Answer, Refusal>> {
         let cluster = match call.target.side {
             Side::Virtual => self.virtual_cluster.clone(),
             Side::Physical => self.physical_cluster.clone(),
@@ -93,13 +99,15 @@ impl Gate for LiveGate {
         let metrics = self.metrics.clone();
         async move {
             let start = Instant::now();
-            let done = carry_out(&cluster, &call).await;
+            let done = carry_out_in(&cluster, &call, &lead).await;
             let took = start.elapsed();
             metrics.count(&call, &done, took);
             let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
             match &done {
                 Ok(_) => tracing::debug!(cluster = cluster.name(), %call, took, "done"),
                 Err(Refusal::Gone) if call.is_read() => tracing::debug!(cluster = cluster.name(), %call, took, "gone"),
+                // A whole desk of calls may meet it at once; that leadership went is told by the election.
+                Err(Refusal::NotLeading) => tracing::debug!(cluster = cluster.name(), %call, "not leading"),
                 Err(refusal) => {
                     tracing::info!(cluster = cluster.name(), %call, took, refusal = refusal.reason(), why = refusal.message(), "refused");
                 }
@@ -110,9 +118,17 @@ impl Gate for LiveGate {
     }
 }
 
-/// Sends one call and classifies what comes back.
+/// Sends one call, whoever leads, and classifies what comes back.
 pub async fn carry_out(cluster: &Cluster, call: &Call) -> Result<Answer, Refusal> {
+    carry_out_in(cluster, call, &Lead::always()).await
+}
+
+async fn carry_out_in(cluster: &Cluster, call: &Call, lead: &Lead) -> Result<Answer, Refusal> {
     let request = render_request(call).map_err(|error| Refusal::Unknown(error.to_string()))?;
+    // The last step: a process that was frozen since it planned is stopped here. What is frozen after it is refused by precondition.
+    if !lead.lasts() {
+        return Err(Refusal::NotLeading);
+    }
     let (code, retry_after, body) = cluster.exchange(request, CALL_DEADLINE).await.map_err(Refusal::Unknown)?;
     if (200..300).contains(&code) {
         if call.is_read() && !is_expected(call, &body) {

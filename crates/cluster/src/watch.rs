@@ -19,7 +19,7 @@ use crate::feed::{Change, Epoch, Feed, Row};
 use crate::frames::{Event, Lines, split};
 use crate::refusal::Status;
 use crate::served::prove_unserved;
-use crate::{Kind, Rv};
+use crate::{Kind, Name, Rv};
 
 mod answer;
 
@@ -30,6 +30,8 @@ use answer::{Page, Version};
 pub struct Query {
     /// The resource.
     pub kind: &'static Kind,
+    /// Only of this namespace; `None` for all of them, and for cluster-scoped kinds.
+    pub namespace: Option<Name>,
     /// Label selector, or empty.
     pub labels: String,
     /// Field selector, or empty.
@@ -316,9 +318,12 @@ impl<R: Row + Clone> Watch<R> {
     }
 
     async fn open(&mut self, query: &str) -> Result<Incoming, End> {
-        let Query { kind, labels, fields, optional } = &self.query;
+        let Query { kind, namespace, labels, fields, optional } = &self.query;
         let (labels, fields) = (encode(labels), encode(fields));
-        let path = format!("{}?{query}&labelSelector={labels}&fieldSelector={fields}", kind.path(None, None));
+        let path = format!(
+            "{}?{query}&labelSelector={labels}&fieldSelector={fields}",
+            kind.path(namespace.as_ref().map(Name::as_str), None)
+        );
         let request = Request::get(path).body(Body::empty()).map_err(|error| End::Failed(error.to_string()))?;
         let answer = async {
             let response = self.cluster.send(request).await.map_err(End::Broken)?;

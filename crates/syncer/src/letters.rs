@@ -43,7 +43,8 @@ impl Letters {
     ) -> Self {
         let bell = Arc::new(Notify::new());
         let mut watches = Watches { bell: Arc::clone(&bell), cancel: cancel.clone(), tasks: &mut *tasks };
-        let everything = |kind| Query { kind, labels: String::new(), fields: String::new(), optional: false };
+        let everything =
+            |kind| Query { kind, namespace: None, labels: String::new(), fields: String::new(), optional: false };
         let own = Query { fields: format!("metadata.name={name}"), ..everything(&kind::CLUSTER_BINDING) };
         let labelled = Query { labels: format!("{}={}", keys::ORIGIN, origin.label), ..everything(&kind::NODE) };
         let csinodes = Query { kind: &kind::CSI_NODE, ..labelled.clone() };

@@ -11,6 +11,7 @@
 //! | [`hostile`] | forged mappings, strangers, neighbours: who touches what |
 //! | [`calm`] | identity and idleness, told by the API servers' audit logs |
 //! | [`outage`] | a physical API server that does not answer |
+//! | [`lead`] | several processes of one binding: one leads, the others are ready to |
 //! | [`process`] | the real binary: crashes, signals, failures before people's eyes, endpoints |
 //! | [`api`], [`refusals`], [`watch`] | what real API servers say to our objects, calls and watches |
 
@@ -20,6 +21,7 @@ mod csinodes;
 mod guards;
 mod hostile;
 mod kubelet;
+mod lead;
 mod lending;
 mod nodes;
 mod outage;

@@ -118,7 +118,7 @@ impl<R: Row + Clone + std::fmt::Debug> Eye<R> {
 }
 
 fn query(kind: &'static Kind) -> Query {
-    Query { kind, labels: String::new(), fields: String::new(), optional: false }
+    Query { kind, namespace: None, labels: String::new(), fields: String::new(), optional: false }
 }
 
 async fn things(kubeconfig: &str, query: Query) -> Result<Eye<Thing>> {
