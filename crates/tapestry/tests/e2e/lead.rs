@@ -305,7 +305,8 @@ async fn a_client_go_holder_keeps_us_from_leading_for_as_long_as_it_renews() -> 
             syncer.end(Signal::Terminate).await?;
             let left = lease(loom).await?["spec"].clone();
             assert_eq!((text(&left["holderIdentity"]), &left["leaseDurationSeconds"]), ("", &json!(1)));
-            assert_eq!(left["leaseTransitions"], 5);
+            // As many as the stranger said, and ours.
+            assert_eq!(left["leaseTransitions"], 4);
             Ok(())
         })
         .await
