@@ -199,9 +199,14 @@ fn render_request(call: &Call) -> Result<Request<Body>, http::Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
+    use crate::connect::Trust;
+    use crate::lead::Fence;
     use crate::{Name, Target, kind};
     use serde_json::json;
+    use tokio::io::AsyncReadExt as _;
 
     #[test]
     fn requests_say_what_the_call_says() {
@@ -223,5 +228,46 @@ mod tests {
             (format!("PATCH {pod}/status?fieldManager=tapestry"), "application/strategic-merge-patch+json".to_owned())
         );
         assert_eq!(seen(Verb::Apply(Sub::Main, json!({}))).0, format!("PATCH {pod}?force=true&fieldManager=tapestry"));
+    }
+
+    struct Switch(AtomicBool);
+
+    impl Fence for Switch {
+        fn lasts(&self, term: u64) -> bool {
+            term == 7 && self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_of_a_term_that_has_ended_is_not_sent() {
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "users": [{"name": "u", "user": {}}],
+            "clusters": [{"name": "c", "cluster": {"server": format!("http://{}", server.local_addr().unwrap())}}],
+        });
+        let cluster = Cluster::connect("test", &kubeconfig.to_string(), Trust::Operator, "test").await.unwrap();
+        let gate = LiveGate::new(cluster.clone(), cluster, Metrics::register(&mut Registry::default()));
+        let target = Target::cluster(Side::Virtual, &kind::NODE, Name::parse("n").unwrap());
+        let call = Arc::new(Call { target, verb: Verb::Get, why: "Test" });
+        let fence = Arc::new(Switch(AtomicBool::new(true)));
+        let send = |term| gate.call(Arc::clone(&call), Lead::new(Arc::clone(&fence) as Arc<dyn Fence>, term));
+
+        // Handed over while the term lasts, but not sent before it ended: as if we had been frozen in between.
+        let planned = send(7);
+        fence.0.store(false, Ordering::Relaxed);
+        assert_eq!(planned.await, Err(Refusal::NotLeading));
+        fence.0.store(true, Ordering::Relaxed);
+        assert_eq!(send(6).await, Err(Refusal::NotLeading), "an earlier term");
+        assert!(server.accept().now_or_never().is_none(), "somebody was connected to");
+
+        let arrives = async {
+            let (mut client, _) = server.accept().await.unwrap();
+            client.read_u8().await.unwrap()
+        };
+        tokio::select! {
+            first = arrives => assert_eq!(first, b'G'),
+            done = send(7) => panic!("{done:?}"),
+        }
     }
 }
