@@ -1,4 +1,4 @@
-//! The only code that writes to a cluster: deadline, precondition, error class, metrics, one log line per call.
+//! The only code that writes to a cluster: leadership, deadline, precondition, error class, metrics, one log line per call.
 //! Plans nothing and retries nothing.
 
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Hi
 use prometheus_client::registry::Registry;
 
 use crate::connect::{CALL_DEADLINE, Cluster};
-use crate::{Answer, Call, Refusal, Side, Sub, Uid, Verb};
+use crate::{Answer, Call, Lead, Refusal, Side, Sub, Uid, Verb};
 
 /// Who we are in `managedFields`.
 pub const FIELD_MANAGER: &str = "tapestry";
 
 /// Carries out calls. A trait, so that a whole syncer runs in memory (see the testbed's World).
 pub trait Gate: Send + Sync {
-    /// Carries out one call. Dropping the future leaves it unknown whether the call happened.
-    fn call(&self, call: Arc<Call>) -> BoxFuture<'static, Result<Answer, Refusal>>;
+    /// Carries out one call, if the lead lasts when it is about to be sent. Dropping the future leaves it unknown whether the call happened.
+    fn call(&self, call: Arc<Call>, lead: Lead) -> BoxFuture<'static, Result<Answer, Refusal>>;
 }
 
 /// The gate to two real clusters.
@@ -82,10 +82,16 @@ impl LiveGate {
     pub fn new(virtual_cluster: Cluster, physical_cluster: Cluster, metrics: Metrics) -> Self {
         Self { virtual_cluster, physical_cluster, metrics }
     }
+
+    /// The same gate by another way to the virtual cluster.
+    #[must_use]
+    pub fn by(&self, virtual_cluster: Cluster) -> Self {
+        Self { virtual_cluster, physical_cluster: self.physical_cluster.clone(), metrics: self.metrics.clone() }
+    }
 }
 
 impl Gate for LiveGate {
-    fn call(&self, call: Arc<Call>) -> BoxFuture<'static, Result<Answer, Refusal>> {
+    fn call(&self, call: Arc<Call>, lead: Lead) -> BoxFuture<'static, Result<Answer, Refusal>> {
         let cluster = match call.target.side {
             Side::Virtual => self.virtual_cluster.clone(),
             Side::Physical => self.physical_cluster.clone(),
@@ -93,13 +99,15 @@ impl Gate for LiveGate {
         let metrics = self.metrics.clone();
         async move {
             let start = Instant::now();
-            let done = carry_out(&cluster, &call).await;
+            let done = carry_out_in(&cluster, &call, &lead).await;
             let took = start.elapsed();
             metrics.count(&call, &done, took);
             let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
             match &done {
                 Ok(_) => tracing::debug!(cluster = cluster.name(), %call, took, "done"),
                 Err(Refusal::Gone) if call.is_read() => tracing::debug!(cluster = cluster.name(), %call, took, "gone"),
+                // A whole desk of calls may meet it at once; that leadership went is told by the election.
+                Err(Refusal::NotLeading) => tracing::debug!(cluster = cluster.name(), %call, "not leading"),
                 Err(refusal) => {
                     tracing::info!(cluster = cluster.name(), %call, took, refusal = refusal.reason(), why = refusal.message(), "refused");
                 }
@@ -110,9 +118,17 @@ impl Gate for LiveGate {
     }
 }
 
-/// Sends one call and classifies what comes back.
+/// Sends one call, whoever leads, and classifies what comes back.
 pub async fn carry_out(cluster: &Cluster, call: &Call) -> Result<Answer, Refusal> {
+    carry_out_in(cluster, call, &Lead::always()).await
+}
+
+async fn carry_out_in(cluster: &Cluster, call: &Call, lead: &Lead) -> Result<Answer, Refusal> {
     let request = render_request(call).map_err(|error| Refusal::Unknown(error.to_string()))?;
+    // The last step: a process that was frozen since it planned is stopped here. What is frozen after it is refused by precondition.
+    if !lead.lasts() {
+        return Err(Refusal::NotLeading);
+    }
     let (code, retry_after, body) = cluster.exchange(request, CALL_DEADLINE).await.map_err(Refusal::Unknown)?;
     if (200..300).contains(&code) {
         if call.is_read() && !is_expected(call, &body) {
@@ -184,9 +200,14 @@ fn render_request(call: &Call) -> Result<Request<Body>, http::Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
+    use crate::connect::Trust;
+    use crate::lead::Fence;
     use crate::{Name, Target, kind};
     use serde_json::json;
+    use tokio::io::AsyncReadExt as _;
 
     #[test]
     fn requests_say_what_the_call_says() {
@@ -212,5 +233,46 @@ mod tests {
             format!("PATCH {pod}/resize?fieldManager=tapestry")
         );
         assert_eq!(seen(Verb::Apply(Sub::Main, json!({}))).0, format!("PATCH {pod}?force=true&fieldManager=tapestry"));
+    }
+
+    struct Switch(AtomicBool);
+
+    impl Fence for Switch {
+        fn lasts(&self, term: u64) -> bool {
+            term == 7 && self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_of_a_term_that_has_ended_is_not_sent() {
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "users": [{"name": "u", "user": {}}],
+            "clusters": [{"name": "c", "cluster": {"server": format!("http://{}", server.local_addr().unwrap())}}],
+        });
+        let cluster = Cluster::connect("test", &kubeconfig.to_string(), Trust::Operator, "test").await.unwrap();
+        let gate = LiveGate::new(cluster.clone(), cluster, Metrics::register(&mut Registry::default()));
+        let target = Target::cluster(Side::Virtual, &kind::NODE, Name::parse("n").unwrap());
+        let call = Arc::new(Call { target, verb: Verb::Get, why: "Test" });
+        let fence = Arc::new(Switch(AtomicBool::new(true)));
+        let send = |term| gate.call(Arc::clone(&call), Lead::new(Arc::clone(&fence) as Arc<dyn Fence>, term));
+
+        // Handed over while the term lasts, but not sent before it ended: as if we had been frozen in between.
+        let planned = send(7);
+        fence.0.store(false, Ordering::Relaxed);
+        assert_eq!(planned.await, Err(Refusal::NotLeading));
+        fence.0.store(true, Ordering::Relaxed);
+        assert_eq!(send(6).await, Err(Refusal::NotLeading), "an earlier term");
+        assert!(server.accept().now_or_never().is_none(), "somebody was connected to");
+
+        let arrives = async {
+            let (mut client, _) = server.accept().await.unwrap();
+            client.read_u8().await.unwrap()
+        };
+        tokio::select! {
+            first = arrives => assert_eq!(first, b'G'),
+            done = send(7) => panic!("{done:?}"),
+        }
     }
 }

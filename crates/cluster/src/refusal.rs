@@ -25,6 +25,8 @@ pub enum Refusal {
     Invalid(Box<Status>),
     /// We may not do this.
     Denied(Box<Status>),
+    /// Not sent: we do not lead any more, and whoever does has planned by now. Says nothing of the object.
+    NotLeading,
     /// No trustworthy answer: it may or may not have happened.
     Unknown(String),
 }
@@ -91,6 +93,7 @@ impl Refusal {
             Self::Held(..) => "Held",
             Self::Invalid(_) => "Invalid",
             Self::Denied(_) => "Denied",
+            Self::NotLeading => "NotLeading",
             Self::Unknown(_) => "Unknown",
         }
     }
@@ -106,6 +109,7 @@ impl Refusal {
             // Which budget, and what it wants, is said by the cause; the status itself is the same for all.
             Self::Held(_, status) => holds(status).map_or(&status.message, |cause| &cause.message),
             Self::Invalid(status) | Self::Denied(status) => &status.message,
+            Self::NotLeading => "another one leads by now",
             Self::Unknown(why) => why,
         }
     }

@@ -16,7 +16,7 @@ pub struct Now {
 impl Now {
     /// How far wall time is ahead of steady time: the same at every moment, until somebody sets the clock.
     #[must_use]
-    pub fn lead(&self) -> SignedDuration {
+    pub fn ahead(&self) -> SignedDuration {
         let steady = SignedDuration::try_from(self.steady).unwrap_or(SignedDuration::MAX);
         self.wall.as_duration().saturating_sub(steady)
     }

@@ -1,4 +1,5 @@
-//! The order of work for one model: which keys are dirty, which calls are in flight, who waits and how long.
+//! The order of work for one model: which keys are dirty, which calls are in flight, who waits and how long; while another one
+//! leads, nobody.
 //! Pure: the loop (or the World of the tests) carries out the calls it hands out and tells it how they ended.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -30,6 +31,8 @@ pub struct Desk<M: Model> {
     ready: [VecDeque<M::Key>; 2],
     timers: BTreeSet<(Duration, M::Key)>,
     lanes: [Lane<M::Key>; 2],
+    /// Without it facts are folded in and nothing else is done.
+    leads: bool,
     random: fastrand::Rng,
 }
 
@@ -65,7 +68,7 @@ struct Lane<K> {
 }
 
 impl<M: Model> Desk<M> {
-    /// A desk for this model. The seed decides the jitter.
+    /// A desk for this model, which leads. The seed decides the jitter.
     pub fn new(model: M, seed: u64) -> Self {
         let lane = || Lane { flying: 0, limit: CONCURRENCY, paused: Duration::ZERO, parked: VecDeque::new() };
         Self {
@@ -74,6 +77,7 @@ impl<M: Model> Desk<M> {
             ready: Default::default(),
             timers: BTreeSet::new(),
             lanes: [lane(), lane()],
+            leads: true,
             random: fastrand::Rng::with_seed(seed),
         }
     }
@@ -85,8 +89,33 @@ impl<M: Model> Desk<M> {
         self.mark(dirty);
     }
 
+    /// Another one leads: only facts are taken from now on. No key is kept dirty, because all are when we lead again; else
+    /// those of objects that have long gone would pile up.
+    pub fn follow(&mut self) {
+        self.leads = false;
+        self.tasks.retain(|_, task| matches!(task.place, Place::Flying { .. }));
+        self.ready.iter_mut().for_each(VecDeque::clear);
+        self.lanes.iter_mut().for_each(|lane| lane.parked.clear());
+        self.timers.clear();
+    }
+
+    /// We lead: every key is looked at now, from what is known already.
+    pub fn lead(&mut self, now: Now) {
+        self.leads = true;
+        self.model.take_lead(now);
+        self.urge_all();
+    }
+
+    /// Whether we lead.
+    pub fn leads(&self) -> bool {
+        self.leads
+    }
+
     /// Looks at every key again: on a timer, after a complete list.
     pub fn replan(&mut self) {
+        if !self.leads {
+            return;
+        }
         let mut keys = self.model.keys();
         // Models keep hash maps, whose order is another one in each process; a run must be repeatable.
         keys.sort_unstable();
@@ -146,7 +175,13 @@ impl<M: Model> Desk<M> {
         let refusal = done.as_ref().err().cloned();
         self.lanes[lane_of(call.target.side)].landed(refusal.as_ref(), now.steady);
         let mut dirty = Dirty::default();
-        self.model.settle(key, call, done, now, &mut dirty);
+        if refusal != Some(Refusal::NotLeading) {
+            self.model.settle(key, call, done, now, &mut dirty);
+        }
+        if !self.leads {
+            self.tasks.remove(key);
+            return;
+        }
         let task = self.tasks.entry(key.clone()).or_default();
         let again = matches!(std::mem::take(&mut task.place), Place::Flying { again: true });
         match refusal {
@@ -162,6 +197,8 @@ impl<M: Model> Desk<M> {
                     self.wait(key.clone(), now.steady + wait, true);
                 }
             }
+            // Planned in a term that has ended, and never sent: it is no failure, and as dirty as before.
+            Some(Refusal::NotLeading) => self.touch(key.clone()),
             Some(refusal) => {
                 task.failures += 1;
                 let stale = matches!(refusal, Refusal::Gone | Refusal::Replaced | Refusal::Exists);
@@ -203,6 +240,9 @@ impl<M: Model> Desk<M> {
     }
 
     fn mark(&mut self, dirty: Dirty<M::Key>) {
+        if !self.leads {
+            return;
+        }
         if dirty.all_urged {
             let penalised = self.tasks.iter().filter(|(_, task)| matches!(task.place, Place::Waiting { .. }));
             let mut keys: Vec<M::Key> = penalised.map(|(key, _)| key.clone()).collect();

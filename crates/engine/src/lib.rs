@@ -1,8 +1,9 @@
-//! How decisions meet clusters: the Model trait, the desk that orders its work, the loop that runs it, tables;
-//! and what every daemon needs: clock, health and metrics endpoints, telemetry. Knows no Kubernetes kind.
+//! How decisions meet clusters: the Model trait, the desk that orders its work, the loop that runs it, tables, who leads;
+//! and what every daemon needs: clock, health and metrics endpoints, telemetry. Knows no Kubernetes kind but the Lease it leads by.
 
 pub mod clock;
 pub mod desk;
+pub mod lead;
 pub mod model;
 pub mod run;
 pub mod serve;

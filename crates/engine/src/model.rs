@@ -22,7 +22,8 @@ pub trait Model {
     /// What to do about a key. Planning twice from the same facts gives the same plan.
     fn plan(&self, key: &Self::Key, now: Now) -> Plan;
 
-    /// Folds in how a call ended. Only this believes that a call happened.
+    /// Folds in how a call ended. Only this believes that a call happened. Not told of a call that was never sent because we do
+    /// not lead any more.
     fn settle(
         &mut self,
         key: &Self::Key,
@@ -31,6 +32,9 @@ pub trait Model {
         now: Now,
         dirty: &mut Dirty<Self::Key>,
     );
+
+    /// We lead from now on; every key is planned after this. What only answers can tell may have changed under another leader.
+    fn take_lead(&mut self, _now: Now) {}
 
     /// All keys there is something to say about: the full re-plan.
     fn keys(&self) -> Vec<Self::Key>;

@@ -1,4 +1,5 @@
-//! The loop: facts from mailboxes, calls through a gate, time from a clock, all met at one desk in one task.
+//! The loop: facts from mailboxes, calls through a gate, time from a clock, all met at one desk in one task. Without leadership
+//! it only reads.
 //! Holds no lock and knows no model.
 
 use std::sync::Arc;
@@ -7,11 +8,12 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use jiff::SignedDuration;
-use tapestry_cluster::Gate;
+use tapestry_cluster::{Gate, Lead};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+use crate::lead::Leadership;
 use crate::{Desk, Model, Now};
 
 /// Where a loop's facts wait; `bell` is rung when there are some.
@@ -36,6 +38,7 @@ pub async fn run<M: Model>(
     gate: Arc<dyn Gate>,
     mut inbox: impl Inbox<M::Seen>,
     clock: Arc<dyn Clock>,
+    leadership: Leadership,
     mut show: impl FnMut(&Desk<M>),
     cancel: CancellationToken,
 ) -> Desk<M> {
@@ -44,25 +47,37 @@ pub async fn run<M: Model>(
     let mut facts = Vec::new();
     let mut replan_at = jittered(REPLAN_EVERY);
     // What waits now was reckoned with this one, not with that of the last look: many small moves are a jump too.
-    let mut lead = clock.now().lead();
+    let mut ahead = clock.now().ahead();
+    let mut term = None;
+    desk.follow();
     loop {
         inbox.drain(&mut facts);
         let now = clock.now();
         for fact in facts.drain(..) {
             desk.see(fact, now);
         }
-        if has_jumped(lead, now) {
-            tracing::info!(by = ?now.lead().saturating_sub(lead), "the clock was set: looking at everything again");
-            lead = now.lead();
+        // After the facts, so that the first plans of a term know all that is known.
+        let lead = leadership.lead();
+        if lead.as_ref().map(Lead::term) != term {
+            term = lead.as_ref().map(Lead::term);
+            desk.follow();
+            if term.is_some() {
+                desk.lead(now);
+            }
+        }
+        if has_jumped(ahead, now) {
+            tracing::info!(by = ?now.ahead().saturating_sub(ahead), "the clock was set: looking at everything again");
+            ahead = now.ahead();
             desk.urge_all();
         }
         if now.steady >= replan_at {
             desk.replan();
             replan_at = now.steady + jittered(REPLAN_EVERY);
         }
-        while let Some((key, call)) = (!cancel.is_cancelled()).then(|| desk.next(now)).flatten() {
+        while let Some(lead) = lead.as_ref().filter(|_| !cancel.is_cancelled()) {
+            let Some((key, call)) = desk.next(now) else { break };
             let call = Arc::new(call);
-            let answer = gate.call(Arc::clone(&call));
+            let answer = gate.call(Arc::clone(&call), lead.clone());
             calls.push(async move { (key, call, answer.await) });
         }
         show(&desk);
@@ -73,27 +88,28 @@ pub async fn run<M: Model>(
         tokio::select! {
             Some((key, call, done)) = calls.next() => desk.done(&key, &call, done, clock.now()),
             () = bell.notified() => {}
-            () = sleep_until(wake, lead, &*clock), if !cancel.is_cancelled() => {}
+            () = leadership.changed() => {}
+            () = sleep_until(wake, ahead, &*clock), if !cancel.is_cancelled() => {}
             () = cancel.cancelled(), if !cancel.is_cancelled() => {}
         }
     }
 }
 
 /// Sleeps until this steady time, or until the clock jumps. Between looks at the clock nothing else is done.
-async fn sleep_until(wake: Duration, lead: SignedDuration, clock: &dyn Clock) {
+async fn sleep_until(wake: Duration, ahead: SignedDuration, clock: &dyn Clock) {
     loop {
         // Asked anew: planning took its time, and the timer below stands still while the machine sleeps.
         let now = clock.now();
         let left = wake.saturating_sub(now.steady);
-        if left.is_zero() || has_jumped(lead, now) {
+        if left.is_zero() || has_jumped(ahead, now) {
             return;
         }
         tokio::time::sleep(left.min(LOOK_EVERY)).await;
     }
 }
 
-fn has_jumped(lead: SignedDuration, now: Now) -> bool {
-    now.lead().saturating_sub(lead).unsigned_abs() > JUMP
+fn has_jumped(ahead: SignedDuration, now: Now) -> bool {
+    now.ahead().saturating_sub(ahead).unsigned_abs() > JUMP
 }
 
 fn jittered(every: Duration) -> Duration {

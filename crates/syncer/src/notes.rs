@@ -82,6 +82,11 @@ impl Notes {
         dirty.mark(Key::Note(self.last));
     }
 
+    /// What was noted while another one led is told already.
+    pub(crate) fn forget(&mut self) {
+        self.waiting.clear();
+    }
+
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
         self.waiting.keys().copied().map(Key::Note)
     }

@@ -221,6 +221,14 @@ impl Model for Pair {
         }
     }
 
+    fn take_lead(&mut self, now: Now) {
+        self.be_at(now);
+        // What we proved in an earlier term is older than what another leader has done since.
+        self.pods.doubt_evidence();
+        self.csinodes.doubt_evidence();
+        self.notes.forget();
+    }
+
     fn keys(&self) -> Vec<Key> {
         let fixed = [Key::Binding].into_iter().chain(Ground::ALL.map(Key::Ground)).chain(Guard::ALL.map(Key::Guard));
         let nodes = self.nodes.keys().chain(self.csinodes.keys(&self.nodes));

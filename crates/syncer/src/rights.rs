@@ -158,7 +158,7 @@ pub static RIGHTS: &[Right] = {
         ),
         in_virtual(Everywhere, &kind::CLUSTER_BINDING, &["patch"], "Identities of both clusters, condition Connected.")
             .part("status"),
-        in_virtual(Everywhere, &kind::POLICY, &["list", "watch"], "How much may be lent, and when."),
+        in_virtual(Everywhere, &kind::POLICY, &["get", "list", "watch"], "How much may be lent, and when."),
         in_virtual(Everywhere, &kind::POLICY, &["patch"], "Which policies are active, on how many nodes.")
             .part("status"),
         in_virtual(

@@ -1,4 +1,4 @@
-//! How a syncer comes to life: reads its binding, connects the physical cluster, starts watches, probes and the loop.
+//! How a syncer comes to life: reads its binding, connects the physical cluster, starts watches, probes, the loop and the election.
 //! The only room here that waits or spawns; decides nothing about objects.
 
 use std::collections::BTreeMap;
@@ -15,6 +15,7 @@ use tapestry_cluster::connect::{ConnectError, Trust};
 use tapestry_cluster::gate::{LiveGate, Metrics, carry_out};
 use tapestry_cluster::{Call, Cluster, Kind, Name, Refusal, Side, Target, Verb, kind};
 use tapestry_engine::clock::Clock;
+use tapestry_engine::lead::{Leadership, Seat, Terms, stand};
 use tapestry_engine::run::{Inbox as _, run};
 use tapestry_engine::serve::ReadinessGate;
 use tapestry_engine::{Desk, Dirty, Model as _};
@@ -111,7 +112,21 @@ pub async fn start(
     let metrics = SyncerMetrics::register(registry);
     let gate = Arc::new(LiveGate::new(virtual_cluster.clone(), physical_cluster.clone(), Metrics::register(registry)));
     tracing::info!(binding, cluster = %parsed.cluster_id, mount = %parsed.mount_namespace, "syncer starts");
-    Ok(Syncer { pair, origin, home, name, virtual_cluster, physical_cluster, gate, clock, metrics, ready, cancel })
+    let seat = None;
+    Ok(Syncer {
+        pair,
+        origin,
+        home,
+        name,
+        virtual_cluster,
+        physical_cluster,
+        gate,
+        clock,
+        seat,
+        metrics,
+        ready,
+        cancel,
+    })
 }
 
 /// A syncer that is ready to run.
@@ -124,17 +139,45 @@ pub struct Syncer {
     physical_cluster: Cluster,
     gate: Arc<LiveGate>,
     clock: Arc<dyn Clock>,
+    /// What it stands for; without one it leads alone.
+    seat: Option<Seat>,
     metrics: SyncerMetrics,
     ready: ReadinessGate,
     cancel: CancellationToken,
 }
 
 impl Syncer {
-    /// Runs until cancelled: no new calls then, those in flight are waited for.
+    /// Lets it work only while it leads. Whoever runs this binding's syncer, and wherever, stands for the same Lease.
+    pub fn elected(mut self, identity: &str, terms: Terms) -> Result<Self, StartError> {
+        // With a name too long for the prefix, the Lease is called like the binding alone.
+        let name = Name::parse(&format!("syncer-{}", self.name)).unwrap_or_else(|_| self.name.clone());
+        self.seat = Some(Seat { namespace: Name::parse(keys::NAMESPACE)?, name, identity: identity.into(), terms });
+        Ok(self)
+    }
+
+    /// Runs until cancelled: no new calls then, those in flight are waited for, and then leadership is given back.
     pub async fn run(self) {
-        let Self { pair, origin, home, name, virtual_cluster, physical_cluster, gate, clock, metrics, ready, cancel } =
-            self;
-        let mut tasks = JoinSet::new();
+        let Self {
+            pair,
+            origin,
+            home,
+            name,
+            virtual_cluster,
+            physical_cluster,
+            gate,
+            clock,
+            seat,
+            metrics,
+            ready,
+            cancel,
+        } = self;
+        let (mut tasks, mut office, resign) = (JoinSet::new(), JoinSet::new(), CancellationToken::new());
+        let leadership = seat.map_or_else(Leadership::always, |seat| {
+            // Renewals have connections of their own; a configuration that built a client before builds another one.
+            let apart = virtual_cluster.apart().unwrap_or_else(|_| virtual_cluster.clone());
+            let gate = Arc::new(gate.by(apart.clone()));
+            stand(seat, apart, gate, Arc::clone(&clock), &mut office, &resign)
+        });
         let clusters = [virtual_cluster, physical_cluster];
         let inbox = Letters::open(&name, origin, home, clusters, &cancel, &mut tasks);
         let desk = Desk::new(pair, fastrand::u64(..));
@@ -142,7 +185,9 @@ impl Syncer {
             ready.set(desk.model.ready());
             metrics.show(desk);
         };
-        run(desk, gate, inbox, clock, show, cancel).await;
+        run(desk, gate, inbox, clock, leadership, show, cancel).await;
+        resign.cancel();
+        while office.join_next().await.is_some() {}
         tasks.shutdown().await;
         tracing::info!("syncer stopped");
     }
@@ -236,11 +281,17 @@ struct SyncerMetrics {
     waiting: Gauge,
     flying: Gauge,
     ready: Gauge,
+    leader: Gauge,
 }
 
 impl SyncerMetrics {
     fn register(registry: &mut Registry) -> Self {
-        let metrics = Self { waiting: Gauge::default(), flying: Gauge::default(), ready: Gauge::default() };
+        let metrics = Self {
+            waiting: Gauge::default(),
+            flying: Gauge::default(),
+            ready: Gauge::default(),
+            leader: Gauge::default(),
+        };
         registry.register("queue_depth", "Keys that wait to be looked at", metrics.waiting.clone());
         registry.register(
             "calls_in_flight",
@@ -248,6 +299,7 @@ impl SyncerMetrics {
             metrics.flying.clone(),
         );
         registry.register("ready", "1 when both clusters answer and all lists are in", metrics.ready.clone());
+        registry.register("leader", "1 while this process leads, 0 while it follows", metrics.leader.clone());
         metrics
     }
 
@@ -256,5 +308,6 @@ impl SyncerMetrics {
         self.waiting.set(number(desk.waiting()));
         self.flying.set(number(desk.flying()));
         self.ready.set(i64::from(desk.model.ready()));
+        self.leader.set(i64::from(desk.leads()));
     }
 }

@@ -483,6 +483,12 @@ fn law_02_two_leaders_at_once_never_make_two_copies_and_touch_no_stranger() -> R
 }
 
 #[test]
+fn leadership_that_changes_hands_again_and_again_loses_nothing() -> Result<(), Failure> {
+    let faults = Faults { depose: 0.03, ..Faults::ALL };
+    explore(seeds(300), |seed| play(config(seed).leaders(2).faults(faults), 600))
+}
+
+#[test]
 fn law_08_a_crash_after_any_single_call_leaves_a_state_that_converges() -> Result<(), Failure> {
     for seed in 0..3 {
         let make = || {

@@ -15,6 +15,7 @@ use tapestry_syncer::start::{start, user_agent};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::election::Election;
 use crate::failure::Failure;
 
 /// Run the syncer of one binding: nodes and status up, pods down.
@@ -42,6 +43,8 @@ pub(crate) struct Args {
     /// How log lines look
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     log_format: LogFormat,
+    #[command(flatten)]
+    election: Election,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -59,7 +62,9 @@ impl Args {
     }
 
     async fn serve(self) -> Result<(), Failure> {
-        let Self { cluster_binding, virtual_kubeconfig, metrics_address, health_address, log, log_format } = self;
+        let Self { cluster_binding, virtual_kubeconfig, metrics_address, health_address, log, log_format, election } =
+            self;
+        let election = election.parse()?;
         let format = match log_format {
             LogFormat::Auto => Format::Auto,
             LogFormat::Text => Format::Text,
@@ -84,9 +89,12 @@ impl Args {
         let virtual_cluster = connect(virtual_kubeconfig, &cluster_binding).await?;
         let mut registry = Registry::with_prefix("tapestry_syncer");
         let clock = Arc::new(SystemClock::start());
-        let syncer = start(&cluster_binding, virtual_cluster, clock, &mut registry, ready, cancel.clone())
+        let mut syncer = start(&cluster_binding, virtual_cluster, clock, &mut registry, ready, cancel.clone())
             .await
             .map_err(|error| Failure::from_error(&error, error.hint()))?;
+        if let Some((identity, terms)) = election {
+            syncer = syncer.elected(&identity, terms).map_err(|error| Failure::from_error(&error, error.hint()))?;
+        }
         endpoints.spawn(serve_metrics(metrics, Arc::new(registry), cancel.clone()));
         endpoints.spawn(cancel_on_signal(cancel));
         syncer.run().await;

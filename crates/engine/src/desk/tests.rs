@@ -247,3 +247,59 @@ fn an_urged_key_is_looked_at_at_once_also_from_a_penalty() {
     desk.urge_all();
     assert!(desk.next(at(0.0)).is_some());
 }
+
+#[test]
+fn a_follower_plans_nothing_and_a_new_leader_plans_everything() {
+    let mut desk = desk();
+    desk.follow();
+    for key in 1..=100 {
+        desk.see((key, V), at(0.0));
+    }
+    desk.replan();
+    assert!(desk.next(at(0.0)).is_none());
+    assert_eq!((desk.waiting(), desk.tasks.len(), desk.wake_at(at(0.0))), (0, 0, None), "nothing piles up");
+    desk.lead(at(1.0));
+    let (now, mut calls) = (at(1.0), 0);
+    while let Some((key, call)) = desk.next(now) {
+        calls += 1;
+        desk.done(&key, &call, Ok(answer()), now);
+    }
+    assert_eq!(calls, 100);
+}
+
+#[test]
+fn a_call_that_was_not_sent_is_no_failure_and_its_key_stays_dirty() {
+    let mut desk = desk();
+    desk.see((1, V), at(0.0));
+    for _ in 0..20 {
+        let (key, call) = desk.next(at(0.0)).expect("no back-off");
+        desk.done(&key, &call, Err(Refusal::NotLeading), at(0.0));
+    }
+    // Also when we learn only afterwards that we follow, or lead again before we hear of it.
+    let (key, call) = desk.next(at(0.0)).unwrap();
+    desk.follow();
+    desk.done(&key, &call, Err(Refusal::NotLeading), at(0.0));
+    assert_eq!((desk.flying(), desk.tasks.len()), (0, 0));
+    desk.lead(at(1.0));
+    let (key, call) = desk.next(at(1.0)).unwrap();
+    desk.follow();
+    desk.lead(at(2.0));
+    assert!(desk.next(at(2.0)).is_none(), "its call of the last term is still on the way");
+    desk.done(&key, &call, Err(Refusal::NotLeading), at(2.0));
+    assert!(desk.next(at(2.0)).is_some());
+}
+
+#[test]
+fn what_waited_or_was_penalised_is_looked_at_when_we_lead_again() {
+    let mut desk = desk();
+    for key in [1, 2] {
+        desk.see((key, V), at(0.0));
+        let (key, call) = desk.next(at(0.0)).unwrap();
+        desk.done(&key, &call, Err(Refusal::Unknown(String::new())), at(0.0));
+    }
+    assert!(desk.next(at(0.0)).is_none());
+    desk.follow();
+    assert!(desk.next(at(1000.0)).is_none(), "no timer of the last term fires");
+    desk.lead(at(1000.0));
+    assert_eq!(std::iter::from_fn(|| desk.next(at(1000.0))).count(), 2);
+}

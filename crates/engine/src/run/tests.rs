@@ -11,6 +11,7 @@ use serde_json::json;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Target, Verb, kind};
 
 use super::*;
+use crate::lead::fence::Fence;
 use crate::{Dirty, Plan};
 
 /// Steady time is real; wall time starts with the epoch and can be set.
@@ -71,7 +72,7 @@ impl Model for Timetable {
     }
 }
 
-/// Grants everything and notes when.
+/// Grants everything that is sent in a term that lasts, and notes when.
 #[derive(Default)]
 struct Notes {
     calls: Mutex<Vec<(String, Instant)>>,
@@ -79,7 +80,10 @@ struct Notes {
 }
 
 impl Gate for Notes {
-    fn call(&self, call: Arc<Call>) -> BoxFuture<'static, Result<Answer, Refusal>> {
+    fn call(&self, call: Arc<Call>, lead: Lead) -> BoxFuture<'static, Result<Answer, Refusal>> {
+        if !lead.lasts() {
+            return async { Err(Refusal::NotLeading) }.boxed();
+        }
         self.calls.lock().unwrap().push((call.target.name.to_string(), Instant::now()));
         self.bell.notify_one();
         async { Ok(Answer { object: "{}".into() }) }.boxed()
@@ -128,6 +132,16 @@ impl Scene {
 
     /// Runs a loop for as long as the script does.
     async fn play(&self, edges: Vec<u64>, show: impl FnMut(&Desk<Timetable>), script: impl Future<Output = ()>) {
+        self.play_under(Leadership::always(), edges, show, script).await;
+    }
+
+    async fn play_under(
+        &self,
+        leadership: Leadership,
+        edges: Vec<u64>,
+        show: impl FnMut(&Desk<Timetable>),
+        script: impl Future<Output = ()>,
+    ) {
         let desk = Desk::new(Timetable { edges, plans: Arc::clone(&self.plans) }, 1);
         let cancel = CancellationToken::new();
         let (gate, clock) = (Arc::clone(&self.gate), Arc::clone(&self.clock));
@@ -135,7 +149,7 @@ impl Scene {
             script.await;
             cancel.cancel();
         };
-        tokio::join!(run(desk, gate, Once::default(), clock, show, cancel.clone()), script);
+        tokio::join!(run(desk, gate, Once::default(), clock, leadership, show, cancel.clone()), script);
     }
 
     async fn until(&self, what: &str, holds: impl Fn() -> bool) {
@@ -216,4 +230,54 @@ async fn a_wait_ends_within_fifty_milliseconds_of_its_time_however_long_the_loop
     late.sort_unstable();
     // The middle one: a machine that is busy with something else may hold up one or two.
     assert!(late[late.len() / 2] < Duration::from_millis(50), "{late:?}");
+}
+
+#[tokio::test]
+async fn a_loop_that_follows_calls_nothing_and_begins_as_soon_as_it_leads() {
+    let scene = Scene::new();
+    let fence = Arc::new(Fence::new(Arc::clone(&scene.clock) as Arc<dyn Clock>));
+    let leadership = Leadership::behind(Arc::clone(&fence));
+    let shown = AtomicU32::new(0);
+    let script = async {
+        scene.until("it has read", || shown.load(Ordering::Relaxed) > 0).await;
+        assert_eq!((scene.plans(), scene.gate.count()), (0, 0));
+        fence.open(1, HOUR);
+        fence.ring();
+        // Two are due, the third in an hour.
+        scene.gate.wait_for(2).await;
+        fence.shut();
+        fence.ring();
+        scene.clock.set_ahead(HOUR);
+        let looks = scene.clock.looks.load(Ordering::Relaxed);
+        scene.until("some looks", || scene.clock.looks.load(Ordering::Relaxed) >= looks + 3).await;
+        assert_eq!(scene.gate.count(), 2, "it led no more");
+        fence.open(2, HOUR);
+        fence.ring();
+        scene.gate.wait_for(3).await;
+    };
+    let hour = u64::try_from(HOUR.as_millis()).unwrap();
+    let show = |_: &Desk<Timetable>| {
+        shown.fetch_add(1, Ordering::Relaxed);
+    };
+    scene.play_under(leadership, vec![0, 1, hour], show, script).await;
+}
+
+#[tokio::test]
+async fn a_term_that_ends_without_a_bell_ends_all_the_same() {
+    let scene = Scene::new();
+    let fence = Arc::new(Fence::new(Arc::clone(&scene.clock) as Arc<dyn Clock>));
+    let leadership = Leadership::behind(Arc::clone(&fence));
+    // For a moment; nobody rings when it is over.
+    fence.open(1, scene.clock.now().steady + Duration::from_millis(300));
+    let script = async {
+        scene.gate.wait_for(1).await;
+        scene.until("the second is due", || scene.clock.start.elapsed() > Duration::from_millis(900)).await;
+        assert_eq!(scene.gate.count(), 1);
+        let plans = scene.plans();
+        assert!(plans < 20, "{plans} plans");
+        fence.open(2, HOUR);
+        fence.ring();
+        scene.gate.wait_for(2).await;
+    };
+    scene.play_under(leadership, vec![0, 600], |_| {}, script).await;
 }

@@ -12,6 +12,7 @@
 //! | [`rights`] | who the syncer is and what it may do; every test here runs under the rights that ship |
 //! | [`calm`] | identity and idleness, told by the API servers' audit logs |
 //! | [`outage`] | a physical API server that does not answer |
+//! | [`lead`] | several processes of one binding: one leads, the others are ready to |
 //! | [`process`] | the real binary: crashes, signals, failures before people's eyes, endpoints |
 //! | [`api`], [`refusals`], [`watch`] | what real API servers say to our objects, calls and watches |
 
@@ -21,6 +22,7 @@ mod csinodes;
 mod guards;
 mod hostile;
 mod kubelet;
+mod lead;
 mod lending;
 mod nodes;
 mod outage;

@@ -1,6 +1,6 @@
 //! The real binary: crashes and restarts, signals, failures before people's eyes, its endpoints.
 
-mod syncer;
+pub(crate) mod syncer;
 
 use std::collections::BTreeSet;
 use std::process::{Output, Stdio};
@@ -74,7 +74,7 @@ async fn law_08_a_syncer_killed_in_a_burst_converges_without_duplicate_or_orphan
 }
 
 /// One live physical pod per virtual UID, each known to its virtual pod, and no other.
-fn one_copy_each(vpods: &[Value], ppods: &[Value]) -> Result<()> {
+pub(crate) fn one_copy_each(vpods: &[Value], ppods: &[Value]) -> Result<()> {
     let uids: BTreeSet<&str> = vpods.iter().map(uid).collect();
     let backs: Vec<&str> = ppods.iter().map(|ppod| annotation(ppod, keys::VIRTUAL_POD_UID)).collect();
     ensure!(backs.iter().copied().collect::<BTreeSet<_>>() == uids, "copies of other pods, or pods without");
@@ -164,6 +164,7 @@ async fn law_10_a_running_syncer_serves_metrics_health_and_log_level_and_logs_no
             for line in [
                 r#"tapestry_syncer_calls_total{side="physical",verb="create",resource="pods",why="CreateCopy",outcome="Ok"} 1"#,
                 "tapestry_syncer_ready 1",
+                "tapestry_syncer_leader 1",
                 "tapestry_syncer_queue_depth 0",
                 "tapestry_syncer_call_duration_seconds_bucket",
                 "# EOF",

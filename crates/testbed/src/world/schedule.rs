@@ -110,6 +110,8 @@ struct Leader<M: Model> {
     lives: u32,
     /// For so many steps it is shown nothing.
     blind: u32,
+    /// For so many steps it may not lead; it learns of that when it wants to send, or from the gate.
+    deposed: u32,
     /// Gone for good: another one leads.
     retired: bool,
 }
@@ -150,7 +152,7 @@ const TICK: Duration = Duration::from_millis(1);
 impl<M: Model> Schedule<M> {
     /// A run in an empty world; leaders are born at the first step.
     pub fn new(config: Config, factory: impl FnMut(Birth) -> Life<M> + 'static) -> Self {
-        let leader = || Leader { alive: None, lives: 0, blind: 0, retired: false };
+        let leader = || Leader { alive: None, lives: 0, blind: 0, deposed: 0, retired: false };
         let world = World::default();
         Self {
             rng: Rng::with_seed(config.seed),
@@ -302,7 +304,7 @@ impl<M: Model> Schedule<M> {
 
     /// Faults that strike by themselves.
     fn strike(&mut self) {
-        let Faults { crash, blind, relist, replay, outage, leap, .. } = self.config.faults;
+        let Faults { crash, blind, depose, relist, replay, outage, leap, .. } = self.config.faults;
         let leader = self.rng.usize(..self.leaders.len());
         if self.leaders[leader].alive.is_none() {
             // The first birth is at once; later ones take their time.
@@ -314,6 +316,9 @@ impl<M: Model> Schedule<M> {
         } else if self.chance(blind) {
             self.leaders[leader].blind = self.rng.u32(20..200);
             self.note(Entry::Leader { leader, what: "is shown nothing for a while" });
+        } else if self.chance(depose) {
+            self.leaders[leader].deposed = self.rng.u32(20..200);
+            self.note(Entry::Leader { leader, what: "may not lead for a while" });
         } else if self.chance(relist) {
             self.relist(leader, None);
         } else if self.chance(replay) {
@@ -321,6 +326,7 @@ impl<M: Model> Schedule<M> {
         }
         for leader in &mut self.leaders {
             leader.blind = leader.blind.saturating_sub(1);
+            leader.deposed = leader.deposed.saturating_sub(1);
         }
         if self.chance(leap) {
             let leap = Duration::from_secs(self.rng.u64(60..1200));

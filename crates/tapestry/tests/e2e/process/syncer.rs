@@ -25,9 +25,15 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Not started yet.
+    /// Not started yet. Started anew after a crash it bears the same name, so that it need not wait for its own Lease.
     pub(crate) fn new(loom: &Loom, log: &str) -> Result<Self> {
-        let folder = std::env::temp_dir().join(format!("tapestry-e2e-{}-{}", std::process::id(), loom.name));
+        Self::named(loom, "alone", log, &[])
+    }
+
+    /// As [`Self::new`], for several of one binding: each with a name of its own, and flags.
+    pub(crate) fn named(loom: &Loom, identity: &str, log: &str, flags: &[&str]) -> Result<Self> {
+        let folder = format!("tapestry-e2e-{}-{}-{identity}", std::process::id(), loom.name);
+        let folder = std::env::temp_dir().join(folder);
         std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
         let supervisor = Supervisor::start(&folder)?;
         let kubeconfig = supervisor.folder().join("kubeconfig");
@@ -41,10 +47,12 @@ impl Process {
             ("--metrics-address", metrics.to_string()),
             ("--health-address", health.to_string()),
             ("--log", log.to_owned()),
+            ("--leader-elect-identity", identity.to_owned()),
         ];
         let args = ["syncer".to_owned()]
             .into_iter()
-            .chain(args.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]));
+            .chain(args.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]))
+            .chain(flags.iter().map(|flag| (*flag).to_owned()));
         Ok(Self { supervisor, args: args.collect(), metrics, health, _address: address })
     }
 
@@ -75,6 +83,17 @@ impl Process {
             State::Running(pid) => Ok(pid),
             other => bail!("it does not run: {other:?}; log: {}", self.log()?),
         }
+    }
+
+    /// Whether its metrics say that it leads.
+    pub(crate) async fn leads(&self) -> Result<bool> {
+        let (_, metrics) = http(self.metrics, "GET", "/metrics", "").await?;
+        let line = metrics.lines().find_map(|line| line.strip_prefix("tapestry_syncer_leader "));
+        Ok(line.with_context(|| format!("no leader in {metrics}"))? == "1")
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        self.supervisor.signal("syncer", signal).map(drop)
     }
 
     /// Sends a signal and waits for the end; tells how it ended.

@@ -26,7 +26,15 @@ impl<M: Model> Schedule<M> {
     /// Lets a leader send its next call.
     pub(super) fn send(&mut self, leader: usize) -> bool {
         let now = self.world.now();
+        let deposed = self.leaders[leader].deposed > 0;
         let Some(alive) = &mut self.leaders[leader].alive else { return false };
+        if deposed {
+            alive.desk.follow();
+            return false;
+        }
+        if !alive.desk.leads() {
+            alive.desk.lead(now);
+        }
         if now.steady >= alive.replan_at {
             alive.replan_at = now.steady + REPLAN_EVERY;
             alive.desk.replan();
@@ -74,7 +82,11 @@ impl<M: Model> Schedule<M> {
         let call = Arc::clone(&flight.call);
         let Faults { lose_call, late_call, busy, lose_answer, .. } = self.config.faults;
         let lost = |why: &str| Err(Refusal::Unknown(why.to_owned()));
-        let done = if !self.world.reachable(call.target.side) {
+        // Half of what a deposed leader wanted to send had passed the gate before.
+        let stopped = self.leaders[leader].deposed > 0 && self.rng.bool();
+        let done = if stopped {
+            Err(Refusal::NotLeading)
+        } else if !self.world.reachable(call.target.side) {
             lost("the cluster cannot be reached")
         } else if self.chance(lose_call) {
             lost("the request was lost")

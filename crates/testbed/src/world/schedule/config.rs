@@ -42,6 +42,8 @@ pub struct Faults {
     pub relist: f64,
     /// A leader is shown nothing for a long while, but goes on.
     pub blind: f64,
+    /// A leader may not lead for a while. It goes on being shown everything, and knows no more than the others when it leads again.
+    pub depose: f64,
     /// A leader crashes; its calls on the way may still arrive, at any time.
     pub crash: f64,
     /// A side cannot be reached for a while.
@@ -62,6 +64,7 @@ impl Faults {
         replay: 0.0,
         relist: 0.0,
         blind: 0.0,
+        depose: 0.0,
         crash: 0.0,
         outage: 0.0,
         leap: 0.0,
@@ -78,6 +81,7 @@ impl Faults {
         replay: 0.02,
         relist: 0.01,
         blind: 0.005,
+        depose: 0.005,
         crash: 0.005,
         outage: 0.003,
         leap: 0.005,

@@ -94,6 +94,7 @@ impl<M: Model> Schedule<M> {
         let survivor = self.rng.usize(..self.leaders.len());
         for leader in 0..self.leaders.len() {
             self.leaders[leader].blind = 0;
+            self.leaders[leader].deposed = 0;
             if leader != survivor {
                 self.leaders[leader].retired = true;
                 self.kill(leader, "leads no more", None);

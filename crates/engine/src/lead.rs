@@ -1,0 +1,190 @@
+//! Who leads: an election by a `coordination.k8s.io` Lease, watched and not polled, as client-go's leader election keeps it.
+//! Must not decide what leading is for; the loop asks, the gate is fenced.
+//!
+//! | room | what stands there |
+//! |---|---|
+//! | [`election`] | what is known of the Lease and when; what to do next; pure |
+//! | [`record`] | the Lease as client-go writes it |
+//! | [`fence`] | until when we lead, asked right before every call |
+
+pub mod election;
+pub mod fence;
+pub mod record;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tapestry_cluster::feed::{Feed, Mailbox};
+use tapestry_cluster::watch::{Decode, Query, watch};
+use tapestry_cluster::{Cluster, Gate, Lead, Refusal, kind};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+pub use self::election::{BadTerms, Seat, Terms};
+pub use self::fence::Leadership;
+
+use self::election::{Election, Hold, Step};
+use self::fence::Fence;
+use self::record::Record;
+use crate::clock::Clock;
+
+/// How often the clock is looked at while waiting: timers stand still while the machine sleeps, and a Lease does not.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// To give a Lease back: a try, a look at who changed it meanwhile, another try.
+const LAST_WORDS: usize = 3;
+
+/// Stands for the seat until `resign` is cancelled; the Lease has been given back when `tasks` are done. The gate should have
+/// connections of its own, so that no burst of work holds up a renewal; `cluster` is where the Lease is watched.
+pub fn stand(
+    seat: Seat,
+    cluster: Cluster,
+    gate: Arc<dyn Gate>,
+    clock: Arc<dyn Clock>,
+    tasks: &mut JoinSet<()>,
+    resign: &CancellationToken,
+) -> Leadership {
+    let bell = Arc::new(Notify::new());
+    let feed: Arc<Feed<Record>> = Arc::default();
+    let mailbox = feed.subscribe(Arc::clone(&bell));
+    let query = Query {
+        kind: &kind::LEASE,
+        namespace: Some(seat.namespace.clone()),
+        labels: String::new(),
+        fields: format!("metadata.name={}", seat.name),
+        optional: false,
+    };
+    let decode: Decode<Record> = Arc::new(|json| Record::decode(json).map(Some));
+    tasks.spawn(watch(cluster, query, decode, feed, resign.clone()));
+    let fence = Arc::new(Fence::new(Arc::clone(&clock)));
+    let leadership = Leadership::behind(Arc::clone(&fence));
+    let candidate = Candidate { election: Election::new(seat), gate, clock, fence, told: None, follows: None };
+    tasks.spawn(candidate.run(mailbox, bell, resign.clone()));
+    leadership
+}
+
+/// One who stands: the election and its way to the world.
+struct Candidate {
+    election: Election,
+    gate: Arc<dyn Gate>,
+    clock: Arc<dyn Clock>,
+    fence: Arc<Fence>,
+    /// What the loop has been told.
+    told: Option<Hold>,
+    /// Of whom the log has told.
+    follows: Option<Box<str>>,
+}
+
+impl Candidate {
+    async fn run(mut self, mailbox: Mailbox<Record>, bell: Arc<Notify>, resign: CancellationToken) {
+        let seat = self.election.seat();
+        tracing::info!(lease = %seat.name, namespace = %seat.namespace, identity = &*seat.identity, "standing for leadership");
+        while !resign.is_cancelled() {
+            for change in mailbox.drain() {
+                self.election.see(change, self.clock.now().steady);
+            }
+            let now = self.clock.now();
+            match self.election.plan(now) {
+                Step::Lost => self.election.lose(),
+                Step::Wait(until) => {
+                    self.tell();
+                    tokio::select! {
+                        () = bell.notified() => {}
+                        () = resign.cancelled() => {}
+                        () = sleep_until(until, &*self.clock) => {}
+                    }
+                }
+                Step::Do { call, within } => {
+                    self.tell();
+                    self.carry_out(call, within, now.steady).await;
+                }
+            }
+            self.tell();
+        }
+        self.give_back().await;
+    }
+
+    async fn carry_out(&mut self, call: tapestry_cluster::Call, within: Duration, sent: Duration) {
+        let call = Arc::new(call);
+        // The election's own calls are fenced by the version of the Lease.
+        let answer = tokio::time::timeout(within, self.gate.call(Arc::clone(&call), Lead::always())).await;
+        let done = answer.unwrap_or_else(|_| Err(Refusal::Unknown(format!("no answer within {within:?}"))));
+        if let Err(refused @ (Refusal::Denied(_) | Refusal::Invalid(_))) = &done {
+            tracing::warn!(%call, why = refused.message(), "cannot stand for leadership: grant this, or switch elections off");
+        }
+        self.election.settle(&call, sent, self.clock.now().steady, done);
+    }
+
+    /// Ends our term first, and then lets the others know, so that they need not wait.
+    async fn give_back(mut self) {
+        let led = self.election.hold().is_some();
+        self.election.lose();
+        self.fence.shut();
+        for _ in 0..LAST_WORDS {
+            let now = self.clock.now();
+            let Some(call) = self.election.plan_release(now, led) else { break };
+            let within = self.election.seat().terms.retry;
+            self.carry_out(call, within, now.steady).await;
+        }
+        if led {
+            let released = self.election.holder().is_none_or(str::is_empty);
+            tracing::info!(released, "leadership released");
+        }
+    }
+
+    /// Tells the gate, the loop and the log what has become of us.
+    fn tell(&mut self) {
+        let hold = self.election.hold();
+        let before = std::mem::replace(&mut self.told, hold).map(|hold| hold.term);
+        match hold {
+            Some(hold) => self.fence.open(hold.term, hold.until),
+            None => self.fence.shut(),
+        }
+        if hold.map(|hold| hold.term) == before {
+            return self.tell_holder();
+        }
+        match (before, hold) {
+            (Some(_), None) => {
+                let holder = self.election.holder().unwrap_or_default();
+                let taken = !holder.is_empty() && holder != &*self.election.seat().identity;
+                let why = if taken { "another one has taken it" } else { "it was not renewed in time" };
+                tracing::info!(holder, why, "leadership lost: standing for it again");
+            }
+            (_, Some(hold)) => {
+                tracing::info!(term = hold.term, identity = &*self.election.seat().identity, "leading");
+                self.follows = None;
+            }
+            (None, None) => {}
+        }
+        self.fence.ring();
+    }
+
+    fn tell_holder(&mut self) {
+        let other = |holder: &&str| !holder.is_empty() && *holder != &*self.election.seat().identity;
+        let Some(holder) = self.election.holder().filter(other) else { return };
+        if self.follows.as_deref() != Some(holder) {
+            tracing::info!(holder, "following");
+            self.follows = Some(holder.into());
+        }
+    }
+}
+
+async fn sleep_until(until: Duration, clock: &dyn Clock) {
+    loop {
+        let left = until.saturating_sub(clock.now().steady);
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(LOOK_EVERY)).await;
+    }
+}
+
+/// A name for this process that no other has: the host's, and something of its own.
+#[must_use]
+pub fn own_identity() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("{host}_{:016x}", fastrand::u64(..))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,342 @@
+//! What is known of the Lease, since when, and what follows from it: wait, look, take, renew, or we have lost.
+//! Pure. Must not compare clocks: a record is as old as it has stood unchanged before our eyes.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tapestry_cluster::feed::Change;
+use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Verb, kind};
+
+use super::record::{self, Record};
+use crate::Now;
+
+/// What is stood for, and by whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seat {
+    /// Where the Lease is; created when it is missing.
+    pub namespace: Name,
+    /// The Lease.
+    pub name: Name,
+    /// Us. Whoever comes with the name that the Lease bears takes it at once, so no two that run at a time may share one.
+    pub identity: Box<str>,
+    /// Its durations.
+    pub terms: Terms,
+}
+
+/// How long things take, as client-go has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// A Lease that stood unchanged for so long may be taken. Whole seconds.
+    pub lease: Duration,
+    /// We stop so long after the last renewal was sent.
+    pub renew_deadline: Duration,
+    /// From one renewal to the next, and between tries.
+    pub retry: Duration,
+}
+
+/// The Lease keeps them as an int32.
+const MOST_SECONDS: u64 = i32::MAX.unsigned_abs() as u64;
+
+/// Durations that cannot work together.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum BadTerms {
+    /// The Lease says it in whole seconds.
+    #[error("the lease duration must be whole seconds, at least one")]
+    Fraction,
+    /// Others would take what we still hold.
+    #[error("the lease duration must be longer than the renew deadline")]
+    Deadline,
+    /// A single renewal that fails would end a term.
+    #[error("the renew deadline must be longer than 1.2 times the retry period, which must not be zero")]
+    Retry,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self { lease: Duration::from_secs(15), renew_deadline: Duration::from_secs(10), retry: Duration::from_secs(2) }
+    }
+}
+
+impl Terms {
+    /// The rules of client-go.
+    pub fn check(&self) -> Result<(), BadTerms> {
+        if self.lease.as_secs() == 0 || self.lease.subsec_nanos() != 0 || self.lease.as_secs() > MOST_SECONDS {
+            return Err(BadTerms::Fraction);
+        }
+        if self.lease <= self.renew_deadline {
+            return Err(BadTerms::Deadline);
+        }
+        if self.retry.is_zero() || self.renew_deadline <= self.retry.mul_f64(1.2) {
+            return Err(BadTerms::Retry);
+        }
+        Ok(())
+    }
+
+    /// How long a call may take: a connection that died leaves time for a second one.
+    fn patience(&self) -> Duration {
+        self.renew_deadline / 2
+    }
+
+    /// After somebody else changed the Lease: soon, but not at the speed of the network.
+    fn moment(&self) -> Duration {
+        self.retry / 20
+    }
+}
+
+/// We lead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hold {
+    /// Counts the times we came to lead.
+    pub term: u64,
+    /// Steady time at which we stop unless we renew: the moment before the last successful renewal was sent, and the deadline.
+    pub until: Duration,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// Nothing before this steady time, unless the Lease changes.
+    Wait(Duration),
+    /// This call, which may take so long.
+    Do {
+        /// Look, create, take or renew.
+        call: Call,
+        /// Then it has failed.
+        within: Duration,
+    },
+    /// We led, and do not any more: [`Election::lose`].
+    Lost,
+}
+
+/// What we know of the Lease.
+#[derive(Debug, Clone, PartialEq)]
+enum Sight {
+    /// Somebody changed it, or we have not looked yet.
+    Unknown,
+    /// There is none; one who held it may still believe until then that it does.
+    Absent { from: Duration },
+    /// Not even its namespace.
+    Nowhere,
+    /// It has looked like this since then.
+    Seen { record: Record, since: Duration },
+}
+
+/// One candidate's view.
+#[derive(Debug)]
+pub struct Election {
+    seat: Seat,
+    sight: Sight,
+    hold: Option<Hold>,
+    /// How often we came to lead.
+    served: u64,
+    /// Steady time of the next try.
+    not_before: Duration,
+}
+
+impl Election {
+    /// Nothing is known yet.
+    #[must_use]
+    pub fn new(seat: Seat) -> Self {
+        Self { seat, sight: Sight::Unknown, hold: None, served: 0, not_before: Duration::ZERO }
+    }
+
+    /// What is stood for.
+    #[must_use]
+    pub fn seat(&self) -> &Seat {
+        &self.seat
+    }
+
+    /// Whether and until when we lead.
+    #[must_use]
+    pub fn hold(&self) -> Option<Hold> {
+        self.hold
+    }
+
+    /// Who holds the Lease as far as we know; empty when nobody does.
+    #[must_use]
+    pub fn holder(&self) -> Option<&str> {
+        match &self.sight {
+            Sight::Seen { record, .. } => Some(record.holder()),
+            _ => None,
+        }
+    }
+
+    /// Folds in what the watch shows.
+    pub fn see(&mut self, change: Change<Record>, now: Duration) {
+        match change {
+            Change::Put(record, _) => {
+                // The answers to our own calls come before the watch shows them.
+                let newer = match &self.sight {
+                    Sight::Seen { record: known, .. } => record.rv > known.rv,
+                    _ => true,
+                };
+                if newer {
+                    self.know(record, now);
+                }
+            }
+            Change::Gone { row, .. } => match &self.sight {
+                Sight::Seen { record, since } if record.uid == row.uid => {
+                    // Who held it will notice, and make it anew, before anybody else may.
+                    let foreign = !record.holder().is_empty() && record.holder() != &*self.seat.identity;
+                    let from = if foreign { *since + record.lasts() } else { now };
+                    self.sight = Sight::Absent { from };
+                }
+                _ => {}
+            },
+            // A Lease that was missed shows itself as soon as we try.
+            Change::Listed(_) => {}
+        }
+    }
+
+    /// What to do now.
+    #[must_use]
+    pub fn plan(&self, now: Now) -> Step {
+        let steady = now.steady;
+        let terms = &self.seat.terms;
+        let mut within = terms.patience();
+        if let Some(hold) = self.hold {
+            if steady >= hold.until {
+                return Step::Lost;
+            }
+            within = within.min(hold.until.saturating_sub(steady));
+        }
+        let last = self.hold.map_or(Duration::MAX, |hold| hold.until);
+        if steady < self.not_before {
+            return Step::Wait(self.not_before.min(last));
+        }
+        let (call, open) = match &self.sight {
+            Sight::Unknown => (self.look(), steady),
+            Sight::Nowhere => (self.create_namespace(), steady),
+            Sight::Absent { from } => (self.create(now), *from),
+            Sight::Seen { record, since } => (self.claim(record, now), self.claimable(record, *since)),
+        };
+        if steady < open { Step::Wait(open.min(last)) } else { Step::Do { call, within } }
+    }
+
+    /// When the Lease may be claimed. That of another one has to stand still for as long as it says.
+    fn claimable(&self, record: &Record, since: Duration) -> Duration {
+        let free = record.holder().is_empty() || record.holder() == &*self.seat.identity;
+        if free { Duration::ZERO } else { since + record.lasts() }
+    }
+
+    /// Folds in how a call ended; `sent` is the moment before it was sent.
+    pub fn settle(&mut self, call: &Call, sent: Duration, now: Duration, done: Result<Answer, Refusal>) {
+        let terms = self.seat.terms;
+        // Until something else is known: the same again, after the usual time.
+        self.not_before = (sent + terms.retry).max(now + terms.moment());
+        let about_namespace = *call.target.kind == kind::NAMESPACE;
+        match done {
+            Ok(_) | Err(Refusal::Exists) if about_namespace => {
+                (self.sight, self.not_before) = (Sight::Absent { from: now }, now);
+            }
+            Ok(answer) => match Record::decode(&answer.object) {
+                Ok(record) => {
+                    let ours = record.holder() == &*self.seat.identity && !call.is_read();
+                    // Asked from etcd, or written by us: whatever its version, newer than all we knew.
+                    self.know(record, now);
+                    if ours {
+                        self.renewed(sent, now);
+                    } else {
+                        self.not_before = now;
+                    }
+                }
+                Err(_) => self.sight = Sight::Unknown,
+            },
+            Err(Refusal::Gone) => (self.sight, self.not_before) = (Sight::Absent { from: now }, now),
+            Err(Refusal::Exists | Refusal::Replaced) => {
+                (self.sight, self.not_before) = (Sight::Unknown, now + terms.moment());
+            }
+            Err(Refusal::Invalid(status)) if status.code == 404 => {
+                (self.sight, self.not_before) = (Sight::Nowhere, now);
+            }
+            // Somebody has to mend this: asked for now and then. Who leads has better reasons to hurry.
+            Err(Refusal::Denied(_) | Refusal::Invalid(_)) if self.hold.is_none() => {
+                (self.sight, self.not_before) = (Sight::Unknown, now + terms.lease);
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// We do not lead any more. The Lease may still bear our name; then it can be claimed at once, as a new term.
+    pub fn lose(&mut self) {
+        self.hold = None;
+        self.not_before = Duration::ZERO;
+    }
+
+    /// What gives the Lease back; `None` when it is not ours. `led`: we are sure that it was, so a look is worth its while.
+    #[must_use]
+    pub fn plan_release(&self, now: Now, led: bool) -> Option<Call> {
+        match &self.sight {
+            Sight::Seen { record, .. } if record.holder() == &*self.seat.identity => {
+                let verb = Verb::Merge(Sub::Main, json!({"spec": record::render_release(now)}));
+                let target = self.target().uid(&record.uid).rv(record.rv);
+                Some(Call { target, verb, why: "ReleaseLead" })
+            }
+            Sight::Unknown if led => Some(self.look()),
+            _ => None,
+        }
+    }
+
+    /// The Lease looks like this.
+    fn know(&mut self, record: Record, now: Duration) {
+        // Also when it is nobody's: whoever sees that may take it.
+        if record.holder() != &*self.seat.identity {
+            self.hold = None;
+        }
+        let since = match &self.sight {
+            // A change that is not the holder's, such as a label, is no sign of life.
+            Sight::Seen { record: known, since } if known.uid == record.uid && known.spec == record.spec => *since,
+            _ => {
+                self.not_before = self.not_before.min(now);
+                now
+            }
+        };
+        self.sight = Sight::Seen { record, since };
+    }
+
+    /// The Lease was ours when the server answered, which was after `sent`.
+    fn renewed(&mut self, sent: Duration, now: Duration) {
+        let until = sent + self.seat.terms.renew_deadline;
+        let term = match self.hold {
+            Some(hold) if now < hold.until => hold.term,
+            _ => self.served + 1,
+        };
+        // An answer that we were too late to read is worth nothing: we may have slept.
+        self.hold = (now < until).then_some(Hold { term, until });
+        if self.hold.is_some() {
+            self.served = term;
+        }
+        self.not_before = sent + self.seat.terms.retry;
+    }
+
+    fn target(&self) -> Target {
+        Target::namespaced(Side::Virtual, &kind::LEASE, self.seat.namespace.clone(), self.seat.name.clone())
+    }
+
+    fn look(&self) -> Call {
+        Call { target: self.target(), verb: Verb::Get, why: "LookForLead" }
+    }
+
+    fn create_namespace(&self) -> Call {
+        let name = &self.seat.namespace;
+        let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name.as_str()}});
+        let target = Target::cluster(Side::Virtual, &kind::NAMESPACE, name.clone());
+        Call { target, verb: Verb::Create(body), why: "CreateNamespace" }
+    }
+
+    fn create(&self, now: Now) -> Call {
+        Call { target: self.target(), verb: Verb::Create(record::render_first(&self.seat, now)), why: "TakeLead" }
+    }
+
+    /// Under the version that we looked at, so that of all who try one succeeds (law 2).
+    fn claim(&self, record: &Record, now: Now) -> Call {
+        let ours = record.holder() == &*self.seat.identity;
+        let (spec, why) = if ours {
+            (record::render_renewal(&self.seat, now), "RenewLead")
+        } else {
+            (record::render_taking(&self.seat, record, now), "TakeLead")
+        };
+        let target = self.target().uid(&record.uid).rv(record.rv);
+        Call { target, verb: Verb::Merge(Sub::Main, json!({"spec": spec})), why }
+    }
+}

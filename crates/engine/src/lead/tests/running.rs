@@ -1,0 +1,158 @@
+//! The task of a candidate, with a clock that can be put forward.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use tapestry_cluster::feed::Feed;
+use tapestry_cluster::{Gate, Lead};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::super::fence::{Fence, Leadership};
+use super::super::{Candidate, Clock};
+use super::*;
+
+/// Real time, and what was slept through.
+struct Sleeper {
+    start: Instant,
+    slept: AtomicU64,
+}
+
+impl Clock for Sleeper {
+    fn now(&self) -> Now {
+        let steady = self.start.elapsed() + Duration::from_secs(self.slept.load(Ordering::Relaxed));
+        Now { wall: Timestamp::UNIX_EPOCH + steady, steady }
+    }
+}
+
+/// A server that tells its watchers, unless it is silent.
+#[derive(Default)]
+struct Shared {
+    server: Mutex<Server>,
+    feeds: Mutex<Vec<Arc<Feed<Record>>>>,
+}
+
+struct Door(Arc<Shared>);
+
+impl Gate for Door {
+    fn call(&self, call: Arc<Call>, lead: Lead) -> BoxFuture<'static, Result<Answer, Refusal>> {
+        let shared = Arc::clone(&self.0);
+        async move {
+            assert!(lead.lasts());
+            let mut server = shared.server.lock().unwrap();
+            let before = server.log.len();
+            let done = server.call(&call);
+            for event in &server.log[before..] {
+                for feed in &*shared.feeds.lock().unwrap() {
+                    feed.send(change(event));
+                }
+            }
+            done
+        }
+        .boxed()
+    }
+}
+
+struct Running {
+    leadership: Leadership,
+    clock: Arc<Sleeper>,
+    resign: CancellationToken,
+    tasks: JoinSet<()>,
+}
+
+/// Short ones: a second of lease is the least there is.
+const TERMS: Terms = Terms {
+    lease: Duration::from_secs(1),
+    renew_deadline: Duration::from_millis(800),
+    retry: Duration::from_millis(200),
+};
+
+fn stand(shared: &Arc<Shared>, identity: &str, terms: Terms) -> Running {
+    let (bell, feed) = (Arc::new(Notify::new()), Arc::new(Feed::default()));
+    let mailbox = feed.subscribe(Arc::clone(&bell));
+    shared.feeds.lock().unwrap().push(feed);
+    let clock = Arc::new(Sleeper { start: Instant::now(), slept: AtomicU64::new(0) });
+    let fence = Arc::new(Fence::new(Arc::clone(&clock) as Arc<dyn Clock>));
+    let leadership = Leadership::behind(Arc::clone(&fence));
+    let candidate = Candidate {
+        election: Election::new(Seat { terms, ..seat(identity) }),
+        gate: Arc::new(Door(Arc::clone(shared))),
+        clock: Arc::clone(&clock) as Arc<dyn Clock>,
+        fence,
+        told: None,
+        follows: None,
+    };
+    let (mut tasks, resign) = (JoinSet::new(), CancellationToken::new());
+    tasks.spawn(candidate.run(mailbox, bell, resign.clone()));
+    Running { leadership, clock, resign, tasks }
+}
+
+impl Running {
+    /// The lead, as soon as it has one, and how long that took.
+    async fn leads(&self) -> (Lead, Duration) {
+        let began = Instant::now();
+        let wait = async {
+            loop {
+                if let Some(lead) = self.leadership.lead() {
+                    return lead;
+                }
+                self.leadership.changed().await;
+            }
+        };
+        let lead = tokio::time::timeout(Duration::from_secs(10), wait).await.expect("never leads");
+        (lead, began.elapsed())
+    }
+
+    async fn end(mut self) {
+        self.resign.cancel();
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_machine_that_slept_does_not_believe_that_it_leads() {
+    let shared = Arc::default();
+    let us = stand(&shared, "us", Terms::default());
+    let (lead, _) = us.leads().await;
+    assert!(lead.lasts());
+    us.clock.slept.fetch_add(11, Ordering::Relaxed);
+    // Before anything had time to run.
+    assert!(!lead.lasts());
+    assert!(us.leadership.lead().is_none());
+    // Nobody took it meanwhile, so it comes back; but what was planned before the sleep is not sent any more.
+    let (again, _) = us.leads().await;
+    assert_eq!((lead.term(), again.term()), (1, 2));
+    assert!(!lead.lasts() && again.lasts());
+    us.end().await;
+}
+
+#[tokio::test]
+async fn a_release_is_seen_at_once_and_a_crash_after_the_lease() {
+    let shared: Arc<Shared> = Arc::default();
+    let first = stand(&shared, "first", TERMS);
+    first.leads().await;
+    let second = stand(&shared, "second", TERMS);
+    // It stays where it is for as long as the first renews.
+    tokio::time::sleep(2 * TERMS.lease).await;
+    assert!(first.leadership.lead().is_some());
+    assert!(second.leadership.lead().is_none());
+    first.end().await;
+    let (_, took) = second.leads().await;
+    assert!(took < TERMS.lease / 2, "{took:?} after a release");
+    assert_eq!(shared.server.lock().unwrap().holder(), "second");
+
+    let third = stand(&shared, "third", TERMS);
+    assert!(third.leadership.lead().is_none());
+    // As if it were killed.
+    drop(second);
+    let (_, took) = third.leads().await;
+    assert!(took > TERMS.lease / 2 && took < TERMS.lease + Duration::from_secs(1), "{took:?} after a crash");
+    third.end().await;
+    assert_eq!(shared.server.lock().unwrap().holder(), "");
+}

@@ -1,0 +1,55 @@
+//! Whether a daemon stands for leadership, and on which terms: the flags that Kubernetes' own daemons have.
+
+use std::time::Duration;
+
+use clap::ArgAction;
+use jiff::SignedDuration;
+use tapestry_engine::lead::{Terms, own_identity};
+
+use crate::failure::Failure;
+
+/// Flags of every daemon that runs with several replicas.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Leader election")]
+pub(crate) struct Election {
+    /// Work only while leading; several may run then, and one takes over when another ends
+    #[arg(
+        long = "leader-elect",
+        value_name = "BOOL",
+        default_value_t = true,
+        default_missing_value = "true",
+        num_args = 0..=1,
+        require_equals = true,
+        action = ArgAction::Set
+    )]
+    elect: bool,
+    /// What we are called in the Lease; no two that run at a time may share it [default: host name and a random part]
+    #[arg(long = "leader-elect-identity", value_name = "NAME")]
+    identity: Option<String>,
+    /// How long the others wait before they take over from one that has gone silent
+    #[arg(long = "leader-elect-lease-duration", value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
+    lease_duration: Duration,
+    /// How long after its last renewal a leader stops
+    #[arg(long = "leader-elect-renew-deadline", value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
+    renew_deadline: Duration,
+    /// How often a leader renews, and tries again
+    #[arg(long = "leader-elect-retry-period", value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
+    retry_period: Duration,
+}
+
+impl Election {
+    /// Under which name and terms to stand; `None` to lead without election.
+    pub(crate) fn parse(self) -> Result<Option<(String, Terms)>, Failure> {
+        let terms = Terms { lease: self.lease_duration, renew_deadline: self.renew_deadline, retry: self.retry_period };
+        terms.check().map_err(|bad| {
+            Failure::new("leader election cannot work like this", bad, "see the flags --leader-elect-…")
+        })?;
+        let identity = self.identity.filter(|name| !name.is_empty()).unwrap_or_else(own_identity);
+        Ok(self.elect.then_some((identity, terms)))
+    }
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let duration: SignedDuration = text.parse().map_err(|error: jiff::Error| error.to_string())?;
+    Duration::try_from(duration).map_err(|_| "a duration cannot be negative".to_owned())
+}
