@@ -78,9 +78,7 @@ impl Pair {
             return;
         }
         let ends = self.breaker.questionable(self.now);
-        // Those whose copy is gone already are not among the living.
-        let lost = self.breaker.wanting.iter().filter(|uid| self.pods.lacks_copy(uid)).count();
-        let pods = self.pods.living() + lost + self.breaker.ended.len();
+        let pods = self.pods.living() + self.breaker.ended.len();
         if ends <= FEW || ends * SHARE <= pods {
             return;
         }

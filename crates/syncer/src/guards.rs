@@ -88,7 +88,7 @@ impl Guards {
 
     /// Whether none of ours is left.
     pub(crate) fn none_left(&self) -> bool {
-        self.rows.iter().all(Table::is_empty)
+        self.rows.iter().all(|rows| rows.complete() && rows.is_empty())
     }
 }
 

@@ -18,7 +18,7 @@ use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Table};
 
 use self::row::{PNode, VNode};
-use self::standing::Since;
+use self::standing::{Dip, Since};
 use crate::notes::Note;
 use crate::pair::{Key, Pair};
 
@@ -48,8 +48,8 @@ struct Case {
     /// A virtual node of ours that lost its labels, and its UID.
     unlabelled: Option<Box<VNode>>,
     since: Since,
-    /// When the physical node last had less of something than before.
-    fell: Option<Timestamp>,
+    /// The physical node has less of something than before.
+    dip: Option<Dip>,
     /// The end of the window before which capacity is being taken back.
     early: Option<Timestamp>,
     /// Fingerprints of our last status patch and of the status that came of it: the same again would be in vain.
@@ -132,12 +132,11 @@ impl Pair {
                 self.nodes.pnode_names.insert(name.clone(), row.uid.clone());
                 let (labels, allocatable) = (row.labels.clone(), row.allocatable.clone());
                 if let Put::Fresh(before) = self.nodes.pnodes.put(row, Some(epoch)) {
-                    // After a restart nobody knows since when it has so little.
-                    let short =
-                        || self.nodes.vnode_of(&name).is_some_and(|vnode| vnode.has_taint(keys::TAINT_OVER_LEASED));
-                    let less = |before: &PNode| before.allocatable.fits_within(&allocatable).is_err();
-                    if before.as_ref().map_or_else(short, less) {
-                        self.nodes.cases.entry(name.clone()).or_default().fell = Some(self.now.wall);
+                    let had = before.as_ref().map(|before| &before.allocatable);
+                    // At first sight nobody knows what it had.
+                    if had.is_none_or(|had| had.fits_within(&allocatable).is_err()) {
+                        let case = self.nodes.cases.entry(name.clone()).or_default();
+                        case.dip = Dip::fall(case.dip.take(), had, self.now.wall);
                     }
                     if before.is_none_or(|before| before.labels != labels) {
                         self.mark_policies(dirty);

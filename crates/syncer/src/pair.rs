@@ -128,6 +128,9 @@ impl Pair {
     }
 
     fn be_at(&mut self, now: Now) {
+        if now.wall < self.now.wall {
+            self.nodes.clamp(now.wall);
+        }
         self.now = now;
         self.policies.keep_hours(now.wall);
     }
@@ -160,6 +163,7 @@ impl Model for Pair {
     fn observe(&mut self, seen: Seen, now: Now, dirty: &mut Dirty<Key>) {
         self.be_at(now);
         self.stir_quota(now, dirty);
+        let knew = self.complete();
         match seen {
             Seen::Binding(change) => self.see_binding(change, dirty),
             Seen::Policy(side, change) => self.see_policy(side, change, dirty),
@@ -184,6 +188,10 @@ impl Model for Pair {
                 self.csinodes.doubt_evidence();
                 dirty.urge_all();
             }
+        }
+        if !knew && self.complete() {
+            // Only now is it known who is inside.
+            self.open_all_doors(dirty);
         }
     }
 

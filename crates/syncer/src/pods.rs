@@ -87,6 +87,8 @@ struct Case {
 enum Told {
     #[default]
     Nothing,
+    /// Its eviction was asked for and not granted.
+    Asked(Duration),
     /// Its eviction was granted; until the watch shows it, asking again would be in vain.
     Evicted,
     /// That it will be deleted; also when it could not be told.
@@ -218,13 +220,13 @@ impl Pods {
         }
     }
 
-    pub(crate) fn lacks_copy(&self, vuid: &Uid) -> bool {
-        self.copy(vuid).is_none()
-    }
-
-    /// How many copies of ours run.
+    /// How many pods run as far as either side knows.
     pub(crate) fn living(&self) -> usize {
-        self.ppods.iter().filter(|ppod| ppod.ours.is_some() && !ppod.terminal && ppod.deleting.is_none()).count()
+        let copy_lives = |uid: &Uid| self.copy(uid).is_some_and(|ppod| !ppod.terminal && ppod.deleting.is_none());
+        let runs = |uid: &&Uid| {
+            self.vpods.get(uid).is_some_and(|vpod| vpod.was_copied() && !vpod.terminal()) || copy_lives(uid)
+        };
+        self.cases.keys().filter(runs).count()
     }
 
     /// A mark that nobody has had before.
@@ -309,6 +311,8 @@ impl Pair {
         let mut asked = false;
         self.around(&uid, dirty, |pods| {
             let deleting = row.deleting();
+            let known = pods.vpods.get(&uid);
+            let grown = known.is_some_and(|known| row.request.fits_within(&known.request).is_err());
             let name = row.mapping.as_ref().map(|mapping| mapping.name.clone());
             if let Put::Fresh(before) = pods.vpods.put(row, epoch) {
                 let case = pods.case(&uid);
@@ -318,6 +322,10 @@ impl Pair {
                     (None, Some(lost)) => case.former = Some(lost.name.clone()),
                     (Some(_), _) => case.former = None,
                     (None, None) => {}
+                }
+                // Not made yet, and larger now: it asks once more.
+                if grown && case.claimants.is_empty() {
+                    case.name = None;
                 }
                 if case.name.is_some() && name.is_some() && name != mapping.map(|mapping| mapping.name) {
                     // Whoever wrote a mapping first has chosen the name, also for us (law 2).
@@ -478,7 +486,7 @@ impl Pods {
         let Some(vpod) = self.vpods.get(vuid) else { return };
         let (uid, amend) = (uid.clone(), self.amend(vuid));
         let agreed = vpod.print.agrees_with(&copy.print, &vpod.containers, &amend);
-        let sized = vpod.sizes.as_ref().is_some_and(|sizes| sizes.mark == copy.sizes);
+        let sized = vpod.sizes.is_some() && self.wanted_sizes(vpod).is_none();
         if let Some(vpod) = self.vpods.get_mut(vuid) {
             vpod.raw = None;
             if sized {

@@ -5,7 +5,7 @@ mod row;
 mod status;
 
 use std::cmp::Reverse;
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 use jiff::Timestamp;
@@ -26,7 +26,8 @@ pub(crate) struct Policies {
     tables: [Table<PolicyRow>; 2],
     /// Those of the virtual cluster that are out of sight: pods run under them, so they hold until the API server says that
     /// they are gone (law 1).
-    doubted: HashSet<Uid, RandomState>,
+    /// With the version from which on a word of them counts again.
+    doubted: HashMap<Uid, Rv, RandomState>,
     /// When the first of the known hours end.
     until: Option<Timestamp>,
     status: status::Written,
@@ -130,14 +131,18 @@ impl Pair {
             Change::Gone { row, proven } if proven || side == Side::Physical => {
                 return self.lose_policy(side, row.uid(), row.rv(), dirty);
             }
-            Change::Gone { row, .. } => self.doubt_policy(row.uid().clone(), dirty),
+            // At this version it went: an answer that is older was given before.
+            Change::Gone { row, .. } => self.doubt_policy(row.uid().clone(), row.rv(), dirty),
             Change::Listed(epoch) => {
                 let absent = table.listed(epoch);
                 for uid in absent {
-                    match side {
-                        Side::Virtual => self.doubt_policy(uid, dirty),
+                    let known = self.policies.get(side, &uid).map(PolicyRow::rv);
+                    if let (Side::Virtual, Some(rv)) = (side, known) {
+                        self.doubt_policy(uid, rv, dirty);
+                    } else {
                         // The kind may not be served any more, and then nobody can be asked. Nobody has to go for it.
-                        Side::Physical => drop(self.policies.tables[side as usize].remove(&uid)),
+                        self.policies.status.remove(&uid);
+                        self.policies.tables[side as usize].remove(&uid);
                     }
                 }
             }
@@ -145,9 +150,9 @@ impl Pair {
         self.change_policies(dirty);
     }
 
-    fn doubt_policy(&mut self, uid: Uid, dirty: &mut Dirty<Key>) {
+    fn doubt_policy(&mut self, uid: Uid, from: Rv, dirty: &mut Dirty<Key>) {
         if self.policies.get(Side::Virtual, &uid).is_some() {
-            self.policies.doubted.insert(uid.clone());
+            self.policies.doubted.insert(uid.clone(), from);
             dirty.mark(Key::Policy(Side::Virtual, uid));
         }
     }
@@ -173,7 +178,9 @@ impl Pair {
         {
             tracing::warn!(side = side.as_str(), policy = %row.name(), %invalid, "a policy is invalid");
         }
-        self.policies.doubted.remove(&uid);
+        if self.policies.doubted.get(&uid).is_some_and(|from| epoch.is_some() || *from <= row.rv()) {
+            self.policies.doubted.remove(&uid);
+        }
         dirty.mark(Key::Policy(side, uid));
         row.keep_hours(self.now.wall);
         if let Put::Fresh(_) = table.put(row, epoch)

@@ -124,7 +124,8 @@ impl Pair {
     /// What holds on a physical node; `None` when it is not to be lent at all, now or later (law 9).
     pub(crate) fn terms(&self, pnode: &PNode, at: Timestamp) -> Option<Terms<'_>> {
         let mut terms = self.terms_by_hours(pnode, at)?;
-        if let (None, Some(early)) = (terms.stop, self.early_end(pnode, &terms, at)) {
+        let stopped_by_owner = terms.stop.is_some_and(Stop::by_owner);
+        if let Some(early) = self.early_end(pnode, &terms, at).filter(|_| !stopped_by_owner) {
             // Once begun it goes on, also when those for whom it began so early have gone.
             if early.start <= at || self.nodes.early(&pnode.name) == Some(early.end) {
                 (terms.stop, terms.rules, terms.early) = (Some(early.stop), early.rules, Some(early));
@@ -184,9 +185,7 @@ impl Pair {
 
     /// With `reclaimBeforeEnd`: when taking back begins, so that the capacity is back when the window ends.
     fn early_end(&self, pnode: &PNode, terms: &Terms<'_>, at: Timestamp) -> Option<Early> {
-        let early = |policy: &&Policy| policy.reclaim_before_end;
-        terms.owner.filter(early).or(terms.policy.filter(early).filter(|policy| policy.force_reclaim))?;
-        let (end, stop, rules) = self.next_forced_end(pnode, terms.until.filter(|end| at < *end)?)?;
+        let (end, stop, rules) = self.next_early_end(pnode, terms, at)?;
         let cause = if stop.by_owner() { Cause::OwnerStop } else { Cause::WindowEnd };
         let longest = self.nodes.vnode_of(&pnode.name).map_or(Duration::ZERO, |vnode| {
             let carried = self.pods.carried_on(&vnode.name);
@@ -197,29 +196,47 @@ impl Pair {
         Some(Early { start, end, stop, rules })
     }
 
-    /// The first edge at which pods have to go: at others another window or another policy takes over.
-    fn next_forced_end(&self, pnode: &PNode, mut edge: Timestamp) -> Option<(Timestamp, Stop, Rules)> {
+    /// The first edge at which a policy ends by whose word everything is back then. At other edges another window or another
+    /// policy takes over, pods may stay, or the one that ends gives its grace only from there.
+    fn next_early_end(&self, pnode: &PNode, terms: &Terms<'_>, at: Timestamp) -> Option<(Timestamp, Stop, Rules)> {
+        let wishes = |terms: &Terms<'_>| {
+            let wish = |policy: Option<&Policy>| policy.is_some_and(|policy| policy.reclaim_before_end);
+            (wish(terms.policy), wish(terms.owner))
+        };
+        if wishes(terms) == (false, false) {
+            return None;
+        }
+        let mut before = (wishes(terms), terms.stop);
+        let mut edge = terms.until.filter(|edge| at < *edge)?;
         for _ in 0..EDGES_AHEAD {
-            let Terms { stop, rules, until, .. } = self.terms_by_hours(pnode, edge)?;
-            if let Some(stop) = stop {
-                let forced = stop.by_owner() || (stop == Stop::Hours && rules.force);
-                return forced.then_some((edge, stop, rules));
+            let ahead = self.terms_by_hours(pnode, edge)?;
+            let ((policy, owner), stopped) = before;
+            match ahead.stop {
+                Some(stop) if stop.by_owner() => return owner.then_some((edge, stop, ahead.rules)),
+                Some(stop @ Stop::Hours) if stopped.is_none() && policy && ahead.rules.force => {
+                    return Some((edge, stop, ahead.rules));
+                }
+                // Forced without a wish: pods have their grace from there, and are gone before the next edge counts.
+                Some(Stop::Hours) if stopped.is_none() && ahead.rules.force => return None,
+                _ => {}
             }
-            edge = until.filter(|next| edge < *next)?;
+            before = (wishes(&ahead), ahead.stop);
+            edge = ahead.until.filter(|next| edge < *next)?;
         }
         None
     }
 
     /// What a virtual node lends now, or why it lends nothing; `None` when it is on its way out.
     pub(crate) fn lent(&self, vnode: &Name, at: Timestamp) -> Option<Result<Resources, Stop>> {
-        let vnode = self.nodes.vnode(vnode).filter(|vnode| !vnode.deleting)?;
+        // Before all lists are in nobody knows who is inside already.
+        let vnode = self.nodes.vnode(vnode).filter(|vnode| !vnode.deleting && self.complete())?;
         let terms = self.terms(self.nodes.pnode(&vnode.physical)?, at)?;
         let unknown = (!self.policies.owner_known()).then_some(Stop::OwnerUnknown);
         Some(unknown.or(terms.stop).map_or(Ok(terms.offered), Err))
     }
 }
 
-/// How many edges are looked at for an end: those of some days, which is longer than any grace.
+/// How many edges are looked at for an end.
 const EDGES_AHEAD: usize = 32;
 
 /// When no policy says otherwise.

@@ -246,6 +246,9 @@ fn a_container_must_name_its_requests_only_where_a_quota_counts() {
 #[test]
 fn guards_stand_until_the_last_copy_has_gone_and_the_binding_goes_after_them() {
     let mut scene = scene(&json!({"networkPolicy": true}));
+    for guard in Guard::ALL {
+        scene.see(Seen::Guard(guard, Change::Listed(Epoch(1))));
+    }
     scene.make_guard(&POLICY);
     scene.see_binding_leaving(json!({"guard": {"networkPolicy": true}}));
     assert_eq!(scene.plan(&POLICY), Plan::Rest, "a virtual node is there still");

@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 use tapestry_api::keys;
 use tapestry_cluster::Name;
 use tapestry_domain::reclaim::Rules;
+use tapestry_domain::resources::Resources;
 use tapestry_engine::{Dirty, Now};
 
-use super::Placement;
 use super::row::VNode;
+use super::{Nodes, Placement};
 use crate::pair::{Key, Pair};
 use crate::terms::{DEFAULT_GRACE, Stop, Terms};
 
@@ -19,6 +20,54 @@ use crate::terms::{DEFAULT_GRACE, Stop, Terms};
 const KEEP_AWAY: Duration = Duration::from_mins(1);
 /// A device plug-in that restarts, or a kubelet, takes resources of its node away for a moment: nobody goes for that.
 const RIDE_OUT: Duration = Duration::from_mins(2);
+
+/// A physical node has less than before, perhaps only for a moment.
+#[derive(Debug, Clone)]
+pub(crate) struct Dip {
+    /// When it counts as being so for good.
+    pub(crate) until: Timestamp,
+    /// What the node had before; `None` when we did not see that.
+    pub(crate) before: Option<Resources>,
+}
+
+impl Dip {
+    /// What the node had is remembered from the first fall on; falling further does not begin anew.
+    pub(super) fn fall(known: Option<Self>, before: Option<&Resources>, now: Timestamp) -> Option<Self> {
+        if let Some(mut known) = known.filter(|known| now < known.until) {
+            if let (Some(kept), Some(before)) = (&mut known.before, before) {
+                kept.max(before);
+            }
+            return Some(known);
+        }
+        Some(Self { until: now.checked_add(RIDE_OUT).ok()?, before: before.cloned() })
+    }
+}
+
+impl Nodes {
+    /// Whether a physical node is in a dip.
+    pub(crate) fn dip(&self, physical: &Name, at: Timestamp) -> Option<&Dip> {
+        self.last_dip(physical).filter(|dip| at < dip.until)
+    }
+
+    pub(crate) fn last_dip(&self, physical: &Name) -> Option<&Dip> {
+        self.cases.get(physical)?.dip.as_ref()
+    }
+
+    /// The clock was set back: what was said to begin later begins now.
+    pub(crate) fn clamp(&mut self, now: Timestamp) {
+        for case in self.cases.values_mut() {
+            let Since { stopped, over, leaving } = &mut case.since;
+            let times = [stopped.as_mut().map(|(_, since)| since), over.as_mut(), leaving.as_mut()];
+            for since in times.into_iter().flatten() {
+                *since = (*since).min(now);
+            }
+            if let Some(dip) = &mut case.dip {
+                dip.until = dip.until.min(now.checked_add(RIDE_OUT).unwrap_or(now));
+            }
+        }
+    }
+}
+
 /// After this long without trouble the first time counts again.
 const CALM: Duration = Duration::from_mins(30);
 
@@ -77,10 +126,11 @@ impl Pair {
         Standing { stop, over, leaving, since, rules }
     }
 
-    /// When pods that no longer fit are first asked to leave.
-    pub(crate) fn over_since(&self, vnode: &VNode, since: Timestamp) -> Timestamp {
-        let fell = self.nodes.cases.get(&vnode.physical).and_then(|case| case.fell);
-        fell.and_then(|fell| fell.checked_add(RIDE_OUT).ok()).map_or(since, |risen| risen.max(since))
+    /// What would be offered if the physical node had what it had before.
+    pub(crate) fn offered_with(&self, vnode: &VNode, before: &Resources, at: Timestamp) -> Option<Resources> {
+        let mut pnode = self.nodes.pnode(&vnode.physical)?.clone();
+        pnode.allocatable.max(before);
+        Some(self.terms(&pnode, at)?.offered)
     }
 
     /// A pod had to be sent away: others are kept off the node for a while, longer each time.

@@ -13,7 +13,6 @@ use tapestry_domain::security::{SecurityShape, check};
 use tapestry_engine::Dirty;
 
 use super::Closed;
-use super::resize::Step;
 use super::row::{Daemon, VPod};
 use crate::bindings::Bound;
 use crate::json::Pairs;
@@ -86,8 +85,11 @@ impl Pair {
 
     /// Lets in whoever fits, in order of arrival; the others learn why not.
     pub(crate) fn open_door(&mut self, vnode: &Name, dirty: &mut Dirty<Key>) {
-        let Some(door) = self.pods.doors.get(vnode) else { return self.weigh(vnode, None, dirty) };
         let lent = self.lent(vnode, self.now.wall);
+        if let Some(Ok(lent)) = &lent {
+            self.ask_out(vnode, lent);
+        }
+        let Some(door) = self.pods.doors.get(vnode) else { return self.weigh(vnode, None, dirty) };
         let mut held = door.held.clone();
         let queue: Vec<(u64, Uid)> = door.waiting.iter().map(|(turn, uid)| (*turn, uid.clone())).collect();
         for (turn, uid) in queue {
@@ -109,7 +111,7 @@ impl Pair {
             }
             held.add(grows.as_ref().unwrap_or(&vpod.request));
             if grows.is_some() {
-                self.pods.note_sizing(&uid, Step::LetIn);
+                self.pods.let_grow(&uid);
             } else {
                 self.pods.case(&uid).name = self.choose_name(&uid);
             }
@@ -123,6 +125,27 @@ impl Pair {
             }
         }
         self.weigh(vnode, lent.and_then(Result::ok).as_ref(), dirty);
+    }
+
+    /// Less is lent than was promised: whoever was let in and is not made yet stands before the door again.
+    fn ask_out(&mut self, vnode: &Name, lent: &Resources) {
+        if self.pods.held(vnode).is_none_or(|held| held.fits_within(lent).is_ok()) {
+            return;
+        }
+        let unmade = |uid: &&Uid| {
+            let case = self.pods.cases.get(uid);
+            case.is_some_and(|case| case.name.is_some() && case.claimants.is_empty())
+        };
+        let unmade: Vec<Uid> = self.pods.residents(vnode).filter(unmade).cloned().collect();
+        for uid in unmade {
+            let Some((_, request)) = self.footprint(&uid).held else { continue };
+            self.pods.case(&uid).name = None;
+            if let Some(door) = self.pods.doors.get_mut(vnode) {
+                door.held.saturating_sub(&request);
+            }
+            let waits = self.footprint(&uid).waits;
+            self.pods.queue(&uid, None, waits.as_ref());
+        }
     }
 
     /// Whether the pods inside hold more than is lent: when that changes, the node has to say so.
@@ -141,24 +164,29 @@ impl Pair {
             return Some(short);
         }
         let (binding, vnode) = (&self.bound.as_ref()?.binding, self.nodes.vnode(vnode)?);
-        if let Some(port) = self.port_conflict(vpod, vnode) {
-            return Some(Closed::Port(port));
-        }
         // Without its JSON it was inside before, and was judged then.
-        let asks: Asks<'_> = serde_json::from_str(vpod.raw.as_deref()?).ok()?;
+        let unreadable = || Some(Closed::Insecure("the pod cannot be read".to_owned()));
+        let Ok(asks) = serde_json::from_str::<Asks<'_>>(vpod.raw.as_deref()?) else { return unreadable() };
         let spec = asks.spec.get();
-        let placement: PlacementShape<'_> = serde_json::from_str(spec).ok()?;
+        let (Ok(placement), Ok(shape)) =
+            (serde_json::from_str::<PlacementShape<'_>>(spec), serde_json::from_str::<SecurityShape<'_>>(spec))
+        else {
+            return unreadable();
+        };
         let taints = vnode.taints.iter().filter(|taint| chosen(&taint.key));
         let taints = taints.map(|taint| TaintRef { key: &taint.key, value: &taint.value, effect: &taint.effect });
         let label = |key: &str| vnode.labels.get(key).map(String::as_str);
         if let Err(misplaced) = placed(&placement, label, vnode.name.as_str(), taints) {
             return Some(Closed::Misplaced(misplaced));
         }
-        let shape: SecurityShape<'_> = serde_json::from_str(spec).ok()?;
         let annotations = asks.metadata.annotations.iter().flat_map(|pairs| &pairs.0);
         let violations = check(binding.pod_security, &shape, annotations.map(|(key, value)| (&**key, &**value)));
         let told: Vec<_> = violations.iter().map(|violation| violation.message.as_str()).collect();
-        (!told.is_empty()).then(|| Closed::Insecure(told.join(", ").chars().take(LONGEST_TEXT).collect()))
+        if !told.is_empty() {
+            return Some(Closed::Insecure(told.join(", ").chars().take(LONGEST_TEXT).collect()));
+        }
+        // Last: it looks at every pod of the cluster.
+        self.port_conflict(vpod, vnode).map(Closed::Port)
     }
 
     /// A port of the node that the pod wants and another one has, be it of ours or not.

@@ -1,6 +1,8 @@
 //! Taking capacity back from pods: who goes, when, and how gently (DESIGN §9). Pure; the order is decided in `domain`.
 //! Touches only virtual pods: what happens to their copies follows from that.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde_json::json;
 use tapestry_cluster::{Call, Name, Sub, Verb};
@@ -13,7 +15,10 @@ use super::row::VPod;
 use super::{Pods, Told};
 use crate::nodes::row::VNode;
 use crate::pair::Pair;
-use crate::terms::steady_at;
+use crate::terms::{Stop, steady_at};
+
+/// How often an eviction is asked for that a disruption budget forbids.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 /// What takes capacity back from a virtual node's pods.
 struct Recall<'a> {
@@ -53,7 +58,8 @@ impl Pair {
         let Some(vnode) = self.nodes.vnode(&vpod.node).filter(|vnode| vnode.reclaiming()) else { return Plan::Rest };
         let pnode = self.nodes.pnode(&vnode.physical);
         let terms = pnode.and_then(|pnode| self.terms(pnode, now.wall));
-        let offered = terms.as_ref().map(|terms| terms.offered.clone()).unwrap_or_default();
+        let mut offered = terms.as_ref().map(|terms| terms.offered.clone()).unwrap_or_default();
+        let mut ridden_out = None;
         let standing = self.standing(vnode, terms.as_ref(), now.wall);
         let since = standing.since;
         let recall = if standing.leaving {
@@ -61,14 +67,28 @@ impl Pair {
             let proven = pnode.is_some() || self.nodes.is_gone(&vnode.physical);
             since.leaving.filter(|_| proven).map(|since| (Cause::Leaving, since, "its virtual node is removed"))
         } else if let Some(stop) = standing.stop {
-            let cause = if stop.by_owner() { Cause::OwnerStop } else { Cause::WindowEnd };
+            let cause = match stop {
+                Stop::Suspended | Stop::LendNever | Stop::OwnerHours => Cause::OwnerStop,
+                Stop::Hours => Cause::WindowEnd,
+                // Nobody has to go because somebody wrote what cannot be understood, or cannot be read.
+                Stop::Invalid | Stop::OwnerUnknown => return Plan::Rest,
+            };
             since.stopped.map(|(_, since)| (cause, since, stop.message()))
         } else {
-            let cause = Cause::Shrunk { leased: &offered };
-            let since = since.over.map(|since| self.over_since(vnode, since));
-            if let Some(since) = since.filter(|since| now.wall < *since) {
-                return Plan::Wait(steady_at(since, now));
+            if let Some(dip) = self.nodes.dip(&vnode.physical, now.wall) {
+                match &dip.before {
+                    None => return Plan::Wait(steady_at(dip.until, now)),
+                    // Only what is taken back for other reasons is taken at once.
+                    Some(before) => {
+                        offered = self.offered_with(vnode, before, now.wall).unwrap_or(offered);
+                        ridden_out = Some(steady_at(dip.until, now));
+                    }
+                }
             }
+            let cause = Cause::Shrunk { leased: &offered };
+            // Their grace begins when the dip turned out to be none.
+            let risen = self.nodes.last_dip(&vnode.physical).map(|dip| dip.until).filter(|until| *until <= now.wall);
+            let since = since.over.map(|since| risen.map_or(since, |risen| risen.max(since)));
             since.map(|since| (cause, since, "less is lent than pods ask for"))
         };
         let Some((cause, since, why)) = recall else { return Plan::Rest };
@@ -76,7 +96,10 @@ impl Pair {
         if recall.is_leaving() && !self.pods.carried(vpod) {
             return if vpod.terminal() { Plan::Rest } else { self.plan_release(vnode, vpod) };
         }
-        self.carry_out(vpod, &recall, now)
+        match (self.carry_out(vpod, &recall, now), ridden_out) {
+            (Plan::Rest, Some(until)) => Plan::Wait(until),
+            (plan, _) => plan,
+        }
     }
 
     fn carry_out(&self, vpod: &VPod, recall: &Recall<'_>, now: Now) -> Plan {
@@ -87,8 +110,12 @@ impl Pair {
         let told = self.pods.cases.get(&vpod.uid).map(|case| case.told).unwrap_or_default();
         match step {
             Step::Wait(at) => Plan::Wait(steady_at(at, now)),
-            Step::Evict if told == Told::Evicted => Plan::Rest,
-            Step::Evict => Call { target, verb: Verb::Evict { grace: None }, why: "Evict" }.into(),
+            Step::Evict => match told {
+                Told::Evicted => Plan::Rest,
+                // Between two tries the rest of its life goes on.
+                Told::Asked(at) if now.steady < at + ASK_AGAIN => Plan::Wait(at + ASK_AGAIN),
+                _ => Call { target, verb: Verb::Evict { grace: None }, why: "Evict" }.into(),
+            },
             Step::Delete { .. } if !vpod.print.disruption && vpod.deleting.is_none() && told != Told::Announced => {
                 // Whoever counts failures (a Job) learns first that this is none. Told once: who cannot be told goes as well.
                 let condition = json!({

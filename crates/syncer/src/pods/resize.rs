@@ -16,12 +16,12 @@ use super::row::{Copy, PPod, VPod};
 use super::{Closed, Pods};
 use crate::pair::{Key, Pair};
 
-/// How far sizes that a copy does not have yet have come.
+/// How far sizes have come on their way to the copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sizing {
     /// Which ones: a user may change his mind at any time.
-    pub(super) mark: Box<str>,
-    pub(super) step: Step,
+    mark: Box<str>,
+    step: Step,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(super) enum Step {
     LetIn,
     /// The physical cluster took them; the mark on the copy is still to be written.
     Pushed,
-    /// The physical cluster did not take them now; it is asked again, and the room is kept.
+    /// The physical cluster did not take them now; it is asked again.
     Denied { why: String, at: Duration },
     /// It never will.
     Invalid { why: String },
@@ -38,10 +38,16 @@ pub(super) enum Step {
 
 impl Pods {
     /// The sizes that a pod asks for and its copy was not given yet.
-    fn wanted_sizes<'a>(&self, vpod: &'a VPod) -> Option<&'a Sizes> {
+    pub(super) fn wanted_sizes<'a>(&self, vpod: &'a VPod) -> Option<&'a Sizes> {
         let sizes = vpod.sizes.as_deref().filter(|_| vpod.deleting.is_none() && !vpod.terminal())?;
         let ppod = self.copy(&vpod.uid).filter(|ppod| ppod.deleting.is_none() && !ppod.terminal)?;
-        (sizes.mark != ppod.ours.as_ref()?.sizes).then_some(sizes)
+        let copy = ppod.ours.as_ref()?;
+        // Others may have been pushed since the mark was written: by us, or by a process that was killed.
+        let other = match self.cases.get(&vpod.uid).and_then(|case| case.sizing.as_deref()) {
+            Some(Sizing { mark, step: Step::Pushed }) => *mark != sizes.mark || copy.sizes != sizes.mark,
+            _ => copy.sizes != sizes.mark || (copy.generation != vpod.generation && vpod.asks_otherwise(ppod)),
+        };
+        other.then_some(sizes)
     }
 
     fn sizing(&self, vpod: &VPod) -> Option<&Step> {
@@ -53,8 +59,9 @@ impl Pods {
     /// What a pod holds: what it asks for, but no more than its copy does; a resize takes room when the door gave it some.
     pub(super) fn granted(&self, vpod: &VPod) -> Resources {
         match self.sizing(vpod) {
-            Some(Step::LetIn | Step::Pushed | Step::Denied { .. }) => vpod.request.clone(),
-            Some(Step::Invalid { .. }) | None => self.given(vpod),
+            Some(Step::LetIn | Step::Pushed) => vpod.request.clone(),
+            // What the physical cluster did not take drives nobody away.
+            Some(Step::Denied { .. } | Step::Invalid { .. }) | None => self.given(vpod),
         }
     }
 
@@ -69,6 +76,10 @@ impl Pods {
     /// The room that a pod inside still needs to be resized; `None` when it waits for none.
     pub(super) fn grows_by(&self, vpod: &VPod) -> Option<Resources> {
         self.wanted_sizes(vpod).filter(|_| self.sizing(vpod).is_none())?;
+        self.growth(vpod)
+    }
+
+    fn growth(&self, vpod: &VPod) -> Option<Resources> {
         let mut more = vpod.request.clone();
         more.saturating_sub(&self.given(vpod));
         let grows = more.iter().any(|(_, quantity)| quantity.is_positive());
@@ -87,10 +98,11 @@ impl Pods {
         Some(Pending { reason, message })
     }
 
-    pub(super) fn note_sizing(&mut self, vuid: &Uid, step: Step) {
+    /// The door gives room to what the pod asks for now.
+    pub(super) fn let_grow(&mut self, vuid: &Uid) {
         let mark = self.vpods.get(vuid).and_then(|vpod| vpod.sizes.as_ref()).map(|sizes| sizes.mark.clone());
         if let Some(mark) = mark {
-            self.case(vuid).sizing = Some(Box::new(Sizing { mark, step }));
+            self.case(vuid).sizing = Some(Box::new(Sizing { mark, step: Step::LetIn }));
         }
     }
 }
@@ -115,9 +127,16 @@ impl Pair {
     pub(super) fn plan_resize(&self, vpod: &VPod, ppod: &PPod, copy: &Copy, now: Now) -> Plan {
         let Some(sizes) = self.pods.wanted_sizes(vpod) else { return Plan::Rest };
         let target = ppod_target(copy).uid(&ppod.uid);
+        let grows = self.pods.growth(vpod);
         match self.pods.sizing(vpod) {
             Some(Step::Invalid { .. }) => Plan::Rest,
             Some(Step::Denied { at, .. }) if now.steady < *at + LOOK_AGAIN => Plan::Wait(*at + LOOK_AGAIN),
+            // Given room, or about to try again: only while there is some (law 9).
+            Some(Step::LetIn | Step::Denied { .. })
+                if grows.as_ref().is_some_and(|more| !self.has_room(vpod, more, now)) =>
+            {
+                Plan::Rest
+            }
             Some(Step::Pushed) => {
                 let annotations = json!({
                     keys::VIRTUAL_POD_SIZES: &*sizes.mark,
@@ -129,23 +148,51 @@ impl Pair {
             // It waits before the door.
             None if self.pods.grows_by(vpod).is_some() => Plan::Rest,
             Some(Step::LetIn | Step::Denied { .. }) | None => {
-                let Ok(patch) = serde_json::from_str::<Value>(&sizes.patch) else { return Plan::Rest };
+                let Ok(mut patch) = serde_json::from_str::<Value>(&sizes.patch) else { return Plan::Rest };
+                // The subresource takes no metadata: this is for whoever reads the answer.
+                patch["metadata"]["annotations"][keys::VIRTUAL_POD_SIZES] = json!(&*sizes.mark);
                 Call { target, verb: Verb::Strategic(Sub::Resize, patch), why: "Resize" }.into()
             }
         }
     }
 
-    /// Folds in how the resize of a copy ended.
-    pub(super) fn settle_resize(&mut self, vuid: &Uid, refused: Option<&Refusal>, now: Now, dirty: &mut Dirty<Key>) {
+    /// Whether so much more is there now. A pod that was let in is counted already.
+    fn has_room(&self, vpod: &VPod, more: &Resources, now: Now) -> bool {
+        let Some(Ok(lent)) = self.lent(&vpod.node, now.wall) else { return false };
+        let mut held = self.pods.held(&vpod.node).cloned().unwrap_or_default();
+        if !matches!(self.pods.sizing(vpod), Some(Step::LetIn)) {
+            held.add(more);
+        }
+        held.fits_within(&lent).is_ok()
+    }
+
+    /// Folds in how the resize of a copy ended. By now the pod may ask for something else.
+    pub(super) fn settle_resize(
+        &mut self,
+        vuid: &Uid,
+        patch: &Value,
+        refused: Option<&Refusal>,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) {
+        let Some(mark) = patch["metadata"]["annotations"][keys::VIRTUAL_POD_SIZES].as_str() else { return };
         let why = |refusal: &Refusal| refusal.message().to_owned();
         let step = match refused {
             None => Step::Pushed,
             Some(refusal @ Refusal::Invalid(_)) => Step::Invalid { why: why(refusal) },
-            Some(refusal @ Refusal::Denied(_)) => Step::Denied { why: why(refusal), at: now.steady },
-            // Not what we looked at, or no answer: planned anew.
-            Some(_) => return,
+            // Not what we looked at: planned anew.
+            Some(Refusal::Gone | Refusal::Replaced | Refusal::Exists | Refusal::NotLeading | Refusal::Later(_)) => {
+                return;
+            }
+            // Whatever it is, the pod's status must not wait for it.
+            Some(refusal) => Step::Denied { why: why(refusal), at: now.steady },
         };
-        self.around(vuid, dirty, |pods| pods.note_sizing(vuid, step));
+        let sizing = Sizing { mark: mark.into(), step };
+        self.around(vuid, dirty, |pods| {
+            if let Some(case) = pods.cases.get_mut(vuid) {
+                case.sizing = Some(Box::new(sizing));
+            }
+        });
     }
 }
 

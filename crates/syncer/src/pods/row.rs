@@ -158,7 +158,7 @@ struct PodJson<'a> {
     status: Option<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Clone)]
 #[serde(rename_all = "camelCase")]
 struct SpecJson<'a> {
     #[serde(default)]
@@ -181,7 +181,7 @@ struct SpecJson<'a> {
     tolerations: Vec<TolerationJson<'a>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Clone)]
 struct TolerationJson<'a> {
     #[serde(borrow, default)]
     key: Option<Text<'a>>,
@@ -250,7 +250,7 @@ impl VPod {
             raw: wanted.then(|| render_raw(&meta, &namespace, raw_spec)),
             sizes: if meta.generation > 1 { Some(Box::new(Sizes::read(raw_spec.get())?)) } else { None },
             ports: read_ports(raw_spec)?,
-            request: count(spec, status)?,
+            request: asked(spec, status)?,
             mapping,
             print,
             node,
@@ -263,6 +263,11 @@ impl VPod {
 
     pub(crate) fn terminal(&self) -> bool {
         self.print.phase.terminal()
+    }
+
+    /// Whether it asks for something else than a physical pod does; what only that one names was added there.
+    pub(crate) fn asks_otherwise(&self, ppod: &PPod) -> bool {
+        self.request.iter().any(|(name, quantity)| ppod.request.get(name) != quantity)
     }
 
     /// The UID of its copy, once that has reported something.
@@ -359,6 +364,16 @@ impl Copy {
 fn deleting(meta: &Meta<'_>) -> Option<u32> {
     let grace = meta.deletion_grace_period_seconds.unwrap_or(0).max(0);
     meta.deletion_timestamp.as_ref().map(|_| u32::try_from(grace).unwrap_or(u32::MAX))
+}
+
+/// What a virtual pod asks for. A status may say that it is given less; who may write it must win nothing by that.
+fn asked(spec: SpecJson<'_>, status: &str) -> Result<Resources, serde_json::Error> {
+    if !status.contains("PodResizePending") {
+        return count(spec, status);
+    }
+    let mut asked = count(spec.clone(), "{}")?;
+    asked.max(&count(spec, status)?);
+    Ok(asked)
 }
 
 fn count(spec: SpecJson<'_>, status: &str) -> Result<Resources, serde_json::Error> {

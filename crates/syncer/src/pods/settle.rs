@@ -21,8 +21,15 @@ impl Pair {
         now: Now,
         dirty: &mut Dirty<Key>,
     ) {
-        if call.why == "AnnounceReclaim" && !matches!(done, Err(Refusal::Later(_) | Refusal::Unknown(_))) {
-            self.pods.case(vuid).told = Told::Announced;
+        if let Some(case) = self.pods.cases.get_mut(vuid) {
+            match (&done, call.why) {
+                (Err(Refusal::Later(_) | Refusal::Unknown(_) | Refusal::NotLeading), "AnnounceReclaim") => {}
+                (_, "AnnounceReclaim") => case.told = Told::Announced,
+                // The answer is no pod; the watch brings what became of it.
+                (Ok(_), "Evict") => case.told = Told::Evicted,
+                (Err(_), "Evict") => case.told = Told::Asked(now.steady),
+                _ => {}
+            }
         }
         if matches!(call.why, "VirtualPodGone" | "PhysicalPodLost")
             && matches!(done, Ok(_) | Err(Refusal::Unknown(_)))
@@ -30,8 +37,8 @@ impl Pair {
         {
             self.breaker.count(vuid, now);
         }
-        if let Verb::Strategic(Sub::Resize, _) = &call.verb {
-            self.settle_resize(vuid, done.as_ref().err(), now, dirty);
+        if let Verb::Strategic(Sub::Resize, patch) = &call.verb {
+            self.settle_resize(vuid, patch, done.as_ref().err(), now, dirty);
         }
         match (done, call.target.side) {
             (Ok(answer), Side::Virtual) => self.learn_vpod(vuid, call, &answer, now, dirty),
@@ -43,8 +50,6 @@ impl Pair {
     fn learn_vpod(&mut self, vuid: &Uid, call: &Call, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
         self.tell_reclaim(vuid, call, now, dirty);
         if let Verb::Evict { .. } = call.verb {
-            // The answer is no pod; the watch brings what became of it.
-            self.pods.case(vuid).told = Told::Evicted;
             return;
         }
         if let Verb::Get = call.verb

@@ -39,7 +39,7 @@ struct Reach<'a> {
 impl Pair {
     pub(crate) fn plan_policy(&self, side: Side, uid: &Uid, now: Now) -> Plan {
         let (Some(row), Some(bound)) = (self.policies.get(side, uid), self.working()) else { return Plan::Rest };
-        if self.policies.doubted.contains(uid) {
+        if self.policies.doubted.contains_key(uid) {
             let target = Target::cluster(side, &kind::POLICY, row.name().clone()).uid(uid);
             return Call { target, verb: Verb::Get, why: "LookForPolicy" }.into();
         }

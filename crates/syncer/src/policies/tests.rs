@@ -8,6 +8,7 @@ use tapestry_cluster::feed::{Change, Epoch};
 use tapestry_cluster::{Answer, Refusal, Side, Uid, Verb};
 use tapestry_engine::Plan;
 
+use super::PolicyRow;
 use crate::pair::{Key, Seen};
 use crate::scene::{Scene, name, patch, pnode, vpod};
 
@@ -220,4 +221,23 @@ fn a_policy_that_cannot_even_be_decoded_is_an_invalid_one_and_not_an_absent_one(
     assert!(!vnode["spec"]["taints"].to_string().contains(keys::TAINT_VNODE_DELETING), "nobody is drained");
     assert_eq!(vnode["status"]["allocatable"]["cpu"], "0", "and nothing is lent");
     assert_eq!(status_of(&scene, &key("all"))["phase"], "Failed");
+}
+
+#[test]
+fn law_09_an_answer_from_before_a_policy_went_does_not_bring_it_back() {
+    let mut scene = Scene::new();
+    let status = scene.call(&key("all"));
+    let text = |rv: u64| {
+        json!({
+            "apiVersion": "cloud.tencent.com/v1beta1", "kind": "ResourceLeasingPolicy", "spec": {"cluster": "east"},
+            "metadata": {
+                "name": "all", "uid": "uid-all", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z",
+                "resourceVersion": rv.to_string(),
+            },
+        })
+    };
+    let gone = PolicyRow::decode(&text(1012).to_string().into()).unwrap().unwrap();
+    scene.see(Seen::Policy(Side::Virtual, Change::Gone { row: gone, proven: false }));
+    scene.settle(&key("all"), &status, Ok(Answer { object: text(1011).to_string().into() }));
+    assert_eq!(scene.call(&key("all")).why, "LookForPolicy");
 }

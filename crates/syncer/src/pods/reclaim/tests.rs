@@ -275,6 +275,8 @@ fn law_09_an_owners_stop_is_always_forced_and_no_toleration_helps() {
 
 fn crowd(force: bool) -> Scene {
     let mut scene = Scene::new();
+    // What the node had before it was first seen nobody knows.
+    scene.pass(2 * MINUTE);
     scene.see_policy("all", json!({"cluster": "east", "forceReclaim": force, "gracefulReclaimPeriodSeconds": 60}));
     scene.follow_node("n1");
     run(

@@ -24,9 +24,11 @@ fn sized(mut pod: Value, cpu: &str, generation: u32) -> Value {
 
 /// What the physical cluster makes of a call on a copy.
 fn carried_out(scene: &mut Scene, call: &Call, ppod: &mut Value) -> Answer {
-    merge(ppod, json!({"metadata": call.body().unwrap()["metadata"]}));
-    if let Verb::Strategic(Sub::Resize, patch) = &call.verb {
-        ppod["spec"]["containers"][0]["resources"] = patch["spec"]["containers"][0]["resources"].clone();
+    match &call.verb {
+        Verb::Strategic(Sub::Resize, patch) => {
+            ppod["spec"]["containers"][0]["resources"] = patch["spec"]["containers"][0]["resources"].clone();
+        }
+        _ => merge(ppod, json!({"metadata": call.body().unwrap()["metadata"]})),
     }
     Answer { object: scene.stamp(ppod.clone()) }
 }
@@ -180,4 +182,71 @@ fn what_others_do_to_the_size_of_a_copy_is_not_undone() {
     ppod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("1500m");
     scene.see_ppod(&ppod);
     assert_eq!(scene.plan(&key("web")), Plan::Rest);
+}
+
+#[test]
+fn an_answer_to_a_resize_counts_for_the_size_that_was_asked_for_and_no_other() {
+    let mut scene = Scene::new();
+    let (up, mut ppod) = settled(&mut scene, "web", "1");
+    scene.see_vpod(&sized(up.clone(), "2", 2));
+    let resize = scene.call(&key("web"));
+    scene.see_vpod(&sized(up, "8", 3));
+    let answer = carried_out(&mut scene, &resize, &mut ppod);
+    scene.settle(&key("web"), &resize, Ok(answer));
+    assert_eq!(scene.call(&key("web")).why, "DeferResize", "there is no room for eight");
+    scene.pair.check_sums().unwrap();
+}
+
+#[test]
+fn a_resize_taken_back_before_it_was_marked_is_undone() {
+    for crashed in [false, true] {
+        let mut scene = Scene::new();
+        let (up, mut ppod) = settled(&mut scene, "web", "1");
+        scene.see_vpod(&sized(up.clone(), "2", 2));
+        let resize = scene.call(&key("web"));
+        let answer = carried_out(&mut scene, &resize, &mut ppod);
+        if crashed {
+            // Nobody remembers the call.
+            scene.see_ppod(&ppod);
+            scene.pair.pods.cases.get_mut(&tapestry_cluster::Uid::new("v-web")).unwrap().sizing = None;
+        } else {
+            scene.settle(&key("web"), &resize, Ok(answer));
+        }
+        scene.see_vpod(&sized(up, "1", 3));
+        let back = scene.call(&key("web"));
+        assert_eq!(back.why, "Resize");
+        assert_eq!(back.body().unwrap()["spec"]["containers"][0]["resources"]["requests"]["cpu"], "1");
+    }
+}
+
+#[test]
+fn law_09_a_status_that_says_infeasible_opens_no_door() {
+    let mut scene = Scene::new();
+    let mut sly = vpod("sly");
+    sly["metadata"]["generation"] = json!(2);
+    sly["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "9"}});
+    sly["status"]["conditions"] = json!([{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]);
+    sly["status"]["containerStatuses"] = json!([{"name": "c", "resources": {"requests": {"cpu": "1m"}}}]);
+    scene.see_vpod(&sly);
+    assert_eq!(scene.call(&key("sly")).why, "Refuse");
+}
+
+#[test]
+fn a_pod_that_grew_before_it_was_made_asks_once_more() {
+    let mut scene = Scene::new();
+    scene.see_vpod(&vpod("web"));
+    assert_eq!(scene.call(&key("web")).why, "Map");
+    scene.see_vpod(&sized(vpod("web"), "9", 2));
+    assert_eq!(scene.call(&key("web")).why, "Refuse");
+    scene.pair.check_sums().unwrap();
+}
+
+#[test]
+fn the_status_goes_on_when_a_resize_fails_for_no_reason_we_know() {
+    let mut scene = Scene::new();
+    let (up, _) = settled(&mut scene, "web", "1");
+    scene.see_vpod(&sized(up, "2", 2));
+    let resize = scene.call(&key("web"));
+    scene.settle(&key("web"), &resize, Err(Refusal::Unknown("a webhook failed".to_owned())));
+    assert_eq!(scene.call(&key("web")).why, "DeferResize", "it is told, and the pod's own status is not behind it");
 }

@@ -21,6 +21,7 @@ fn at(time: &str) -> Timestamp {
 #[test]
 fn a_node_that_has_less_for_a_moment_drives_nobody_away_and_one_that_has_less_for_good_does() {
     let mut scene = Scene::new();
+    scene.pass(2 * MINUTE);
     scene.see_policy("all", json!({"cluster": "east", "forceReclaim": true, "gracefulReclaimPeriodSeconds": 60}));
     scene.follow_node("n1");
     run(&mut scene, "web", json!({}));
@@ -37,6 +38,7 @@ fn a_node_that_has_less_for_a_moment_drives_nobody_away_and_one_that_has_less_fo
     assert!(taints(&scene, keys::TAINT_OVER_LEASED).is_empty());
     assert!(until > scene.now.steady);
 
+    scene.pass(2 * MINUTE);
     scene.see_pnode(dip);
     scene.follow_node("n1");
     scene.pass(2 * MINUTE);
@@ -168,4 +170,71 @@ fn a_finished_pod_does_not_keep_a_leaving_node() {
     scene.see_ppod(&done(ppod));
     scene.see_vpod(&done(up));
     assert_eq!(scene.call(&Key::Node(name("n1"))).why, "RemoveNode");
+}
+
+#[test]
+fn what_the_owner_takes_back_is_taken_at_once_also_while_a_device_is_away() {
+    let mut scene = Scene::new();
+    scene.pass(2 * MINUTE);
+    scene.see_policy("all", json!({"cluster": "east", "forceReclaim": true, "gracefulReclaimPeriodSeconds": 60}));
+    let mut whole = pnode("n1");
+    whole["status"]["allocatable"]["example.com/gpu"] = json!("4");
+    scene.see_pnode(whole.clone());
+    scene.follow_node("n1");
+    run(&mut scene, "web", json!({}));
+    let mut dip = whole;
+    dip["status"]["allocatable"]["example.com/gpu"] = json!("0");
+    scene.see_pnode(dip);
+    let own = json!({
+        "metadata": {"name": "own", "namespace": "x", "uid": "own"},
+        "spec": {"nodeName": "n1", "containers": [{"name": "c", "resources": {"requests": {"cpu": "3500m"}}}]},
+        "status": {"phase": "Running"},
+    });
+    scene.see_ppod(&own);
+    scene.follow_node("n1");
+    assert_eq!(scene.call(&key("web")).why, "Evict");
+}
+
+#[test]
+fn law_12_an_owners_policy_that_cannot_be_understood_sends_nobody_away() {
+    let mut scene = Scene::new();
+    scene.see_policy("all", json!({"cluster": "east", "forceReclaim": true, "gracefulReclaimPeriodSeconds": 0}));
+    scene.follow_node("n1");
+    run(&mut scene, "web", json!({}));
+    scene.see_policy_of(Side::Physical, "mine", json!({"cluster": "*", "timeZone": "Mars/Olympus"}));
+    scene.follow_node("n1");
+    scene.pass(HOUR);
+    assert_eq!(scene.plan(&key("web")), Plan::Rest);
+}
+
+#[test]
+fn force_comes_due_also_after_the_clock_was_set_back() {
+    let mut scene = super::end_of_window(true);
+    scene.now.wall -= jiff::SignedDuration::from_secs(20);
+    scene.see_pnode(pnode("n1"));
+    for _ in 0..9 {
+        scene.pass(10 * SECOND);
+        scene.see_pnode(pnode("n1"));
+    }
+    assert_eq!(forced(&mut scene, "web").why, "Reclaim");
+}
+
+#[test]
+fn with_reclaim_before_end_an_unforced_end_of_the_tenants_hours_does_not_hide_the_owners() {
+    let mut scene = Scene::new();
+    scene.see_policy("all", json!({"cluster": "east", "timeWindows": [{"start": "00:00", "end": "06:00"}]}));
+    let owner = json!({
+        "cluster": "*", "reclaimBeforeEnd": true, "gracefulReclaimPeriodSeconds": 60,
+        "timeWindows": [{"start": "00:00", "end": "08:00"}],
+    });
+    scene.see_policy_of(Side::Physical, "mine", owner);
+    scene.follow_node("n1");
+    run(&mut scene, "web", json!({}));
+    scene.pass(7 * HOUR);
+    scene.follow_node("n1");
+    assert_eq!(scene.plan(&key("web")), Plan::Rest, "the tenant's end forces nobody");
+    scene.pass(Duration::from_mins(59));
+    scene.follow_node("n1");
+    scene.pass(Duration::from_secs(30));
+    assert_eq!(forced(&mut scene, "web").why, "Reclaim", "thirty seconds before eight");
 }
