@@ -33,16 +33,19 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Looks around. `kubernetes` is what the API server says of itself.
-    pub(crate) fn look(kubernetes: &str, load_before: f64) -> Result<Self> {
+    /// Looks around. `kubernetes` is what the API server says of itself; `None`: no cluster takes part.
+    pub(crate) fn look(kubernetes: Option<&str>, load_before: f64) -> Result<Self> {
         let read = |path: &str| std::fs::read_to_string(path).with_context(|| format!("reading {path}"));
         let memory_kib = field(&read("/proc/meminfo")?, "MemTotal").unwrap_or(0);
         let processors = read("/proc/cpuinfo")?;
         let model = processors.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-        let mut versions = BTreeMap::from([("Kubernetes".to_owned(), kubernetes.to_owned())]);
-        let binaries = Binaries::find()?;
-        for (name, binary) in [("etcd", "etcd"), ("kwok", "kwok")] {
-            versions.insert(name.to_owned(), version(&binaries.path(binary)));
+        let mut versions = BTreeMap::new();
+        if let Some(kubernetes) = kubernetes {
+            versions.insert("Kubernetes".to_owned(), kubernetes.to_owned());
+            let binaries = Binaries::find()?;
+            for (name, binary) in [("etcd", "etcd"), ("kwok", "kwok")] {
+                versions.insert(name.to_owned(), version(&binaries.path(binary)));
+            }
         }
         Ok(Self {
             cores: std::thread::available_parallelism()?.get(),
@@ -57,14 +60,14 @@ impl Machine {
 
     /// In one line, for people.
     pub(crate) fn describe(&self) -> String {
-        let versions: Vec<_> = self.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
+        let versions = self.versions.iter().map(|(name, version)| format!(", {name} {version}"));
         format!(
-            "{} cores ({}), {} MiB, Linux {}, {}; load average before: {:.2}",
+            "{} cores ({}), {} MiB, Linux {}{}; load average before: {:.2}",
             self.cores,
             self.processor,
             self.memory_mib,
             self.kernel,
-            versions.join(", "),
+            versions.collect::<String>(),
             self.load_before,
         )
     }
@@ -109,6 +112,14 @@ fn parse_cpu_ms(stat: &str) -> Option<u64> {
     let mut fields = rest.split_whitespace().skip(11);
     let (user, system) = (fields.next()?.parse::<u64>().ok()?, fields.next()?.parse::<u64>().ok()?);
     Some((user + system) * TICK_MS)
+}
+
+/// Processor time of this thread: what it works for, whoever else is at work.
+pub(crate) fn thread_cpu() -> Result<Duration> {
+    const PATH: &str = "/proc/thread-self/schedstat";
+    let text = std::fs::read_to_string(PATH).with_context(|| format!("reading {PATH}"))?;
+    let nanos = text.split(' ').next().and_then(|nanos| nanos.parse().ok());
+    Ok(Duration::from_nanos(nanos.with_context(|| format!("understanding {PATH}"))?))
 }
 
 /// Resident memory of a process.
