@@ -114,11 +114,13 @@ impl Pair {
         let state = match done {
             Ok(answer) => read(answer).map(|(uid, renewed)| {
                 let turn = self.leases.turn(vnode);
+                let age = age(renewed, now);
                 let renew_at = match call.verb {
-                    Verb::Get if age(renewed, now) > OLD => now.steady,
-                    // Not twice in a row because it was late.
+                    Verb::Get if age > OLD => now.steady,
+                    // It came late at worst: its own moment is not ten seconds away.
                     Verb::Merge(..) => next_turn(turn, now.steady + RENEW_EVERY / 2),
-                    _ => next_turn(turn, now.steady),
+                    // Not before it is due: a thousand new ones would be written twice in a row.
+                    _ => next_turn(turn, now.steady + RENEW_EVERY.saturating_sub(age)),
                 };
                 State::Held { uid, turn, renew_at }
             }),

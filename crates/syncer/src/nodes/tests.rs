@@ -159,6 +159,33 @@ fn the_lease_of_a_new_virtual_node_is_made_at_once_and_that_of_a_known_one_looke
 }
 
 #[test]
+fn a_lease_is_first_renewed_when_it_is_ten_to_twenty_seconds_old() {
+    let mut scene = Scene::new();
+    let lease = Key::Lease(name("vnode-east-n1"));
+    let call = scene.call(&lease);
+    let mut object = call.body().unwrap().into_owned();
+    object["metadata"]["uid"] = json!("l");
+    let object = scene.stamp(object);
+    scene.settle(&lease, &call, Ok(Answer { object: object.clone() }));
+    let due = |plan: Plan, since: std::time::Duration| match plan {
+        Plan::Wait(until) => until.saturating_sub(since).as_secs(),
+        other => panic!("not waiting: {other:?}"),
+    };
+    assert!((10..20).contains(&due(scene.plan(&lease), scene.now.steady)));
+    // A process that finds it seven seconds later takes its age into account.
+    let (born, there) = (scene.now, vnode(&scene));
+    let mut restarted = Scene::empty();
+    restarted.now = born;
+    restarted.pass(std::time::Duration::from_secs(7));
+    restarted.see_binding(json!({}));
+    restarted.see_vnode(there);
+    restarted.complete();
+    let look = restarted.call(&lease);
+    restarted.settle(&lease, &look, Ok(Answer { object }));
+    assert!((10..20).contains(&due(restarted.plan(&lease), born.steady)));
+}
+
+#[test]
 fn a_node_whose_name_is_taken_by_a_strangers_node_gets_a_hashed_one() {
     let mut scene = Scene::new();
     scene.see_pnode(pnode("n2"));
