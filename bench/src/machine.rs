@@ -114,14 +114,6 @@ fn parse_cpu_ms(stat: &str) -> Option<u64> {
     Some((user + system) * TICK_MS)
 }
 
-/// Processor time of this thread: what it works for, whoever else is at work.
-pub(crate) fn thread_cpu() -> Result<Duration> {
-    const PATH: &str = "/proc/thread-self/schedstat";
-    let text = std::fs::read_to_string(PATH).with_context(|| format!("reading {PATH}"))?;
-    let nanos = text.split(' ').next().and_then(|nanos| nanos.parse().ok());
-    Ok(Duration::from_nanos(nanos.with_context(|| format!("understanding {PATH}"))?))
-}
-
 /// Resident memory of a process.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Memory {

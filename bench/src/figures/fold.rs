@@ -20,7 +20,7 @@ pub(crate) struct Folded {
     pub(crate) pods: u32,
     /// From JSON text to a row, µs for one pod; in nothing below.
     pub(crate) decode_us: Spread,
-    /// Processor time for all facts about both clusters, until the first lists are complete.
+    /// All facts about both clusters folded in, until the first lists are complete: the best of three.
     pub(crate) scratch_ms: f64,
     /// One pod of others comes or goes, µs.
     pub(crate) change_us: Spread,
