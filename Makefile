@@ -27,6 +27,8 @@ DEMO ?=
 # Arguments of the benchmark.
 BENCH ?=
 SOAK_BENCH ?= --pods 5000
+# 1 000 nodes and 10 000 pods, unless it says --nodes or --pods.
+SOAK_SCALE ?=
 SOAK_SCHEDULES ?= 200000
 
 ifeq ($(filter /%,$(firstword $(TAPESTRY_CACHE))),)
@@ -120,11 +122,13 @@ bench: release testbed ## measure the release build on real control planes (BENC
 	'$(release)/bench' $(BENCH)
 
 .PHONY: soak
-soak: release testbed ## what takes long: 200 000 schedules in World, a burst of 5 000 pods
+soak: release testbed ## what takes long: 200 000 schedules in World, a burst of 5 000 pods, 1 000 nodes with 10 000 pods
 	@$(call heading,$(SOAK_SCHEDULES) schedules in World)
 	TAPESTRY_WORLD_SCHEDULES=$(SOAK_SCHEDULES) cargo test --release --workspace --test world
 	$(call heading,bench $(SOAK_BENCH))
 	'$(release)/bench' $(SOAK_BENCH)
+	$(call heading,bench scale $(SOAK_SCALE))
+	'$(release)/bench' scale $(SOAK_SCALE)
 
 .PHONY: crds
 crds: need-rust ## write deploy/crds from the Rust types

@@ -1,5 +1,7 @@
 //! What the design allows (DESIGN §17), held against what was measured. Must not soften a number to make it fit.
 
+use crate::figures::fold::Fold;
+use crate::figures::scale::Scaled;
 use crate::figures::{Figures, Rest, Scene, Spread, Who};
 
 /// One promise, and whether it was kept.
@@ -26,6 +28,12 @@ pub(crate) fn judge(figures: &Figures) -> Vec<Verdict> {
     }
     for rest in figures.rests.iter().filter(|rest| rest.who == Who::Syncer) {
         judge_rest(rest, &mut verdicts);
+    }
+    if let Some(scaled) = &figures.scale {
+        judge_scale(scaled, &mut verdicts);
+    }
+    if let Some(fold) = &figures.fold {
+        judge_fold(fold, &mut verdicts);
     }
     verdicts
 }
@@ -118,6 +126,69 @@ fn judge_rest(rest: &Rest, verdicts: &mut Vec<Verdict>) {
             verdicts.push(at_most(format!("{pods} pods, cold start: ready after"), lists, 2.0, "× the bare lists"));
         }
     }
+}
+
+/// Memory and pace are promised for 1 000 nodes and 10 000 pods; the smaller the cluster, the fewer leases.
+#[expect(clippy::cast_precision_loss, reason = "requests of a run are far below 2^52")]
+fn judge_scale(scaled: &Scaled, verdicts: &mut Vec<Verdict>) {
+    let Scaled { nodes, pods, converged, rest, changes, cold, .. } = scaled;
+    let about = |what: &str| format!("{nodes} nodes, {pods} pods: {what}");
+    let memories = [
+        ("peak RSS at the first start", converged.as_ref().map(|converged| converged.memory)),
+        ("peak RSS at rest", rest.as_ref().map(|rest| rest.memory)),
+        ("peak RSS after changes", changes.as_ref().map(|changes| changes.memory)),
+        ("peak RSS at a cold start", cold.as_ref().map(|cold| cold.memory)),
+    ];
+    for (what, memory) in memories.into_iter().filter_map(|(what, memory)| Some((what, memory?))) {
+        verdicts.push(at_most(about(what), mib(memory.peak_kib), 60.0, " MiB"));
+    }
+    if let Some(rest) = rest {
+        // Each is renewed every ten seconds; a tenth more, or two, is room for one that was late.
+        let each = 0.1 * *nodes as f64;
+        let limit = (1.1 * each).max(each + 2.0);
+        let needless: usize = rest.calls.needless().values().sum();
+        verdicts.extend([
+            at_most(about("idle, lease writes"), rest.leases.mean, limit, "/s"),
+            at_most(about("idle, lease writes in the fullest second"), rest.leases.most as f64, limit, ""),
+            at_most(about("idle, writes besides leases"), needless as f64, 0.0, ""),
+        ]);
+    }
+    if let Some(changes) = changes {
+        let writes = &changes.writes;
+        verdicts.extend([
+            at_most(about("node status writes per change"), writes.count as f64 / f64::from(changes.count), 1.0, ""),
+            at_most(about("node status writes without a change"), writes.astray as f64, 0.0, ""),
+        ]);
+        if let Some(closest) = writes.closest {
+            verdicts.push(at_least(about("between two status writes of a node"), closest, 1.0, " s"));
+        }
+    }
+    if let Some(cold) = cold {
+        let needless: usize = cold.calls.needless().values().sum();
+        verdicts.extend([
+            at_most(about("cold start, writes besides leases"), needless as f64, 0.0, ""),
+            at_most(about("cold start, ready after"), cold.ready_ms / 1000.0, 5.0, " s"),
+        ]);
+    }
+}
+
+/// Promised for 5 000 nodes and 100 000 pods.
+fn judge_fold(fold: &Fold, verdicts: &mut Vec<Verdict>) {
+    let [.., smaller, largest] = fold.sizes.as_slice() else { return };
+    let about = |what: &str| format!("{} nodes, {} pods in memory: {what}", largest.nodes, largest.pods);
+    let change = largest.change_us.p50;
+    verdicts.extend([
+        at_most(about("from scratch"), largest.scratch_ms / 1000.0, 1.0, " s"),
+        at_most(about("one pod's change"), change, 10.0, " µs"),
+        // The size of the cluster must not matter; that of the processor's caches does, most of all for the small ones.
+        at_most(
+            about("one pod's change"),
+            change / smaller.change_us.p50,
+            1.5,
+            &format!("× that of {} nodes", smaller.nodes),
+        ),
+        at_most(about("arithmetic alone"), fold.arithmetic.whole_ms / 1000.0, 1.0, " s"),
+    ]);
 }
 
 /// KiB as MiB.

@@ -1,12 +1,18 @@
 //! What was measured, as data: tables, JSON and budgets read it. Must not measure anything itself.
 
+pub(crate) mod fold;
+pub(crate) mod scale;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde::Serialize;
+use tapestry_engine::clock::{Clock as _, SystemClock};
 use tapestry_testbed::audit::Requests;
 
+use self::fold::Fold;
+use self::scale::Scaled;
 use crate::eyes::Moments;
 use crate::load::Load;
 use crate::machine::{Machine, Memory, Spent};
@@ -39,7 +45,7 @@ impl Who {
     }
 }
 
-/// One invocation of `bench run`.
+/// One invocation of `bench`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Figures {
     /// When it began, RFC 3339.
@@ -56,6 +62,27 @@ pub(crate) struct Figures {
     pub(crate) scenes: Vec<Scene>,
     /// Rests, in the order in which they ran.
     pub(crate) rests: Vec<Rest>,
+    /// Many nodes, if that was asked for.
+    pub(crate) scale: Option<Scaled>,
+    /// Counting in memory, if that was asked for.
+    pub(crate) fold: Option<Fold>,
+}
+
+impl Figures {
+    /// Nothing yet, on this machine.
+    pub(crate) fn new(machine: Machine, nodes: usize) -> Self {
+        Self {
+            when: format!("{:.0}", SystemClock::start().now().wall),
+            command: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
+            debug_build: cfg!(debug_assertions),
+            machine,
+            nodes,
+            scenes: Vec::new(),
+            rests: Vec::new(),
+            scale: None,
+            fold: None,
+        }
+    }
 }
 
 /// One load carried by one subject.
@@ -90,7 +117,7 @@ pub(crate) struct Cleared {
     pub(crate) cost: Cost,
 }
 
-/// Milliseconds.
+/// Milliseconds, where nothing else is said.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Spread {
     pub(crate) p50: f64,
@@ -191,7 +218,7 @@ impl Cleared {
 
 impl Spread {
     /// Nearest rank: the smallest value that so many percent do not exceed.
-    fn of(mut times: Vec<Duration>) -> Self {
+    pub(crate) fn of(mut times: Vec<Duration>) -> Self {
         times.sort_unstable();
         let rank = |percent: usize| {
             let index = (times.len() * percent).div_ceil(100).saturating_sub(1);

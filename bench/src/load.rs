@@ -16,7 +16,7 @@ use crate::eyes::{Eyes, LABEL};
 /// The virtual namespace of all pods.
 pub(crate) const NAMESPACE: &str = "bench";
 /// Requests of the load in flight.
-const CONCURRENCY: usize = 50;
+pub(crate) const CONCURRENCY: usize = 50;
 
 /// How many pods, how fast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

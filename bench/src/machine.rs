@@ -33,16 +33,19 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Looks around. `kubernetes` is what the API server says of itself.
-    pub(crate) fn look(kubernetes: &str, load_before: f64) -> Result<Self> {
+    /// Looks around. `kubernetes` is what the API server says of itself; `None`: no cluster takes part.
+    pub(crate) fn look(kubernetes: Option<&str>, load_before: f64) -> Result<Self> {
         let read = |path: &str| std::fs::read_to_string(path).with_context(|| format!("reading {path}"));
         let memory_kib = field(&read("/proc/meminfo")?, "MemTotal").unwrap_or(0);
         let processors = read("/proc/cpuinfo")?;
         let model = processors.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-        let mut versions = BTreeMap::from([("Kubernetes".to_owned(), kubernetes.to_owned())]);
-        let binaries = Binaries::find()?;
-        for (name, binary) in [("etcd", "etcd"), ("kwok", "kwok")] {
-            versions.insert(name.to_owned(), version(&binaries.path(binary)));
+        let mut versions = BTreeMap::new();
+        if let Some(kubernetes) = kubernetes {
+            versions.insert("Kubernetes".to_owned(), kubernetes.to_owned());
+            let binaries = Binaries::find()?;
+            for (name, binary) in [("etcd", "etcd"), ("kwok", "kwok")] {
+                versions.insert(name.to_owned(), version(&binaries.path(binary)));
+            }
         }
         Ok(Self {
             cores: std::thread::available_parallelism()?.get(),
@@ -57,14 +60,14 @@ impl Machine {
 
     /// In one line, for people.
     pub(crate) fn describe(&self) -> String {
-        let versions: Vec<_> = self.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
+        let versions = self.versions.iter().map(|(name, version)| format!(", {name} {version}"));
         format!(
-            "{} cores ({}), {} MiB, Linux {}, {}; load average before: {:.2}",
+            "{} cores ({}), {} MiB, Linux {}{}; load average before: {:.2}",
             self.cores,
             self.processor,
             self.memory_mib,
             self.kernel,
-            versions.join(", "),
+            versions.collect::<String>(),
             self.load_before,
         )
     }

@@ -6,6 +6,9 @@
 //! | `run` | `bench run`: which scenes, in which order |
 //! | `scene` | one load by one subject: raise pods, measure, clear them, measure |
 //! | `rest` | nothing happens for a minute; then the process starts anew among many pods |
+//! | `scale` | `bench scale`: many nodes, with many pods of others on them |
+//! | `fold` | `bench fold`: how long the model counts, without a cluster |
+//! | `known` | the model of a syncer, fed with facts |
 //! | `stage` | both clusters, and what stands in them before the first pod |
 //! | `subject` | the process under test: start, ready, CPU, memory, stop |
 //! | `bare` | `bench bare`: the client with the fewest writes and no safety |
@@ -20,11 +23,14 @@ mod bare;
 mod budget;
 mod eyes;
 mod figures;
+mod fold;
+mod known;
 mod load;
 mod machine;
 mod report;
 mod rest;
 mod run;
+mod scale;
 mod scene;
 mod stage;
 mod subject;
@@ -45,6 +51,10 @@ struct Args {
 enum Verb {
     /// Start clusters, measure, print (what `bench` alone does too)
     Run(run::Run),
+    /// One syncer of many nodes: how soon they are there, what they cost at rest and when a pod changes
+    Scale(scale::Scale),
+    /// Count in memory: clusters of 10 to 5000 nodes, from scratch and pod by pod
+    Fold(fold::Args),
     /// The client that the syncer is compared with; `run` starts it
     Bare(bare::Bare),
 }
@@ -59,6 +69,8 @@ fn main() -> anyhow::Result<()> {
     runtime.block_on(async {
         match verb.unwrap_or(Verb::Run(run)) {
             Verb::Run(run) => run.run().await,
+            Verb::Scale(scale) => scale.run().await,
+            Verb::Fold(fold) => fold.run(),
             Verb::Bare(bare) => bare.serve().await,
         }
     })

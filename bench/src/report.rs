@@ -2,6 +2,8 @@
 //! Must show what was measured and nothing nicer.
 #![allow(clippy::print_stdout, reason = "the figures are this command's answer")]
 
+mod fold;
+mod scale;
 mod table;
 
 use std::fmt::Write as _;
@@ -9,7 +11,8 @@ use std::fs::File;
 use std::io::Write as _;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result, bail};
+use clap::ValueEnum;
 
 use self::table::Table;
 use crate::budget::{judge, mib, partner};
@@ -19,20 +22,51 @@ use crate::figures::{Calls, Figures, Rest, Scene, Spread, Who};
 const NOISE: f64 = 5.0;
 const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/RESULTS.md");
 
-/// Prints tables.
-pub(crate) fn print(figures: &Figures) -> Result<()> {
-    println!("{}", render(figures)?);
-    Ok(())
+/// How figures are told.
+#[derive(clap::Args, Clone)]
+pub(crate) struct Telling {
+    /// How figures are printed
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    output: Output,
+    /// Append the figures to bench/RESULTS.md
+    #[arg(long)]
+    record: bool,
 }
 
-/// Prints everything, also what has no place in a table.
-pub(crate) fn print_json(figures: &Figures) -> Result<()> {
-    println!("{}", serde_json::to_string_pretty(figures)?);
-    Ok(())
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Table,
+    Json,
+}
+
+impl Telling {
+    /// Before anything is measured: figures of a debug build are not kept.
+    pub(crate) fn check(&self) -> Result<()> {
+        if cfg!(debug_assertions) {
+            if self.record {
+                bail!("this is a debug build: figures are kept only of release builds (make bench BENCH=--record)");
+            }
+            eprintln!("this is a debug build: its figures mean nothing");
+        }
+        Ok(())
+    }
+
+    /// Tells what was measured, also when a failure ended it; only whole measurements are recorded.
+    pub(crate) fn tell(&self, figures: &Figures, failed: Option<Error>) -> Result<()> {
+        match self.output {
+            Output::Table => println!("{}", render(figures)?),
+            // Everything, also what has no place in a table.
+            Output::Json => println!("{}", serde_json::to_string_pretty(figures)?),
+        }
+        if let Some(error) = failed {
+            return Err(error.context("the figures above are what was measured before this failure"));
+        }
+        if self.record { record(figures) } else { Ok(()) }
+    }
 }
 
 /// Appends a section to `RESULTS.md`.
-pub(crate) fn record(figures: &Figures) -> Result<()> {
+fn record(figures: &Figures) -> Result<()> {
     let section = format!("\n## {}, commit {}\n\n{}", figures.when, figures.machine.commit, render(figures)?);
     let mut file = File::options().append(true).create(true).open(RESULTS).context(RESULTS)?;
     file.write_all(section.as_bytes()).context(RESULTS)?;
@@ -55,7 +89,8 @@ pub(crate) fn summary(scene: &Scene) -> String {
 
 fn render(figures: &Figures) -> Result<String> {
     let mut text = String::new();
-    writeln!(text, "{}; {} physical nodes. `bench {}`", figures.machine.describe(), figures.nodes, figures.command)?;
+    let nodes = if figures.nodes > 0 { format!("; {} physical nodes", figures.nodes) } else { String::new() };
+    writeln!(text, "{}{nodes}. `bench {}`", figures.machine.describe(), figures.command)?;
     if figures.debug_build {
         writeln!(text, "\n**Debug build: these figures mean nothing.**")?;
     }
@@ -75,6 +110,12 @@ fn render(figures: &Figures) -> Result<String> {
     if figures.rests.iter().any(|rest| rest.cold.is_some()) {
         writeln!(text, "\nStarted anew among running pods; counted until 5 s after it was ready:\n")?;
         text.push_str(&cold(&figures.rests));
+    }
+    if let Some(scaled) = &figures.scale {
+        text.push_str(&scale::render(scaled));
+    }
+    if let Some(fold) = &figures.fold {
+        text.push_str(&fold::render(fold));
     }
     let verdicts = judge(figures);
     if !verdicts.is_empty() {

@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use clap::ValueEnum;
-use tapestry_engine::clock::{Clock as _, SystemClock};
 
 use crate::figures::{Figures, Who};
 use crate::load::Load;
 use crate::machine::load_average;
+use crate::report::Telling;
 use crate::stage::{Plan, Stage};
 use crate::{report, rest, scene};
 
@@ -58,18 +57,8 @@ pub(crate) struct Run {
     /// Keep the subjects' logs here
     #[arg(long, value_name = "FOLDER")]
     logs: Option<PathBuf>,
-    /// How figures are printed
-    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    output: Output,
-    /// Append the figures to bench/RESULTS.md
-    #[arg(long)]
-    record: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    Table,
-    Json,
+    #[command(flatten)]
+    telling: Telling,
 }
 
 /// What is played.
@@ -82,45 +71,21 @@ struct Programme {
 
 impl Run {
     pub(crate) async fn run(self) -> Result<()> {
-        if cfg!(debug_assertions) {
-            if self.record {
-                bail!("this is a debug build: figures are kept only of release builds (make bench BENCH=--record)");
-            }
-            eprintln!("this is a debug build: its figures mean nothing");
-        }
+        self.telling.check()?;
         let (figures, failed) = self.measure().await?;
-        match self.output {
-            Output::Table => report::print(&figures)?,
-            Output::Json => report::print_json(&figures)?,
-        }
-        if let Some(error) = failed {
-            return Err(error.context("the figures above are what was measured before this failure"));
-        }
-        if self.record {
-            report::record(&figures)?;
-        }
-        Ok(())
+        self.telling.tell(&figures, failed)
     }
 
     /// Measures everything; what was measured before a failure is kept.
     async fn measure(&self) -> Result<(Figures, Option<anyhow::Error>)> {
         let programme = self.programme();
         let load_before = load_average();
-        let when = format!("{:.0}", SystemClock::start().now().wall);
         eprintln!("starting two clusters");
         let most = programme.loads.iter().map(|load| load.pods).chain(programme.rest.map(|rest| rest.0)).max();
         let plan =
             Plan { nodes: self.nodes, pods: most.unwrap_or(0), tapestry: self.tapestry()?, logs: self.logs.as_deref() };
         let stage = Box::pin(Stage::build(plan)).await?;
-        let mut figures = Figures {
-            when,
-            command: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
-            debug_build: cfg!(debug_assertions),
-            machine: stage.machine(load_before).await?,
-            nodes: self.nodes,
-            scenes: Vec::new(),
-            rests: Vec::new(),
-        };
+        let mut figures = Figures::new(stage.machine(load_before).await?, self.nodes);
         let failed = self.play(&stage, &programme, &mut figures).await.err();
         Ok((figures, failed))
     }
@@ -172,13 +137,18 @@ impl Run {
     }
 
     fn tapestry(&self) -> Result<PathBuf> {
-        let here = std::env::current_exe().context("finding our own executable")?;
-        let path = self.tapestry.clone().unwrap_or_else(|| here.with_file_name("tapestry"));
-        if self.who.contains(&Who::Syncer) && !path.is_file() {
-            bail!("no {}: build it (cargo build --release -p tapestry) or name it with --tapestry", path.display());
-        }
-        Ok(path)
+        find_tapestry(self.tapestry.as_ref(), self.who.contains(&Who::Syncer))
     }
+}
+
+/// The `tapestry` binary that was named, or the one beside us.
+pub(crate) fn find_tapestry(named: Option<&PathBuf>, needed: bool) -> Result<PathBuf> {
+    let here = std::env::current_exe().context("finding our own executable")?;
+    let path = named.cloned().unwrap_or_else(|| here.with_file_name("tapestry"));
+    if needed && !path.is_file() {
+        bail!("no {}: build it (cargo build --release -p tapestry) or name it with --tapestry", path.display());
+    }
+    Ok(path)
 }
 
 #[cfg(test)]

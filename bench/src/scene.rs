@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use tapestry_testbed::audit::Requests;
 use tokio::time::sleep;
 
 use crate::figures::{Calls, Cleared, Cost, Raised, Scene, Who};
@@ -71,9 +72,17 @@ impl<'a> Phase<'a> {
 
     /// Ends it now.
     pub(crate) async fn close(self, pods: u32) -> Result<(Calls, Cost)> {
+        let (calls, cost, _) = self.tell_all(pods).await?;
+        Ok((calls, cost))
+    }
+
+    /// Ends it now; gives every request besides, by side.
+    pub(crate) async fn tell_all(self, pods: u32) -> Result<(Calls, Cost, [Requests; 2])> {
         let Self { stage, subject, marks, before } = self;
         let spent = before.until(stage.processes(subject)?.read()?)?;
         let cost = Cost::new(spent, subject.memory()?, pods);
-        Ok((stage.calls(subject.who, &marks, pods).await?, cost))
+        let requests = stage.requests(&marks).await?;
+        let calls = Calls::count(subject.who, [&requests[0], &requests[1]], pods);
+        Ok((calls, cost, requests))
     }
 }

@@ -25,11 +25,15 @@ use crate::machine::{Machine, Processes};
 use crate::subject::Subject;
 
 /// Name of the binding and its clusterID.
-const BINDING: &str = "bench";
-const MOUNT: &str = "tapestry-mount";
+pub(crate) const BINDING: &str = "bench";
+/// The physical namespace of all copies.
+pub(crate) const MOUNT: &str = "tapestry-mount";
 const SECRET: &str = "bench-kubeconfig";
 /// All rights: shipped RBAC is tested elsewhere, and the bare client has none.
 const ADMINISTRATORS: &str = "system:masters";
+/// What each physical node has: more than any load asks for.
+pub(crate) const CPU: &str = "1000";
+pub(crate) const MEMORY: &str = "8Ti";
 const SOON: Duration = Duration::from_mins(1);
 
 /// One virtual and one physical cluster, with eyes on both.
@@ -43,7 +47,8 @@ pub(crate) struct Stage {
     pub(crate) eyes: Eyes,
     /// Where virtual pods go.
     pub(crate) vnodes: Vec<String>,
-    capacity: u32,
+    /// Pods that a physical node takes.
+    pub(crate) capacity: u32,
     tapestry: PathBuf,
     logs: PathBuf,
 }
@@ -68,7 +73,7 @@ impl Stage {
         // Twice what is needed: no pod shall ever wait for room.
         let capacity = 2000.max(2 * pods / u32::try_from(nodes)?);
         let physical_nodes =
-            (0..nodes).map(|index| node(&format!("node-{index}")).pods(capacity).cpu("1000").memory("8Ti").build());
+            (0..nodes).map(|index| node(&format!("node-{index}")).pods(capacity).cpu(CPU).memory(MEMORY).build());
         // The vnodes' leases are renewed only while a syncer runs: without this flag the controller manager would call the
         // nodes lost in the middle of a bare run, and work on 1 000 pods.
         let patient = "--node-monitor-grace-period=30m";
@@ -120,9 +125,19 @@ impl Stage {
     }
 
     async fn furnish_physical(&self) -> Result<()> {
+        self.found(MOUNT).await
+    }
+
+    /// Makes a physical namespace that takes pods.
+    pub(crate) async fn found(&self, name: &str) -> Result<()> {
         let objects = self.physical_cluster.objects()?;
-        objects.create(&namespace(MOUNT)).await?;
-        takes_pods(&objects, MOUNT).await
+        objects.create(&namespace(name)).await?;
+        takes_pods(&objects, name).await
+    }
+
+    /// All physical nodes.
+    pub(crate) async fn physical_nodes(&self) -> Result<Vec<Value>> {
+        Ok(self.physical_cluster.list("v1/Node", "").await?)
     }
 
     /// What the syncer makes for itself: virtual nodes, and the account and priority class of the copies.
@@ -130,7 +145,7 @@ impl Stage {
         let (above, below) = (self.virtual_cluster.objects()?, self.physical_cluster.objects()?);
         for vnode in &self.vnodes {
             let ready = json!([{ "type": "Ready", "status": "True", "reason": "Bench" }]);
-            let vnode = node(vnode).pods(self.capacity).cpu("1000").memory("8Ti").with("/status/conditions", ready);
+            let vnode = node(vnode).pods(self.capacity).cpu(CPU).memory(MEMORY).with("/status/conditions", ready);
             create_if_missing(&above, "v1/Node", &vnode.build()).await?;
         }
         let account = json!({
@@ -230,15 +245,22 @@ impl Stage {
 
     /// What `who` asked since then.
     pub(crate) async fn calls(&self, who: Who, marks: &[Mark; 2], pods: u32) -> Result<Calls> {
-        let above: Requests = self.virtual_cluster.audit().since(&marks[0]).await?;
-        let below: Requests = self.physical_cluster.audit().since(&marks[1]).await?;
-        Ok(Calls::count(who, [&above, &below], pods))
+        let [above, below] = &self.requests(marks).await?;
+        Ok(Calls::count(who, [above, below], pods))
+    }
+
+    /// What both API servers were asked since then, by whomever.
+    pub(crate) async fn requests(&self, marks: &[Mark; 2]) -> Result<[Requests; 2]> {
+        Ok([
+            self.virtual_cluster.audit().since(&marks[0]).await?,
+            self.physical_cluster.audit().since(&marks[1]).await?,
+        ])
     }
 
     /// What stands under all this.
     pub(crate) async fn machine(&self, load_before: f64) -> Result<Machine> {
         let version = self.virtual_cluster.client()?.apiserver_version().await?;
-        Machine::look(&version.git_version, load_before)
+        Machine::look(Some(&version.git_version), load_before)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Node Leases of the virtual nodes: says to the virtual cluster that somebody looks after them.
 //! Writes `kube-node-lease/<vnode>`; renews whatever the physical cluster does, because outages never kill.
+//! Each has its own moment in every ten seconds, so that a thousand of them are no burst.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,7 +12,6 @@ use serde_json::json;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Uid, Verb, kind};
 use tapestry_engine::{Dirty, Now, Plan};
 
-use crate::json::stable_hash;
 use crate::pair::{Key, Pair};
 
 /// How often.
@@ -27,17 +27,50 @@ pub(crate) const NAMESPACE: &str = "kube-node-lease";
 #[derive(Default)]
 pub(crate) struct Leases {
     states: HashMap<Name, State, RandomState>,
+    turns: Turns,
 }
 
 enum State {
     Absent,
-    Held { uid: Uid, renew_at: Duration },
+    Held { uid: Uid, turn: Duration, renew_at: Duration },
 }
 
 impl Leases {
     pub(crate) fn forget(&mut self, vnode: &Name) {
         self.states.remove(vnode);
     }
+
+    /// A virtual node was made just now: it has no Lease yet, and a look for one would cost two reads.
+    pub(crate) fn expect_none(&mut self, vnode: &Name) {
+        self.states.entry(vnode.clone()).or_insert(State::Absent);
+    }
+
+    fn turn(&mut self, vnode: &Name) -> Duration {
+        match self.states.get(vnode) {
+            Some(State::Held { turn, .. }) => *turn,
+            _ => self.turns.next(),
+        }
+    }
+}
+
+/// Hands out moments within the ten seconds, each far from those before it.
+#[derive(Default)]
+struct Turns(u64);
+
+impl Turns {
+    fn next(&mut self) -> Duration {
+        // Multiples of the golden ratio: however many there are, no second gets more than its share (and two).
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let nanos = (u128::from(self.0) * RENEW_EVERY.as_nanos()) >> 64;
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
+    }
+}
+
+/// When its turn next comes, at the earliest then. One that was late goes back to its own moment: what a slow API server
+/// held up together would otherwise stay together for ever.
+fn next_turn(turn: Duration, earliest: Duration) -> Duration {
+    let rounds = earliest.saturating_sub(turn).as_nanos().div_ceil(RENEW_EVERY.as_nanos());
+    turn + RENEW_EVERY * u32::try_from(rounds).unwrap_or(u32::MAX)
 }
 
 impl Pair {
@@ -81,14 +114,16 @@ impl Pair {
         }
         let state = match done {
             Ok(answer) => read(answer).map(|(uid, renewed)| {
-                let wait = match call.verb {
-                    Verb::Merge(..) => RENEW_EVERY,
-                    _ if !matches!(call.verb, Verb::Create(_)) && age(renewed, now) > OLD => Duration::ZERO,
-                    // From the first renewal on they are spread evenly, and stay so.
-                    _ => RENEW_EVERY
-                        .mul_f64(f64::from(u16::try_from(stable_hash(vnode.as_str()) % 1000).unwrap_or(0)) / 1000.0),
+                let turn = self.leases.turn(vnode);
+                let age = age(renewed, now);
+                let renew_at = match call.verb {
+                    Verb::Get if age > OLD => now.steady,
+                    // It came late at worst: its own moment is not ten seconds away.
+                    Verb::Merge(..) => next_turn(turn, now.steady + RENEW_EVERY / 2),
+                    // Not before it is due: a thousand new ones would be written twice in a row.
+                    _ => next_turn(turn, now.steady + RENEW_EVERY.saturating_sub(age)),
                 };
-                State::Held { uid, renew_at: now.steady + wait }
+                State::Held { uid, turn, renew_at }
             }),
             Err(Refusal::Gone) => Some(State::Absent),
             Err(Refusal::Exists | Refusal::Replaced) => None,
@@ -124,4 +159,49 @@ fn read(answer: &Answer) -> Option<(Uid, Option<Timestamp>)> {
     }
     let lease: Lease = serde_json::from_slice(&answer.object).ok()?;
     Some((lease.metadata.uid, lease.spec.renew_time.and_then(|time| time.parse().ok())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The most that come within one second, wherever it begins; the last second goes over into the first.
+    fn fullest_second(mut moments: Vec<Duration>) -> usize {
+        moments.sort_unstable();
+        let again: Vec<_> = moments.iter().map(|moment| *moment + RENEW_EVERY).collect();
+        moments.extend(again);
+        let second = |begin: &Duration| {
+            moments.iter().filter(|moment| (*begin..*begin + Duration::from_secs(1)).contains(moment)).count()
+        };
+        moments.iter().map(second).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn renewals_of_many_nodes_are_spread_evenly() {
+        for nodes in [10_usize, 57, 1000, 5000] {
+            let mut turns = Turns::default();
+            let most = fullest_second((0..nodes).map(|_| turns.next()).collect());
+            assert!(most <= nodes / 10 + 3, "{most} of {nodes}");
+        }
+    }
+
+    #[test]
+    fn renewals_that_were_held_up_together_go_back_to_their_own_moments() {
+        let mut turns = Turns::default();
+        let turns: Vec<_> = (0..1000).map(|_| turns.next()).collect();
+        // All that were due within three seconds are answered at once.
+        let answered = Duration::from_secs(1003);
+        let late = turns.into_iter().filter(|turn| *turn < Duration::from_secs(3));
+        let next: Vec<_> = late.map(|turn| next_turn(turn, answered + RENEW_EVERY / 2)).collect();
+        assert!(fullest_second(next.clone()) <= 103);
+        let soon = (answered + RENEW_EVERY / 2)..=(answered + RENEW_EVERY * 3 / 2);
+        assert!(next.iter().all(|at| soon.contains(at)), "neither at once nor late");
+    }
+
+    #[test]
+    fn a_turn_comes_once_in_ten_seconds() {
+        let turn = Duration::from_millis(2500);
+        let next = |earliest: u64| next_turn(turn, Duration::from_millis(earliest)).as_millis();
+        assert_eq!([0, 2500, 2600, 12500, 13000].map(next), [2500, 2500, 12500, 12500, 22500]);
+    }
 }

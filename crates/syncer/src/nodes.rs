@@ -185,6 +185,10 @@ impl Pair {
         let (uid, name, physical) = (row.uid().clone(), row.name.clone(), row.physical.clone());
         let (taints, deleting) = (row.taints.clone(), row.deleting);
         let Put::Fresh(before) = self.nodes.vnodes.put(row, epoch) else { return };
+        if before.is_none() && self.nodes.vnodes.complete() {
+            // It was not there when all were listed.
+            self.leases.expect_none(&name);
+        }
         self.nodes.vnode_names.insert(name.clone(), uid.clone());
         self.nodes.copies.insert(physical.clone(), uid.clone());
         if let Some(case) = self.nodes.cases.get_mut(&physical) {

@@ -140,7 +140,49 @@ fn a_silent_physical_cluster_shows_as_taint_and_condition_and_its_leases_are_sti
     scene.see_vnode(there);
     let patch = scene.call(&key()).body().unwrap().into_owned();
     assert!(patch["spec"]["taints"].to_string().contains(keys::TAINT_PHYSICAL_UNREACHABLE));
-    assert_eq!(scene.call(&lease).why, "LookForLease");
+    assert_eq!(scene.call(&lease).why, "CreateLease");
+}
+
+#[test]
+fn the_lease_of_a_new_virtual_node_is_made_at_once_and_that_of_a_known_one_looked_for() {
+    let mut scene = Scene::new();
+    let lease = Key::Lease(name("vnode-east-n1"));
+    assert_eq!(scene.call(&lease).why, "CreateLease");
+    scene.refuse(&lease, Refusal::Exists);
+    assert_eq!(scene.call(&lease).why, "LookForLease", "somebody was quicker");
+    let there = vnode(&scene);
+    let mut restarted = Scene::empty();
+    restarted.see_binding(json!({}));
+    restarted.see_vnode(there);
+    restarted.complete();
+    assert_eq!(restarted.call(&lease).why, "LookForLease");
+}
+
+#[test]
+fn a_lease_is_first_renewed_when_it_is_ten_to_twenty_seconds_old() {
+    let mut scene = Scene::new();
+    let lease = Key::Lease(name("vnode-east-n1"));
+    let call = scene.call(&lease);
+    let mut object = call.body().unwrap().into_owned();
+    object["metadata"]["uid"] = json!("l");
+    let object = scene.stamp(object);
+    scene.settle(&lease, &call, Ok(Answer { object: object.clone() }));
+    let due = |plan: Plan, since: std::time::Duration| match plan {
+        Plan::Wait(until) => until.saturating_sub(since).as_secs(),
+        other => panic!("not waiting: {other:?}"),
+    };
+    assert!((10..20).contains(&due(scene.plan(&lease), scene.now.steady)));
+    // A process that finds it seven seconds later takes its age into account.
+    let (born, there) = (scene.now, vnode(&scene));
+    let mut restarted = Scene::empty();
+    restarted.now = born;
+    restarted.pass(std::time::Duration::from_secs(7));
+    restarted.see_binding(json!({}));
+    restarted.see_vnode(there);
+    restarted.complete();
+    let look = restarted.call(&lease);
+    restarted.settle(&lease, &look, Ok(Answer { object }));
+    assert!((10..20).contains(&due(restarted.plan(&lease), born.steady)));
 }
 
 #[test]
@@ -246,7 +288,7 @@ fn law_12_an_invalid_binding_is_told_so_and_what_it_said_before_stays_in_force()
     let mut scene = Scene::new();
     let lease = Key::Lease(name("vnode-east-n1"));
     scene.see_binding(json!({"secretRef": {"name": "", "namespace": "t"}}));
-    assert_eq!(scene.call(&lease).why, "LookForLease", "a typing error must not end the nodes");
+    assert_eq!(scene.call(&lease).why, "CreateLease", "a typing error must not end the nodes");
     assert_eq!(scene.plan(&key()), Plan::Rest, "nothing changed for the node");
     let report = scene.call(&Key::Binding).body().unwrap().into_owned();
     assert_eq!(report["status"]["conditions"][0]["reason"], "ValidationFailed");

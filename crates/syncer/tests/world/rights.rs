@@ -70,7 +70,9 @@ fn play_with(seed: u64, used: &Rc<RefCell<Used>>) -> Result<(), Failure> {
         noted.borrow_mut().extend(verb.map(|verb| (right, *verb)));
         Ok(())
     };
-    let mut schedule = Schedule::new(config(seed), move |birth| life(birth, &origin))
+    // Some things need a while in peace: what a syncer that has just started does not do, and what takes two calls.
+    let config = if seed % 2 == 0 { config(seed).faults(Faults::NONE) } else { config(seed) };
+    let mut schedule = Schedule::new(config, move |birth| life(birth, &origin))
         .on_call(note)
         .on_reach(|side, up| Some(Seen::Connection(side, connection(side, up))));
     set_the_stage(&mut schedule.world);
