@@ -21,6 +21,7 @@ use tapestry_syncer::origin::{Home, Origin};
 use tapestry_syncer::pair::{Pair, Seen};
 use tapestry_syncer::pods::row::{PPod, VPod};
 use tapestry_syncer::policies::PolicyRow;
+use tapestry_testbed::invariants::Sight;
 use tapestry_testbed::world::{
     Birth, Config, ControllerManager, Eye, Failure, Faults, Kubelet, Life, Schedule, World, exhaustive_crash, explore,
 };
@@ -315,47 +316,17 @@ fn no_stranger_is_touched(world: &World, call: &Call, origin: &Origin) -> Result
 
 /// After the faults: every pod that should run has one copy that says the same; nothing else of ours is left.
 fn converged(world: &World) -> Result<(), String> {
-    for vpod in world.list(Virtual, &kind::POD) {
-        let (name, uid) = (&vpod["metadata"]["name"], vpod["metadata"]["uid"].as_str().unwrap_or_default());
-        let copies: Vec<&Value> = world.list(Physical, &kind::POD).filter(|ppod| back(ppod) == Some(uid)).collect();
-        if !vpod["metadata"]["deletionTimestamp"].is_null() {
-            let held = vpod["metadata"]["finalizers"].as_array().is_some_and(|held| !held.is_empty());
-            if !held || !copies.is_empty() {
-                return Err(format!("{name} is still going, with {} copies", copies.len()));
-            }
-            continue;
-        }
-        let phase = vpod["status"]["phase"].as_str();
-        if matches!(phase, Some("Succeeded" | "Failed")) {
-            continue;
-        }
-        let conditions = vpod["status"]["conditions"].as_array();
-        let outside =
-            conditions.into_iter().flatten().any(|c| c["type"] == keys::CONDITION_ADMITTED && c["status"] == "False");
-        match copies[..] {
-            [] if outside => {}
-            [copy] => {
-                let same = |field: &str| copy["status"][field] == vpod["status"][field];
-                if !same("phase")
-                    || !same("podIP")
-                    || copy["metadata"]["name"] != vpod["metadata"]["annotations"][keys::PHYSICAL_POD_NAME]
-                {
-                    return Err(format!("{name} and its copy do not say the same:\n{vpod}\n{copy}"));
-                }
-                if copy["metadata"]["labels"][keys::MANAGED_BY].is_null() {
-                    return Err(format!("the copy of {name} is without our labels"));
-                }
-            }
-            _ => return Err(format!("{name} has {} copies and is {phase:?}: {vpod}", copies.len())),
-        }
-    }
-    for ppod in world.list(Physical, &kind::POD) {
-        let Some(uid) = back(ppod) else { continue };
-        if !world.list(Virtual, &kind::POD).any(|vpod| vpod["metadata"]["uid"] == uid) {
-            return Err(format!("orphan {}", ppod["metadata"]["name"]));
-        }
-    }
-    Ok(())
+    let origin = Origin::new("v-cluster", &binding_uid(), "east");
+    let sight = Sight {
+        origin: &origin.full,
+        vpods: world.list(Virtual, &kind::POD).collect(),
+        ppods: world.list(Physical, &kind::POD).collect(),
+        vnodes: world.list(Virtual, &kind::NODE).collect(),
+        pnodes: world.list(Physical, &kind::NODE).collect(),
+        limits: &[],
+    };
+    let violations = sight.violations();
+    if violations.is_empty() { Ok(()) } else { Err(violations.join("\n")) }
 }
 
 /// After the faults: virtual nodes have the drivers of their physical nodes, and the guards stand.

@@ -9,6 +9,8 @@
 //! | [`objects`] | create, get, list, patch, delete of plain JSON |
 //! | [`builders`] | `pod("web").on("vnode-a-1").cpu("250m").build()` |
 //! | [`mod@eventually`] | wait for a condition with a deadline; fail with what was seen |
+//! | [`line`] | a line to an API server, on which a test makes trouble |
+//! | [`invariants`] | what must hold between two clusters, told as text where it does not |
 //! | [`audit`] | which requests a cluster answered, by user agent |
 
 pub mod address;
@@ -19,7 +21,9 @@ pub mod certificates;
 pub mod cluster;
 pub mod eventually;
 pub mod fleet;
+pub mod invariants;
 pub mod kubeconfig;
+pub mod line;
 pub mod objects;
 pub mod supervisor;
 pub mod world;
@@ -27,4 +31,5 @@ pub mod world;
 pub use cluster::{Cluster, ClusterConfig, Part};
 pub use eventually::eventually;
 pub use fleet::{Fleet, fleet};
+pub use line::{Line, Storm};
 pub use objects::Objects;

@@ -5,7 +5,9 @@
 //! pattern("grace").on(Ground::Still).run(async |loom| { loom.virtual_side.create(&loom.pod("web").build()).await?; … })
 //! ```
 
+mod lines;
 mod play;
+mod sight;
 mod waits;
 
 use std::panic::AssertUnwindSafe;
@@ -35,6 +37,7 @@ use crate::grounds::{Ground, Home};
 use crate::looks::{SOON, name};
 use crate::timing::{Note, test_name};
 
+use lines::Lines;
 pub(crate) use waits::event_reasons;
 
 /// The label that a test's physical nodes carry, and that its binding selects.
@@ -51,6 +54,7 @@ pub(crate) struct Pattern {
     nodes: Option<Vec<Value>>,
     policies: Vec<Value>,
     binding: Binding,
+    lines: bool,
 }
 
 /// A pattern of this name: it is the binding, its clusterID (so at most 24 characters), the virtual namespace and, with
@@ -65,6 +69,7 @@ pub(crate) fn pattern(name: &str) -> Pattern {
         nodes: None,
         policies: vec![policy(name).cluster(name).build()],
         binding,
+        lines: false,
     }
 }
 
@@ -130,6 +135,12 @@ impl Pattern {
         self
     }
 
+    /// Puts lines between the syncer and its two clusters, on which the test makes trouble: [`Loom::line`].
+    pub(crate) fn through_lines(mut self) -> Self {
+        self.lines = true;
+        self
+    }
+
     /// Sets up, starts the syncer, runs the test, stops, sweeps.
     pub(crate) async fn run<Test: AsyncFnOnce(&mut Loom) -> Result<()>>(self, test: Test) -> Result<()> {
         let _note = Note::begin(test_name::<Test>());
@@ -170,6 +181,7 @@ impl Pattern {
         if self.ground.is_still() {
             nodes.iter_mut().for_each(play::make_ready);
         }
+        let lines = if self.lines { Some(Lines::to(virtual_cluster, physical_cluster).await?) } else { None };
         let loom = Loom {
             name: self.name,
             virtual_cluster,
@@ -180,6 +192,7 @@ impl Pattern {
             shared: !matches!(self.ground, Ground::Own(_)),
             nodes: nodes.iter().map(|node| name(node).to_owned()).collect(),
             clock: Arc::new(SkippingClock { system: SystemClock::start(), skipped: AtomicU64::new(0) }),
+            lines,
             running: None,
         };
         loom.physical_side.apply(&namespace(&loom.mount)).await?;
@@ -187,7 +200,7 @@ impl Pattern {
         for node in &nodes {
             loom.physical_side.create(node).await?;
         }
-        let kubeconfig = loom.physical_cluster.kubeconfig_text()?;
+        let kubeconfig = loom.physical_kubeconfig()?;
         loom.virtual_side.create(&builders::kubeconfig_secret(keys::NAMESPACE, &loom.name, &kubeconfig)).await?;
         loom.virtual_side.create(&self.binding.mount_namespace(&loom.mount).build()).await?;
         for policy in &self.policies {
@@ -213,6 +226,7 @@ pub(crate) struct Loom {
     /// Whether other tests use the physical cluster too.
     shared: bool,
     clock: Arc<SkippingClock>,
+    lines: Option<Lines>,
     running: Option<Running>,
 }
 
@@ -251,7 +265,7 @@ impl Loom {
     }
 
     async fn start_syncer(&mut self) -> Result<Readiness> {
-        let kubeconfig = self.virtual_cluster.kubeconfig_text()?;
+        let kubeconfig = self.kubeconfig()?;
         let agent = user_agent(&self.name);
         let cluster = tapestry_cluster::Cluster::connect("virtual", &kubeconfig, Trust::Operator, &agent).await?;
         let (cancel, readiness) = (CancellationToken::new(), Readiness::default());
@@ -382,8 +396,9 @@ async fn delete_pods(cluster: &Cluster, namespace: &str) -> Result<()> {
 
 /// Our logs are part of a failed test's output.
 pub(crate) fn show_logs() {
-    let filter =
-        tracing_subscriber::EnvFilter::new("warn,tapestry_syncer=debug,tapestry_cluster=debug,kube_client=off");
+    let filter = tracing_subscriber::EnvFilter::new(
+        "warn,tapestry_syncer=debug,tapestry_cluster=debug,tapestry_testbed=info,kube_client=off",
+    );
     // A second test finds it done.
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().with_ansi(false).try_init();
 }

@@ -10,13 +10,16 @@
 //! | [`pods`], [`kubelet`] | down, up, deletion, the door; with a kubelet that the test plays itself |
 //! | [`hostile`] | forged mappings, strangers, neighbours: who touches what |
 //! | [`calm`] | identity and idleness, told by the API servers' audit logs |
-//! | [`outage`] | a physical API server that does not answer |
+//! | [`outage`], [`faults`], [`storms`] | API servers that do not answer, answer wrongly, lose answers; one by one and by chance |
+//! | [`crashes`] | the real binary, killed at every write |
 //! | [`process`] | the real binary: crashes, signals, failures before people's eyes, endpoints |
 //! | [`api`], [`refusals`], [`watch`] | what real API servers say to our objects, calls and watches |
 
 mod api;
 mod calm;
+mod crashes;
 mod csinodes;
+mod faults;
 mod guards;
 mod hostile;
 mod kubelet;
@@ -27,11 +30,11 @@ mod pods;
 mod process;
 mod reclaim;
 mod refusals;
+mod storms;
 mod watch;
 mod windows;
 
 mod grounds;
-mod line;
 mod looks;
 mod loom;
 mod stub;

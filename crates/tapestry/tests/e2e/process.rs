@@ -1,6 +1,6 @@
 //! The real binary: crashes and restarts, signals, failures before people's eyes, its endpoints.
 
-mod syncer;
+pub(crate) mod syncer;
 
 use std::collections::BTreeSet;
 use std::process::{Output, Stdio};

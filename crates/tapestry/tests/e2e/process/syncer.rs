@@ -32,7 +32,8 @@ impl Process {
         // An address of its own, so that no two processes meet.
         let address = Address::reserve()?;
         let (metrics, health) = (address.at(Port::ApiServer), address.at(Port::Kubelet));
-        let kubeconfig = loom.virtual_cluster.kubeconfig();
+        let kubeconfig = folder.join("kubeconfig");
+        std::fs::write(&kubeconfig, loom.kubeconfig()?)?;
         let args = [
             ("--cluster-binding", loom.name.clone()),
             ("--virtual-kubeconfig", kubeconfig.display().to_string()),
@@ -73,6 +74,11 @@ impl Process {
             State::Running(pid) => Ok(pid),
             other => bail!("it does not run: {other:?}; log: {}", self.log()?),
         }
+    }
+
+    /// Sends a signal; returns before it has had an effect.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        self.supervisor.signal("syncer", signal).map(drop)
     }
 
     /// Sends a signal and waits for the end; tells how it ended.
