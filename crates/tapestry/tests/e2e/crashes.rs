@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Result, ensure};
 use serde_json::Value;
 use tapestry_cluster::Side;
+use tapestry_testbed::builders::node;
 use tapestry_testbed::line::Asked;
 use tapestry_testbed::supervisor::Signal;
 use tokio::sync::Notify;
 
 use crate::looks::{SOON, phase};
-use crate::loom::{Loom, pattern};
+use crate::loom::{Loom, TEST, pattern};
 use crate::process::syncer::Process;
 
 /// Counts writes of one round, and kills at one of them.
@@ -49,11 +50,13 @@ impl Count {
     }
 }
 
-/// Two pods come; one ends by itself, the other is deleted; in the end nothing is left but peace.
+/// A node comes, and two pods onto it; one ends by itself, the other is deleted; in the end nothing is left but peace.
 async fn story(loom: &Loom, round: u32) -> Result<()> {
     let (ends, goes) = (format!("ends-{round}"), format!("goes-{round}"));
+    let place = extra_node(round);
+    loom.physical_side.create(&node(&place).label(TEST, &loom.name).build()).await?;
     for pod in [&ends, &goes] {
-        loom.virtual_side.create(&loom.bound(pod).build()).await?;
+        loom.virtual_side.create(&loom.bound_to(&place, pod).build()).await?;
     }
     let (_, copy) = loom.runs(&ends).await?;
     loom.runs(&goes).await?;
@@ -64,7 +67,13 @@ async fn story(loom: &Loom, round: u32) -> Result<()> {
     loom.gone(&goes).await?;
     loom.virtual_side.delete("v1/Pod", &loom.at(&ends)).await?;
     loom.gone(&ends).await?;
+    loom.vnode_ready(&place).await?;
     loom.at_peace(&[], SOON).await
+}
+
+/// One for each round, because a node takes a minute to go.
+fn extra_node(round: u32) -> String {
+    format!("every-write-{round}")
 }
 
 #[tokio::test]
@@ -106,11 +115,14 @@ async fn law_08_a_syncer_killed_at_any_write_converges_without_duplicate_or_orph
                 }
                 if !count.reached() {
                     eprintln!("{} writes in all", round - 1);
-                    // Map, create and status of two pods, one deletion and one release each.
-                    ensure!(round > 8, "the story is too short");
+                    // The node, then map, create and status of two pods, one deletion and one release each.
+                    ensure!(round > 11, "the story is too short");
                     break;
                 }
                 ensure!(round < 60, "the story has no end");
+            }
+            for round in 1..60 {
+                loom.physical_side.delete("v1/Node", &extra_node(round)).await?;
             }
             syncer.end(Signal::Terminate).await.map(drop)
         })

@@ -139,12 +139,16 @@ async fn a_line_that_is_cut_costs_time_and_nothing_else() -> Result<()> {
                 [("v", &[Side::Virtual]), ("p", &[Side::Physical]), ("both", &Side::BOTH)];
             for (case, sides) in cases {
                 let (leaving, late) = (format!("leaving-{case}"), format!("late-{case}"));
-                sides.iter().for_each(|side| loom.line(*side).cut());
+                for side in sides {
+                    loom.line(*side).cut();
+                }
                 create(loom, &late).await?;
                 loom.virtual_side.delete("v1/Pod", &loom.at(&leaving)).await?;
                 tokio::time::sleep(WHILE).await;
                 ensure!(loom.copies(&late).await?.is_empty(), "{case}: the line was not cut");
-                sides.iter().for_each(|side| loom.line(*side).mend());
+                for side in sides {
+                    loom.line(*side).mend();
+                }
                 loom.gone(&leaving).await?;
                 loom.runs(&late).await?;
             }

@@ -46,7 +46,7 @@ async fn law_08_after_a_storm_on_both_lines_everything_is_as_it_must_be() -> Res
             let lodgers = lodge(loom).await?;
             let until = Instant::now() + lasts;
             let (v, p) = (loom.line(Side::Virtual), loom.line(Side::Physical));
-            let (_, _, acts) = tokio::join!(
+            let ((), (), acts) = tokio::join!(
                 v.rage("virtual", Storm::new(seed), until),
                 p.rage("physical", Storm::new(seed.wrapping_add(1)), until),
                 people(loom, Rng::with_seed(seed), until),

@@ -25,7 +25,7 @@ impl Loom {
     /// # Panics
     /// When the pattern did not ask for lines: the test itself is wrong.
     pub(crate) fn line(&self, side: Side) -> &Line {
-        let lines = self.lines.as_ref().expect("the pattern is not `through_lines`");
+        let Some(lines) = &self.lines else { panic!("the pattern {} is not `through_lines`", self.name) };
         match side {
             Side::Virtual => &lines.to_virtual,
             Side::Physical => &lines.to_physical,
