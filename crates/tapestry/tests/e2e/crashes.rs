@@ -1,8 +1,8 @@
 //! The real binary killed at its first write, at its second one, and so on until it has no more to write.
 
+use std::collections::BTreeSet;
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
@@ -16,44 +16,105 @@ use crate::looks::{SOON, phase};
 use crate::loom::{Loom, TEST, pattern};
 use crate::process::syncer::Process;
 
-/// Counts writes of one round, and kills at one of them.
-struct Count {
-    writes: AtomicU32,
-    deadly: AtomicU32,
+/// Kills a syncer at one of its writes, after it was carried out and before the syncer hears of it.
+struct Reaper {
+    syncer: Process,
+    round: Mutex<Round>,
     killed: Notify,
 }
 
-impl Count {
-    fn begin(&self, deadly: u32) {
-        self.writes.store(0, Ordering::Relaxed);
-        self.deadly.store(deadly, Ordering::Relaxed);
+/// At which write to kill.
+#[derive(Clone, PartialEq)]
+enum Deadly {
+    Never,
+    Number(u32),
+    /// The first of a sort, such as `create physical pods`.
+    Sort(String),
+}
+
+/// What has been written in one round, and in all.
+struct Round {
+    deadly: Deadly,
+    writes: u32,
+    died: bool,
+    /// Sorts of writes seen in any round, and those at which it was killed.
+    sorts: BTreeSet<String>,
+    deaths: BTreeSet<String>,
+}
+
+impl Reaper {
+    fn new(syncer: Process) -> Self {
+        let (sorts, deaths) = (BTreeSet::new(), BTreeSet::new());
+        let round = Round { deadly: Deadly::Never, writes: 0, died: false, sorts, deaths };
+        Self { syncer, round: Mutex::new(round), killed: Notify::new() }
     }
 
-    fn reached(&self) -> bool {
-        self.writes.load(Ordering::Relaxed) >= self.deadly.load(Ordering::Relaxed)
+    fn round(&self) -> MutexGuard<'_, Round> {
+        self.round.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A write was carried out, and the syncer does not know it yet.
-    fn note(&self, asked: &Asked, syncer: &Process) {
+    fn note(&self, side: Side, asked: &Asked) {
         // Leases come when they like; a story that counts them has no n-th write.
         if asked.resource == "leases" {
             return;
         }
-        let number = self.writes.fetch_add(1, Ordering::Relaxed) + 1;
-        if number == self.deadly.load(Ordering::Relaxed) {
-            eprintln!("write {number}: {asked}: killed");
-            if let Err(error) = syncer.signal(Signal::Kill) {
+        let mut round = self.round();
+        round.writes += 1;
+        let sort = format!("{} {} {}", asked.verb, side.as_str(), asked.resource);
+        let deadly = !round.died
+            && match &round.deadly {
+                Deadly::Never => false,
+                Deadly::Number(number) => round.writes == *number,
+                Deadly::Sort(deadly) => sort == *deadly,
+            };
+        eprintln!("write {}: {} {asked}{}", round.writes, side.as_str(), if deadly { ": killed" } else { "" });
+        round.sorts.insert(sort.clone());
+        if deadly {
+            round.died = true;
+            round.deaths.insert(sort);
+            if let Err(error) = self.syncer.signal(Signal::Kill) {
                 eprintln!("it was not killed: {error}");
             }
             self.killed.notify_one();
         }
     }
+
+    /// Tells the story to its end, whenever the syncer dies and comes back. Says whether it died.
+    async fn tell(&self, loom: &Loom, number: u32, deadly: Deadly) -> Result<bool> {
+        {
+            let mut round = self.round();
+            (round.deadly, round.writes, round.died) = (deadly, 0, false);
+        }
+        let mut story = pin!(story(loom, number));
+        let over = tokio::select! {
+            told = &mut story => told.map(|()| true)?,
+            () = self.killed.notified() => false,
+        };
+        if over {
+            let mut round = self.round();
+            round.deadly = Deadly::Never;
+            if !round.died {
+                return Ok(false);
+            }
+        }
+        if over {
+            // Killed at the very last write, when everything was as it must be.
+            self.killed.notified().await;
+        }
+        let how = self.syncer.end(Signal::Kill).await?;
+        ensure!(how.contains("signal: 9"), "{how}");
+        self.syncer.start()?;
+        if !over {
+            story.await?;
+        }
+        Ok(true)
+    }
 }
 
 /// A node comes, and two pods onto it; one ends by itself, the other is deleted; in the end nothing is left but peace.
-async fn story(loom: &Loom, round: u32) -> Result<()> {
-    let (ends, goes) = (format!("ends-{round}"), format!("goes-{round}"));
-    let place = extra_node(round);
+async fn story(loom: &Loom, number: u32) -> Result<()> {
+    let (ends, goes) = (format!("ends-{number}"), format!("goes-{number}"));
+    let place = extra_node(number);
     loom.physical_side.create(&node(&place).label(TEST, &loom.name).build()).await?;
     for pod in [&ends, &goes] {
         loom.virtual_side.create(&loom.bound_to(&place, pod).build()).await?;
@@ -72,8 +133,8 @@ async fn story(loom: &Loom, round: u32) -> Result<()> {
 }
 
 /// One for each round, because a node takes a minute to go.
-fn extra_node(round: u32) -> String {
-    format!("every-write-{round}")
+fn extra_node(number: u32) -> String {
+    format!("every-write-{number}")
 }
 
 #[tokio::test]
@@ -81,50 +142,44 @@ async fn law_08_a_syncer_killed_at_any_write_converges_without_duplicate_or_orph
     pattern("every-write")
         .through_lines()
         .run_without(async |loom| {
-            let syncer = Arc::new(Process::new(loom, "info,tapestry_cluster=debug")?);
-            let count = Arc::new(Count {
-                writes: AtomicU32::new(0),
-                // None, while it makes itself at home.
-                deadly: AtomicU32::new(u32::MAX),
-                killed: Notify::new(),
-            });
+            let reaper = Arc::new(Reaper::new(Process::new(loom, "info,tapestry_cluster=debug")?));
             for side in Side::BOTH {
-                let (syncer, count) = (Arc::clone(&syncer), Arc::clone(&count));
-                loom.line(side).after_each_write(move |asked| count.note(asked, &syncer));
+                let reaper = Arc::clone(&reaper);
+                loom.line(side).after_each_write(move |asked| reaper.note(side, asked));
             }
-            syncer.start()?;
-            syncer.ready().await?;
+            reaper.syncer.start()?;
+            reaper.syncer.ready().await?;
             loom.vnode_ready(loom.node()).await?;
-            for round in 1.. {
-                count.begin(round);
-                let mut story = pin!(story(loom, round));
-                let over = tokio::select! {
-                    told = &mut story => told.map(|()| true)?,
-                    () = count.killed.notified() => false,
-                };
-                if !over {
-                    let how = syncer.end(Signal::Kill).await?;
-                    ensure!(how.contains("signal: 9"), "{how}");
-                    syncer.start()?;
-                    story.await?;
-                } else if count.reached() {
-                    // Killed at the very last write, when everything was as it must be.
-                    count.killed.notified().await;
-                    syncer.end(Signal::Kill).await?;
-                    syncer.start()?;
-                }
-                if !count.reached() {
-                    eprintln!("{} writes in all", round - 1);
-                    // The node, then map, create and status of two pods, one deletion and one release each.
-                    ensure!(round > 11, "the story is too short");
-                    break;
-                }
-                ensure!(round < 60, "the story has no end");
+            let mut number = 1;
+            while reaper.tell(loom, number, Deadly::Number(number)).await? {
+                number += 1;
+                ensure!(number < 40, "the story has no end");
             }
-            for round in 1..60 {
-                loom.physical_side.delete("v1/Node", &extra_node(round)).await?;
+            // The order of writes is never twice the same: what had no turn as the n-th one has it now.
+            let missed: Vec<String> = {
+                let round = reaper.round();
+                round.sorts.difference(&round.deaths).cloned().collect()
+            };
+            for sort in missed {
+                number += 1;
+                reaper.tell(loom, number, Deadly::Sort(sort)).await?;
             }
-            syncer.end(Signal::Terminate).await.map(drop)
+            for number in 1..=number {
+                loom.physical_side.delete("v1/Node", &extra_node(number)).await?;
+            }
+            reaper.syncer.end(Signal::Terminate).await?;
+            let deaths = &reaper.round().deaths;
+            for sort in [
+                "create virtual nodes",
+                "patch virtual nodes",
+                "patch virtual pods",
+                "create physical pods",
+                "delete physical pods",
+                "delete virtual pods",
+            ] {
+                ensure!(deaths.contains(sort), "never killed at {sort:?}: {deaths:?}");
+            }
+            Ok(())
         })
         .await
 }

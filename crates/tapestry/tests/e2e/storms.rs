@@ -1,4 +1,5 @@
-//! Everything at once, by chance: a user, an owner, and storms on both lines; then peace, and everything is as it must be.
+//! Everything at once, by chance: a user, an owner, a syncer that is killed, and storms on both lines; then peace, and
+//! everything is as it must be.
 //! One seed decides what is done and what goes wrong; how the two meet is up to the machine.
 
 use std::time::Duration;
@@ -14,12 +15,14 @@ use tapestry_domain::quantity::Quantity;
 use tapestry_domain::resources::ResourceName;
 use tapestry_testbed::builders::{node, pod};
 use tapestry_testbed::invariants::Strangers;
+use tapestry_testbed::supervisor::Signal;
 use tapestry_testbed::{Storm, eventually};
 use tokio::time::Instant;
 
 use crate::grounds::Ground;
 use crate::looks::{SOON, annotation, name, phase};
 use crate::loom::{Loom, pattern};
+use crate::process::syncer::Process;
 
 /// Names of pods; a name that is free again is used again.
 const PODS: usize = 16;
@@ -39,32 +42,49 @@ async fn law_08_after_a_storm_on_both_lines_everything_is_as_it_must_be() -> Res
         .node(node(NODES[1]))
         .policy(|policy| policy.limit("cpu", "6"))
         .through_lines()
-        .run(async |loom| {
-            for node in NODES {
-                loom.vnode_ready(node).await?;
+        .run_without(async |loom| {
+            let syncer = Process::new(loom, "info,tapestry_cluster=debug")?;
+            syncer.start()?;
+            let told = tokio::select! {
+                told = weather(loom, &syncer, seed, lasts) => told,
+                ended = syncer.keep() => ended,
+            };
+            if told.is_err() {
+                let log = std::env::temp_dir().join(format!("tapestry-storm-{seed}.log"));
+                std::fs::write(&log, syncer.log()?)?;
+                eprintln!("the syncer's whole log is {}", log.display());
             }
-            let lodgers = lodge(loom).await?;
-            let until = Instant::now() + lasts;
-            let (v, p) = (loom.line(Side::Virtual), loom.line(Side::Physical));
-            let ((), (), acts) = tokio::join!(
-                v.rage("virtual", Storm::new(seed), until),
-                p.rage("physical", Storm::new(seed.wrapping_add(1)), until),
-                people(loom, Rng::with_seed(seed), until),
-            );
-            let acts = acts?;
-            eprintln!("{acts} acts; peace");
-            ensure!(acts > 10, "nothing happened");
-            let six = Limit { resource: ResourceName::Cpu, quantity: Quantity::parse("6").ok(), percent: None };
-            let began = Instant::now();
-            loom.at_peace(&[six], CALM).await?;
-            eprintln!("at peace after {:?}", began.elapsed());
-            let touched = lodgers.touched(&loom.ppods().await?);
-            ensure!(touched.is_empty(), "{}", touched.join("\n"));
-            // And it works as on the first day.
-            loom.virtual_side.create(&loom.bound("afterwards").build()).await?;
-            loom.runs("afterwards").await.map(drop)
+            told
         })
         .await
+}
+
+async fn weather(loom: &Loom, syncer: &Process, seed: u64, lasts: Duration) -> Result<()> {
+    for node in NODES {
+        loom.vnode_ready(node).await?;
+    }
+    let lodgers = lodge(loom).await?;
+    let until = Instant::now() + lasts;
+    let (v, p) = (loom.line(Side::Virtual), loom.line(Side::Physical));
+    let ((), (), acts) = tokio::join!(
+        v.rage("virtual", Storm::new(seed), until),
+        p.rage("physical", Storm::new(seed.wrapping_add(1)), until),
+        people(loom, syncer, Rng::with_seed(seed), until),
+    );
+    let acts = acts?;
+    eprintln!("{acts} acts; peace");
+    ensure!(acts > 10, "nothing happened");
+    let six = Limit { resource: ResourceName::Cpu, quantity: Quantity::parse("6").ok(), percent: None };
+    let began = Instant::now();
+    loom.at_peace(&[six], CALM).await?;
+    let (vpods, ppods) = (loom.virtual_side.list("v1/Pod", &loom.name).await?, loom.ppods().await?);
+    let run = vpods.iter().filter(|vpod| phase(vpod) == "Running").count();
+    eprintln!("at peace after {:?}: {run} of {} virtual pods run", began.elapsed(), vpods.len());
+    let touched = lodgers.touched(&ppods);
+    ensure!(touched.is_empty(), "{}", touched.join("\n"));
+    // And it works as on the first day.
+    loom.virtual_side.create(&loom.bound("afterwards").build()).await?;
+    loom.runs("afterwards").await.map(drop)
 }
 
 /// Pods of somebody else, in the very namespace of the copies: on our nodes, and one that looks like a copy of another origin.
@@ -86,9 +106,13 @@ async fn lodge(loom: &Loom) -> Result<Strangers> {
 }
 
 /// Users of the virtual cluster and owners of the physical one, who know nothing of storms. Says how much they did.
-async fn people(loom: &Loom, mut rng: Rng, until: Instant) -> Result<usize> {
+async fn people(loom: &Loom, syncer: &Process, mut rng: Rng, until: Instant) -> Result<usize> {
     let mut acts = 0;
     while Instant::now() < until {
+        // Every ten seconds or so.
+        if rng.u32(..40) == 0 {
+            syncer.signal(Signal::Kill)?;
+        }
         acts += usize::from(act(loom, &mut rng).await?);
         tokio::time::sleep(Duration::from_millis(rng.u64(20..600))).await;
     }

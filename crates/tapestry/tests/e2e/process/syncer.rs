@@ -2,6 +2,7 @@
 
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use tapestry_testbed::address::{Address, Port};
@@ -73,6 +74,17 @@ impl Process {
         match self.supervisor.state("syncer")? {
             State::Running(pid) => Ok(pid),
             other => bail!("it does not run: {other:?}; log: {}", self.log()?),
+        }
+    }
+
+    /// Starts it again whenever it ends, as a Deployment would. Never returns but to fail.
+    pub(crate) async fn keep(&self) -> Result<()> {
+        loop {
+            if let State::Ended(how) = self.supervisor.state("syncer")? {
+                eprintln!("the syncer ended: {how}");
+                self.start()?;
+            }
+            tokio::time::sleep(Duration::from_millis(300)).await;
         }
     }
 
