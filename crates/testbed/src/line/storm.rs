@@ -26,6 +26,8 @@ pub struct Gust {
     pub pause: Duration,
     /// What it does.
     pub blow: Blow,
+    /// Whether all connections are reset when it begins, so that also those who watch must ask anew.
+    pub resets: bool,
     /// How long.
     pub lasts: Duration,
 }
@@ -81,8 +83,8 @@ impl Iterator for Storm {
 
     fn next(&mut self) -> Option<Gust> {
         self.number += 1;
-        let (pause, blow) = (self.millis(200, 2_000), self.blow());
-        Some(Gust { pause, blow, lasts: self.millis(100, 3_000) })
+        let (pause, blow) = (self.millis(100, 1_500), self.blow());
+        Some(Gust { pause, blow, resets: self.rng.bool(), lasts: self.millis(100, 3_000) })
     }
 }
 
@@ -96,6 +98,9 @@ impl Line {
                 tracing::info!(line = name, %gust, "gust");
                 // Lifted also when the storm ends in the middle of it.
                 let _blown = Blown::new(self, &gust.blow);
+                if gust.resets && gust.blow != Blow::Cut {
+                    self.reset();
+                }
                 sleep(gust.lasts).await;
             }
         };
@@ -134,7 +139,8 @@ impl fmt::Display for Gust {
             Blow::Cut => write!(f, "cut")?,
             Blow::Trouble(fault, requests) => write!(f, "{fault} on {requests}")?,
         }
-        write!(f, ", for {:?} after {:?}", self.lasts, self.pause)
+        let resets = if self.resets { " and resets" } else { "" };
+        write!(f, "{resets}, for {:?} after {:?}", self.lasts, self.pause)
     }
 }
 
