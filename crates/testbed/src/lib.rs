@@ -9,7 +9,7 @@
 //! | [`objects`] | create, get, list, patch, delete of plain JSON |
 //! | [`builders`] | `pod("web").on("vnode-a-1").cpu("250m").build()` |
 //! | [`mod@eventually`] | wait for a condition with a deadline; fail with what was seen |
-//! | [`line`] | a line to an API server, on which a test makes trouble |
+//! | [`mod@line`] | a line to an API server, on which a test makes trouble |
 //! | [`invariants`] | what must hold between two clusters, told as text where it does not |
 //! | [`audit`] | which requests a cluster answered, by user agent |
 
