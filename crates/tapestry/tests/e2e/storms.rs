@@ -2,6 +2,7 @@
 //! everything is as it must be.
 //! One seed decides what is done and what goes wrong; how the two meet is up to the machine.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -66,12 +67,14 @@ async fn weather(loom: &Loom, syncer: &Process, seed: u64, lasts: Duration) -> R
     let lodgers = lodge(loom).await?;
     let until = Instant::now() + lasts;
     let (v, p) = (loom.line(Side::Virtual), loom.line(Side::Physical));
-    let ((), (), acts) = tokio::join!(
+    let mut people = People { loom, syncer, rng: Rng::with_seed(seed), acts: 0, taken: BTreeSet::new() };
+    let ((), (), acted) = tokio::join!(
         v.rage("virtual", Storm::new(seed), until),
         p.rage("physical", Storm::new(seed.wrapping_add(1)), until),
-        people(loom, syncer, Rng::with_seed(seed), until),
+        people.live(until),
     );
-    let acts = acts?;
+    acted?;
+    let People { acts, taken, .. } = people;
     eprintln!("{acts} acts; peace");
     ensure!(acts > 10, "nothing happened");
     let six = Limit { resource: ResourceName::Cpu, quantity: Quantity::parse("6").ok(), percent: None };
@@ -82,6 +85,11 @@ async fn weather(loom: &Loom, syncer: &Process, seed: u64, lasts: Duration) -> R
     eprintln!("at peace after {:?}: {run} of {} virtual pods run", began.elapsed(), vpods.len());
     let touched = lodgers.touched(&ppods);
     ensure!(touched.is_empty(), "{}", touched.join("\n"));
+    // Nobody but the owner ended a pod.
+    for vpod in vpods.iter().filter(|vpod| phase(vpod) == "Failed") {
+        let copy = annotation(vpod, keys::PHYSICAL_POD_NAME);
+        ensure!(taken.contains(copy), "{} failed, and nobody had deleted {copy:?}: {vpod}", name(vpod));
+    }
     // And it works as on the first day.
     loom.virtual_side.create(&loom.bound("afterwards").build()).await?;
     loom.runs("afterwards").await.map(drop)
@@ -105,63 +113,76 @@ async fn lodge(loom: &Loom) -> Result<Strangers> {
     Ok(Strangers::among(&loom.ppods().await?, &loom.origin().await?))
 }
 
-/// Users of the virtual cluster and owners of the physical one, who know nothing of storms. Says how much they did.
-async fn people(loom: &Loom, syncer: &Process, mut rng: Rng, until: Instant) -> Result<usize> {
-    let mut acts = 0;
-    // Who is killed every eight seconds or so never waits long after failures; the other half of the seeds shows that.
-    let mortal = rng.bool();
-    while Instant::now() < until {
-        if mortal && rng.u32(..25) == 0 {
-            syncer.signal(Signal::Kill)?;
-        }
-        acts += usize::from(act(loom, &mut rng).await?);
-        tokio::time::sleep(Duration::from_millis(rng.u64(20..600))).await;
-    }
-    Ok(acts)
+/// Users of the virtual cluster and the owner of the physical one, who know nothing of storms.
+struct People<'a> {
+    loom: &'a Loom,
+    syncer: &'a Process,
+    rng: Rng,
+    /// How much they did.
+    acts: usize,
+    /// Names of copies that the owner deleted.
+    taken: BTreeSet<String>,
 }
 
-/// One act. Says whether there was anything to act upon.
-async fn act(loom: &Loom, rng: &mut Rng) -> Result<bool> {
-    let pod = format!("p{}", rng.usize(..PODS));
-    let place = loom.at(&pod);
-    let grace = DeleteParams { grace_period_seconds: [None, Some(0), Some(1)][rng.usize(..3)], ..Default::default() };
-    Ok(match rng.u32(..10) {
-        0..5 => {
-            let node = NODES[rng.usize(..2)];
-            let cpu = ["100m", "500m", "3"][rng.usize(..3)];
-            // The name may be taken.
-            loom.virtual_side.create(&loom.bound_to(node, &pod).cpu(cpu).build()).await.is_ok()
+impl People<'_> {
+    async fn live(&mut self, until: Instant) -> Result<()> {
+        // Who is killed every eight seconds or so never waits long after failures; the other half of the seeds shows that.
+        let mortal = self.rng.bool();
+        while Instant::now() < until {
+            if mortal && self.rng.u32(..25) == 0 {
+                self.syncer.signal(Signal::Kill)?;
+            }
+            self.act().await?;
+            tokio::time::sleep(Duration::from_millis(self.rng.u64(20..600))).await;
         }
-        5..8 => {
-            loom.virtual_side.delete_with("v1/Pod", &place, &grace).await?;
-            true
-        }
-        8 => match copy(loom, rng).await? {
-            Some(copy) => {
-                loom.physical_side.delete_with("v1/Pod", &copy, &grace).await?;
+        Ok(())
+    }
+
+    async fn act(&mut self) -> Result<()> {
+        let (vside, pside) = (&self.loom.virtual_side, &self.loom.physical_side);
+        let pod = format!("p{}", self.rng.usize(..PODS));
+        let grace = [None, Some(0), Some(1)][self.rng.usize(..3)];
+        let grace = DeleteParams { grace_period_seconds: grace, ..Default::default() };
+        let acted = match self.rng.u32(..20) {
+            0..10 => {
+                let (node, cpu) = (NODES[self.rng.usize(..2)], ["100m", "500m", "3"][self.rng.usize(..3)]);
+                // The name may be taken.
+                vside.create(&self.loom.bound_to(node, &pod).cpu(cpu).build()).await.is_ok()
+            }
+            10..17 => {
+                vside.delete_with("v1/Pod", &self.loom.at(&pod), &grace).await?;
                 true
             }
-            None => false,
-        },
-        _ => match copy(loom, rng).await? {
-            Some(copy) => {
-                let labels =
-                    [keys::MANAGED_BY, keys::CLUSTER_BINDING, keys::ORIGIN].map(|key| (key.to_owned(), Value::Null));
-                let strip = json!({ "metadata": { "labels": Value::Object(labels.into_iter().collect()) } });
-                // It may be gone by now.
-                loom.physical_side.patch("v1/Pod", &copy, &strip).await.is_ok()
-            }
-            None => false,
-        },
-    })
-}
+            17 => match self.copy().await? {
+                Some(copy) => {
+                    pside.delete_with("v1/Pod", &format!("{}/{copy}", self.loom.mount), &grace).await?;
+                    self.taken.insert(copy);
+                    true
+                }
+                None => false,
+            },
+            _ => match self.copy().await? {
+                Some(copy) => {
+                    let none = |key: &str| (key.to_owned(), Value::Null);
+                    let labels = [keys::MANAGED_BY, keys::CLUSTER_BINDING, keys::ORIGIN].map(none);
+                    let strip = json!({ "metadata": { "labels": Value::Object(labels.into_iter().collect()) } });
+                    // It may be gone by now.
+                    pside.patch("v1/Pod", &format!("{}/{copy}", self.loom.mount), &strip).await.is_ok()
+                }
+                None => false,
+            },
+        };
+        self.acts += usize::from(acted);
+        Ok(())
+    }
 
-/// `namespace/name` of one of our copies, by chance.
-async fn copy(loom: &Loom, rng: &mut Rng) -> Result<Option<String>> {
-    let origin = loom.origin().await?;
-    let copies = loom.ppods().await?;
-    let ours: Vec<&Value> = copies.iter().filter(|ppod| annotation(ppod, keys::ORIGIN) == origin).collect();
-    Ok(rng.choice(ours).map(|ppod| format!("{}/{}", loom.mount, name(ppod))))
+    /// The name of one of our copies, by chance.
+    async fn copy(&mut self) -> Result<Option<String>> {
+        let origin = self.loom.origin().await?;
+        let copies = self.loom.ppods().await?;
+        let ours: Vec<&Value> = copies.iter().filter(|ppod| annotation(ppod, keys::ORIGIN) == origin).collect();
+        Ok(self.rng.choice(ours).map(|ppod| name(ppod).to_owned()))
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "a test has no command line of its own")]
