@@ -30,6 +30,9 @@ SOAK_BENCH ?= --pods 5000
 # 1 000 nodes and 10 000 pods, unless it says --nodes or --pods.
 SOAK_SCALE ?=
 SOAK_SCHEDULES ?= 200000
+# Seconds of storms on the lines between syncer and clusters, in `make test` and in `make soak`.
+CHAOS ?= 60
+SOAK_CHAOS ?= 1800
 
 ifeq ($(filter /%,$(firstword $(TAPESTRY_CACHE))),)
 $(error TAPESTRY_CACHE must be an absolute path, not '$(TAPESTRY_CACHE)')
@@ -109,7 +112,7 @@ test-e2e: $(call alone,build testbed) ## tests on real control planes (E2E=part 
 	@$(call heading,tests on real control planes)
 	# Nothing is compiled beside this run: a starved control plane loses its leases, and tests fail for no fault of theirs.
 	rm -f '$(times)'
-	cargo test --workspace $(cluster_tests) --no-fail-fast -- --test-threads=$(E2E_THREADS) $(E2E)
+	TAPESTRY_CHAOS_SECONDS=$(CHAOS) cargo test --workspace $(cluster_tests) --no-fail-fast -- --test-threads=$(E2E_THREADS) $(E2E)
 
 .PHONY: testbed
 testbed: $(call alone,need-go) ## build etcd, the Kubernetes control plane and kwok for the tests, once (7 minutes)
@@ -122,9 +125,11 @@ bench: release testbed ## measure the release build on real control planes (BENC
 	'$(release)/bench' $(BENCH)
 
 .PHONY: soak
-soak: release testbed ## what takes long: 200 000 schedules in World, a burst of 5 000 pods, 1 000 nodes with 10 000 pods
+soak: release build testbed ## what takes long: 200 000 schedules in World, half an hour of storms, a burst of 5 000 pods, 1 000 nodes
 	@$(call heading,$(SOAK_SCHEDULES) schedules in World)
 	TAPESTRY_WORLD_SCHEDULES=$(SOAK_SCHEDULES) cargo test --release --workspace --test world
+	$(call heading,$(SOAK_CHAOS) seconds of storms)
+	TAPESTRY_CHAOS_SECONDS=$(SOAK_CHAOS) cargo test --workspace --test e2e -- storms::
 	$(call heading,bench $(SOAK_BENCH))
 	'$(release)/bench' $(SOAK_BENCH)
 	$(call heading,bench scale $(SOAK_SCALE))

@@ -184,6 +184,7 @@ mod tests {
             code: 200,
             received: at(ms),
             latency: Duration::from_millis(3),
+            forbidden: false,
         }
     }
 

@@ -205,6 +205,11 @@ impl Pods {
         (mapped && !case.taken).then_some(Side::Physical)
     }
 
+    /// Whether the door let a pod in that has no copy yet.
+    fn unmade(&self, vuid: &Uid) -> bool {
+        self.cases.get(vuid).is_some_and(|case| case.name.is_some() && case.claimants.is_empty())
+    }
+
     /// Whether a pod would end now although nobody asked for it.
     fn ends_unasked(&self, vuid: &Uid) -> bool {
         let Some(case) = self.cases.get(vuid) else { return false };

@@ -24,6 +24,7 @@ use tapestry_syncer::origin::{Home, Origin};
 use tapestry_syncer::pair::{Pair, Seen};
 use tapestry_syncer::pods::row::{PPod, VPod};
 use tapestry_syncer::policies::PolicyRow;
+use tapestry_testbed::invariants::Sight;
 use tapestry_testbed::world::{
     Birth, Config, ControllerManager, Eye, Failure, Faults, Kubelet, Life, Schedule, World, exhaustive_crash, explore,
 };
@@ -328,47 +329,33 @@ fn no_stranger_is_touched(world: &World, call: &Call, origin: &Origin) -> Result
 
 /// After the faults: every pod that should run has one copy that says the same; nothing else of ours is left.
 fn converged(world: &World) -> Result<(), String> {
-    for vpod in world.list(Virtual, &kind::POD) {
-        let (name, uid) = (&vpod["metadata"]["name"], vpod["metadata"]["uid"].as_str().unwrap_or_default());
-        let copies: Vec<&Value> = world.list(Physical, &kind::POD).filter(|ppod| back(ppod) == Some(uid)).collect();
-        if !vpod["metadata"]["deletionTimestamp"].is_null() {
-            let held = vpod["metadata"]["finalizers"].as_array().is_some_and(|held| !held.is_empty());
-            if !held || !copies.is_empty() {
-                return Err(format!("{name} is still going, with {} copies", copies.len()));
-            }
-            continue;
-        }
-        let phase = vpod["status"]["phase"].as_str();
-        if matches!(phase, Some("Succeeded" | "Failed")) {
-            continue;
-        }
-        let conditions: Vec<&Value> = vpod["status"]["conditions"].as_array().into_iter().flatten().collect();
-        let outside = conditions.iter().any(|c| c["type"] == keys::CONDITION_ADMITTED && c["status"] == "False");
-        match copies[..] {
-            [] if outside => {}
-            [copy] => {
-                let same = |field: &str| copy["status"][field] == vpod["status"][field];
-                if !same("phase")
-                    || !same("podIP")
-                    || copy["metadata"]["name"] != vpod["metadata"]["annotations"][keys::PHYSICAL_POD_NAME]
-                {
-                    return Err(format!("{name} and its copy do not say the same:\n{vpod}\n{copy}"));
-                }
-                let size = |pod: &Value| pod["spec"]["containers"][0]["resources"]["requests"]["cpu"].clone();
-                if size(copy) != size(vpod) && !conditions.iter().any(|c| c["type"] == "PodResizePending") {
-                    return Err(format!("{name} was not resized and not told so:\n{vpod}\n{copy}"));
-                }
-                if copy["metadata"]["labels"][keys::MANAGED_BY].is_null() {
-                    return Err(format!("the copy of {name} is without our labels"));
-                }
-            }
-            _ => return Err(format!("{name} has {} copies and is {phase:?}: {vpod}", copies.len())),
-        }
+    let origin = Origin::new("v-cluster", &binding_uid(), "east");
+    let sight = Sight {
+        origin: &origin.full,
+        vpods: world.list(Virtual, &kind::POD).collect(),
+        ppods: world.list(Physical, &kind::POD).collect(),
+        vnodes: world.list(Virtual, &kind::NODE).collect(),
+        pnodes: world.list(Physical, &kind::NODE).collect(),
+        limits: &[],
+    };
+    let violations = sight.violations();
+    if !violations.is_empty() {
+        return Err(violations.join("\n"));
     }
-    for ppod in world.list(Physical, &kind::POD) {
-        let Some(uid) = back(ppod) else { continue };
-        if !world.list(Virtual, &kind::POD).any(|vpod| vpod["metadata"]["uid"] == uid) {
-            return Err(format!("orphan {}", ppod["metadata"]["name"]));
+    resized(world)
+}
+
+/// After the faults: every copy has the size that its pod asks for, or the pod is told why not.
+fn resized(world: &World) -> Result<(), String> {
+    let size = |pod: &Value| pod["spec"]["containers"][0]["resources"]["requests"]["cpu"].clone();
+    let living = |pod: &&Value| alive(pod);
+    for ppod in world.list(Physical, &kind::POD).filter(living) {
+        let uid = back(ppod);
+        let vpod = world.list(Virtual, &kind::POD).filter(living).find(|vpod| vpod["metadata"]["uid"].as_str() == uid);
+        let Some(vpod) = vpod.filter(|vpod| size(vpod) != size(ppod)) else { continue };
+        let conditions = vpod["status"]["conditions"].as_array();
+        if !conditions.into_iter().flatten().any(|condition| condition["type"] == "PodResizePending") {
+            return Err(format!("{} was not resized and not told so:\n{vpod}\n{ppod}", vpod["metadata"]["name"]));
         }
     }
     Ok(())

@@ -10,6 +10,8 @@
 //! | [`builders`] | `pod("web").on("vnode-a-1").cpu("250m").build()` |
 //! | [`mod@eventually`] | wait for a condition with a deadline; fail with what was seen |
 //! | [`accounts`] | who syncers are: ServiceAccounts with the rights of `deploy/rbac` |
+//! | [`mod@line`] | a line to an API server, on which a test makes trouble |
+//! | [`invariants`] | what must hold between two clusters, told as text where it does not |
 //! | [`audit`] | which requests a cluster answered, by user agent |
 
 pub mod accounts;
@@ -21,7 +23,9 @@ pub mod certificates;
 pub mod cluster;
 pub mod eventually;
 pub mod fleet;
+pub mod invariants;
 pub mod kubeconfig;
+pub mod line;
 pub mod objects;
 pub mod supervisor;
 pub mod world;
@@ -29,4 +33,5 @@ pub mod world;
 pub use cluster::{Cluster, ClusterConfig, Part};
 pub use eventually::eventually;
 pub use fleet::{Fleet, fleet};
+pub use line::{Line, Storm};
 pub use objects::Objects;

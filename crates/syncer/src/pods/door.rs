@@ -18,6 +18,7 @@ use crate::bindings::Bound;
 use crate::json::Pairs;
 use crate::nodes::row::VNode;
 use crate::pair::{Key, Pair};
+use crate::terms::Stop;
 
 /// As much of a list of violations as fits into an event.
 const LONGEST_TEXT: usize = 700;
@@ -86,9 +87,7 @@ impl Pair {
     /// Lets in whoever fits, in order of arrival; the others learn why not.
     pub(crate) fn open_door(&mut self, vnode: &Name, dirty: &mut Dirty<Key>) {
         let lent = self.lent(vnode, self.now.wall);
-        if let Some(Ok(lent)) = &lent {
-            self.ask_out(vnode, lent);
-        }
+        self.ask_out(vnode, lent.as_ref());
         let Some(door) = self.pods.doors.get(vnode) else { return self.weigh(vnode, None, dirty) };
         let mut held = door.held.clone();
         let queue: Vec<(u64, Uid)> = door.waiting.iter().map(|(turn, uid)| (*turn, uid.clone())).collect();
@@ -127,24 +126,30 @@ impl Pair {
         self.weigh(vnode, lent.and_then(Result::ok).as_ref(), dirty);
     }
 
-    /// Less is lent than was promised: whoever was let in and is not made yet stands before the door again.
-    fn ask_out(&mut self, vnode: &Name, lent: &Resources) {
-        if self.pods.held(vnode).is_none_or(|held| held.fits_within(lent).is_ok()) {
+    /// Less is lent than was promised: whoever was let in and is not made yet, and whoever was to grow and has not, stands
+    /// before the door again. On a node that is only stopped nobody is made, so they may stay.
+    fn ask_out(&mut self, vnode: &Name, lent: Option<&Result<Resources, Stop>>) {
+        let over = match lent {
+            Some(Ok(lent)) => self.pods.held(vnode).is_some_and(|held| held.fits_within(lent).is_err()),
+            Some(Err(_)) | None => false,
+        };
+        if !over && matches!(lent, Some(Ok(_))) {
             return;
         }
-        let unmade = |uid: &&Uid| {
-            let case = self.pods.cases.get(uid);
-            case.is_some_and(|case| case.name.is_some() && case.claimants.is_empty())
-        };
-        let unmade: Vec<Uid> = self.pods.residents(vnode).filter(unmade).cloned().collect();
-        for uid in unmade {
-            let Some((_, request)) = self.footprint(&uid).held else { continue };
-            self.pods.case(&uid).name = None;
-            if let Some(door) = self.pods.doors.get_mut(vnode) {
-                door.held.saturating_sub(&request);
+        let promised = |uid: &&Uid| (over && self.pods.unmade(uid)) || self.pods.may_grow(uid);
+        let promised: Vec<Uid> = self.pods.residents(vnode).filter(promised).cloned().collect();
+        for uid in promised {
+            let before = self.footprint(&uid);
+            let case = self.pods.case(&uid);
+            case.sizing = None;
+            if over && case.claimants.is_empty() {
+                case.name = None;
             }
-            let waits = self.footprint(&uid).waits;
-            self.pods.queue(&uid, None, waits.as_ref());
+            let after = self.footprint(&uid);
+            let door = self.pods.doors.entry(vnode.clone()).or_default();
+            before.held.iter().for_each(|(_, request)| door.held.saturating_sub(request));
+            after.held.iter().for_each(|(_, request)| door.held.add(request));
+            self.pods.queue(&uid, before.waits.as_ref(), after.waits.as_ref());
         }
     }
 

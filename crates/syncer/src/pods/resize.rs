@@ -86,6 +86,11 @@ impl Pods {
         grows.then_some(more)
     }
 
+    /// Whether the door gave it room to grow, and it has not grown yet.
+    pub(super) fn may_grow(&self, vuid: &Uid) -> bool {
+        self.vpods.get(vuid).is_some_and(|vpod| self.sizing(vpod) == Some(&Step::LetIn))
+    }
+
     /// What a pod is told whose resize does not happen, as a kubelet would say it.
     pub(super) fn pending(&self, vpod: &VPod) -> Option<Pending> {
         self.wanted_sizes(vpod)?;

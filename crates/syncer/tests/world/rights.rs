@@ -71,7 +71,7 @@ fn play_with(seed: u64, used: &Rc<RefCell<Used>>) -> Result<(), Failure> {
         Ok(())
     };
     // Some things need a while in peace: what a syncer that has just started does not do, and what takes two calls.
-    let config = if seed % 2 == 0 { config(seed).faults(Faults::NONE) } else { config(seed) };
+    let config = if seed.is_multiple_of(2) { config(seed).faults(Faults::NONE) } else { config(seed) };
     let mut schedule = Schedule::new(config, move |birth| life(birth, &origin))
         .on_call(note)
         .on_reach(|side, up| Some(Seen::Connection(side, connection(side, up))));

@@ -5,7 +5,9 @@
 //! pattern("grace").on(Ground::Still).run(async |loom| { loom.virtual_side.create(&loom.pod("web").build()).await?; … })
 //! ```
 
+mod lines;
 mod play;
+mod sight;
 mod waits;
 
 use std::panic::AssertUnwindSafe;
@@ -20,6 +22,7 @@ use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tapestry_api::keys;
+use tapestry_cluster::Side;
 use tapestry_cluster::connect::Trust;
 use tapestry_domain::names::vnode_name;
 use tapestry_engine::Now;
@@ -36,6 +39,7 @@ use crate::grounds::{Ground, Home};
 use crate::looks::{SOON, name};
 use crate::timing::{Note, test_name};
 
+use lines::Lines;
 pub(crate) use waits::event_reasons;
 
 /// The label that a test's physical nodes carry, and that its binding selects.
@@ -52,6 +56,7 @@ pub(crate) struct Pattern {
     nodes: Option<Vec<Value>>,
     policies: Vec<Value>,
     binding: Binding,
+    lines: bool,
 }
 
 /// A pattern of this name: it is the binding, its clusterID (so at most 24 characters), the virtual namespace and, with
@@ -66,6 +71,7 @@ pub(crate) fn pattern(name: &str) -> Pattern {
         nodes: None,
         policies: vec![policy(name).cluster(name).build()],
         binding,
+        lines: false,
     }
 }
 
@@ -131,6 +137,12 @@ impl Pattern {
         self
     }
 
+    /// Puts lines between the syncer and its two clusters, on which the test makes trouble: [`Loom::line`].
+    pub(crate) fn through_lines(mut self) -> Self {
+        self.lines = true;
+        self
+    }
+
     /// Sets up, starts the syncer, runs the test, stops, sweeps.
     pub(crate) async fn run<Test: AsyncFnOnce(&mut Loom) -> Result<()>>(self, test: Test) -> Result<()> {
         let _note = Note::begin(test_name::<Test>());
@@ -175,6 +187,9 @@ impl Pattern {
         // From here on the API servers note what our syncer asks for.
         let marks = tokio::try_join!(virtual_cluster.audit().mark(), physical_cluster.audit().mark())?;
         physical_side.apply(&namespace(&self.mount)).await?;
+        let physical_kubeconfig = physical_cluster.physical_account(&self.mount).await?;
+        let lines =
+            if self.lines { Some(Lines::through(virtual_kubeconfig, &physical_kubeconfig).await?) } else { None };
         let loom = Loom {
             name: self.name,
             virtual_cluster,
@@ -182,19 +197,20 @@ impl Pattern {
             virtual_side,
             physical_side,
             virtual_kubeconfig,
-            physical_kubeconfig: physical_cluster.physical_account(&self.mount).await?,
+            physical_kubeconfig,
             marks: [marks.0, marks.1],
             mount: self.mount,
             shared: !matches!(self.ground, Ground::Own(_)),
             nodes: nodes.iter().map(|node| name(node).to_owned()).collect(),
             clock: Arc::new(SkippingClock { system: SystemClock::start(), skipped: AtomicU64::new(0) }),
+            lines,
             running: None,
         };
         loom.virtual_side.create(&namespace(&loom.name)).await?;
         for node in &nodes {
             loom.physical_side.create(node).await?;
         }
-        let secret = builders::kubeconfig_secret(keys::NAMESPACE, &loom.name, &loom.physical_kubeconfig);
+        let secret = builders::kubeconfig_secret(keys::NAMESPACE, &loom.name, loom.kubeconfig(Side::Physical));
         loom.virtual_side.create(&secret).await?;
         loom.virtual_side.create(&self.binding.mount_namespace(&loom.mount).build()).await?;
         for policy in &self.policies {
@@ -225,6 +241,7 @@ pub(crate) struct Loom {
     /// Whether other tests use the physical cluster too.
     shared: bool,
     clock: Arc<SkippingClock>,
+    lines: Option<Lines>,
     running: Option<Running>,
 }
 
@@ -263,9 +280,9 @@ impl Loom {
     }
 
     async fn start_syncer(&mut self) -> Result<Readiness> {
+        let kubeconfig = self.kubeconfig(Side::Virtual);
         let agent = user_agent(&self.name);
-        let cluster =
-            tapestry_cluster::Cluster::connect("virtual", self.virtual_kubeconfig, Trust::Operator, &agent).await?;
+        let cluster = tapestry_cluster::Cluster::connect("virtual", kubeconfig, Trust::Operator, &agent).await?;
         let (cancel, readiness) = (CancellationToken::new(), Readiness::default());
         let gate = readiness.gate("everything");
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
@@ -412,8 +429,9 @@ async fn delete_pods(cluster: &Cluster, namespace: &str) -> Result<()> {
 
 /// Our logs are part of a failed test's output.
 pub(crate) fn show_logs() {
-    let filter =
-        tracing_subscriber::EnvFilter::new("warn,tapestry_syncer=debug,tapestry_cluster=debug,kube_client=off");
+    let filter = tracing_subscriber::EnvFilter::new(
+        "warn,tapestry_syncer=debug,tapestry_cluster=debug,tapestry_testbed=info,kube_client=off",
+    );
     // A second test finds it done.
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().with_ansi(false).try_init();
 }

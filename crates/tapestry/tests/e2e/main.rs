@@ -11,14 +11,18 @@
 //! | [`hostile`] | forged mappings, strangers, neighbours: who touches what |
 //! | [`rights`] | who the syncer is and what it may do; every test here runs under the rights that ship |
 //! | [`calm`] | identity and idleness, told by the API servers' audit logs |
-//! | [`outage`] | a physical API server that does not answer |
+//! | [`outage`], [`faults`], [`storms`] | API servers that do not answer, answer wrongly, lose answers; one by one and by chance |
+//! | [`restored`] | a physical cluster that was restored from a backup |
+//! | [`crashes`] | the real binary, killed at every write |
 //! | [`lead`] | several processes of one binding: one leads, the others are ready to |
 //! | [`process`] | the real binary: crashes, signals, failures before people's eyes, endpoints |
 //! | [`api`], [`refusals`], [`watch`] | what real API servers say to our objects, calls and watches |
 
 mod api;
 mod calm;
+mod crashes;
 mod csinodes;
+mod faults;
 mod guards;
 mod hostile;
 mod kubelet;
@@ -33,11 +37,11 @@ mod refusals;
 mod resize;
 mod restored;
 mod rights;
+mod storms;
 mod watch;
 mod windows;
 
 mod grounds;
-mod line;
 mod looks;
 mod loom;
 mod stub;

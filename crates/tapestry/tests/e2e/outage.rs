@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use serde_json::Value;
 use tapestry_api::keys;
-use tapestry_testbed::builders::kubeconfig_secret;
+use tapestry_cluster::Side;
 use tapestry_testbed::eventually;
+use tapestry_testbed::line::{Fault, Requests};
 
 use crate::grounds::Ground;
-use crate::line::Line;
 use crate::looks::{SOON, condition, phase, taints, text, uid};
 use crate::loom::pattern;
 
@@ -17,11 +17,8 @@ use crate::loom::pattern;
 async fn an_outage_of_the_physical_api_server_is_visible_within_15_seconds_and_ends_no_pod() -> Result<()> {
     pattern("outage")
         .on(Ground::West)
-        .run_without(async |loom| {
-            let line = Line::with(loom.physical_cluster, &loom.physical_kubeconfig).await?;
-            let secret = kubeconfig_secret(keys::NAMESPACE, &loom.name, line.kubeconfig());
-            loom.virtual_side.apply(&secret).await?;
-            loom.start().await?;
+        .through_lines()
+        .run(async |loom| {
             loom.vnode_ready(loom.node()).await?;
             for pod in ["web", "leaving"] {
                 loom.virtual_side.create(&loom.bound(pod).build()).await?;
@@ -30,7 +27,8 @@ async fn an_outage_of_the_physical_api_server_is_visible_within_15_seconds_and_e
             loom.runs("leaving").await?;
 
             let began = Instant::now();
-            line.cut();
+            // The slowest of outages to notice: nothing is refused, nothing is answered.
+            let silence = loom.line(Side::Physical).trouble(Fault::Silence, Requests::all());
             let unreachable = (keys::TAINT_PHYSICAL_UNREACHABLE.to_owned(), "NoSchedule".to_owned());
             let dark = |vnode: &Value| taints(vnode).contains(&unreachable);
             let vnode = loom.vnode_when(loom.node(), "is tainted", dark).await?;
@@ -66,7 +64,7 @@ async fn an_outage_of_the_physical_api_server_is_visible_within_15_seconds_and_e
             assert_eq!(phase(&loom.vpod("leaving").await?), "Running");
             assert_eq!(loom.copies("late").await?.len(), 0);
 
-            line.mend();
+            drop(silence);
             let back = |vnode: &Value| !taints(vnode).contains(&unreachable) && reachable(vnode, "True");
             loom.vnode_when(loom.node(), "is as before", back).await?;
             loom.gone("leaving").await?;

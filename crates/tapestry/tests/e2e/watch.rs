@@ -15,13 +15,13 @@ use tapestry_cluster::{Cluster as Connection, Kind, Rv, Uid, kind};
 use tapestry_syncer::origin::Origin;
 use tapestry_syncer::pods::row::PPod;
 use tapestry_testbed::builders::pod;
-use tapestry_testbed::{Cluster, Objects, Part, eventually};
+use tapestry_testbed::line::{Fault, Requests};
+use tapestry_testbed::{Cluster, Line, Objects, Part, eventually};
 use tokio::sync::{Notify, OnceCell};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::grounds::{bare, own};
-use crate::line::Line;
 use crate::looks::SOON;
 use crate::loom::show_logs;
 use crate::stub::{Reply, Stub};
@@ -288,17 +288,20 @@ async fn law_01_after_a_restart_of_the_server_what_is_gone_is_only_absent_from_a
         let line = Line::to(&cluster).await?;
         let eye = things(line.kubeconfig(), of_test(&CONFIG_MAP, "restart")).await?;
         eye.until("the list is complete", |seen| listed(seen, 1)).await?;
-        line.cut();
+        // The watch ends, and its one attempt to resume waits.
+        let silence = line.trouble(Fault::Silence, Requests::all());
+        line.reset();
         objects.delete("v1/ConfigMap", "default/restart-goes").await?;
         create(&objects, "restart", &["restart-new"]).await?;
         // A new server does not remember the versions of the old one: it answers 410 as an ERROR event. Nothing else makes a
-        // watch start over here: its one attempt to resume waits in the line.
+        // watch start over here.
         cluster.apiserver().stop().await?;
         cluster.etcd().kill().await?;
         cluster.etcd().start()?;
         cluster.apiserver().start()?;
         Box::pin(cluster.ready()).await?;
-        line.mend();
+        ensure!(silence.struck() > 0, "it has not tried to resume");
+        drop(silence);
         let seen = eye.until("a second list is complete", |seen| listed(seen, 2)).await?;
         assert_eq!(names(&seen, 2), ["restart-new", "restart-stays"].into());
         assert_eq!(went(&seen, "restart-goes"), None, "a deletion was invented");

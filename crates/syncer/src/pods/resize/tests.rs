@@ -250,3 +250,18 @@ fn the_status_goes_on_when_a_resize_fails_for_no_reason_we_know() {
     scene.settle(&key("web"), &resize, Err(Refusal::Unknown("a webhook failed".to_owned())));
     assert_eq!(scene.call(&key("web")).why, "DeferResize", "it is told, and the pod's own status is not behind it");
 }
+
+#[test]
+fn law_09_who_was_to_grow_stands_before_the_door_again_when_less_is_lent() {
+    let mut scene = Scene::new();
+    let (up, _) = settled(&mut scene, "web", "1");
+    scene.see_vpod(&sized(up, "3", 2));
+    assert_eq!(scene.call(&key("web")).why, "Resize");
+    scene.see_policy("all", json!({"cluster": "east", "resourceLimits": [{"resource": "cpu", "quantity": "2"}]}));
+    assert_eq!(scene.call(&key("web")).why, "DeferResize");
+    scene.see_policy("all", json!({"cluster": "east"}));
+    assert_eq!(scene.call(&key("web")).why, "Resize");
+    scene.see_binding(json!({"suspend": true}));
+    assert_eq!(scene.call(&key("web")).why, "DeferResize");
+    scene.pair.check_sums().unwrap();
+}

@@ -3,8 +3,10 @@
 use std::net::SocketAddrV4;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use tapestry_cluster::Side;
 use tapestry_testbed::address::{Address, Port};
 use tapestry_testbed::eventually;
 use tapestry_testbed::supervisor::{Launch, Signal, State, Supervisor};
@@ -37,7 +39,7 @@ impl Process {
         std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
         let supervisor = Supervisor::start(&folder)?;
         let kubeconfig = supervisor.folder().join("kubeconfig");
-        std::fs::write(&kubeconfig, loom.virtual_kubeconfig)?;
+        std::fs::write(&kubeconfig, loom.kubeconfig(Side::Virtual))?;
         // An address of its own, so that no two processes meet.
         let address = Address::reserve()?;
         let (metrics, health) = (address.at(Port::ApiServer), address.at(Port::Kubelet));
@@ -92,6 +94,18 @@ impl Process {
         Ok(line.with_context(|| format!("no leader in {metrics}"))? == "1")
     }
 
+    /// Starts it again whenever it ends, as a Deployment would. Never returns but to fail.
+    pub(crate) async fn keep(&self) -> Result<()> {
+        loop {
+            if let State::Ended(how) = self.supervisor.state("syncer")? {
+                eprintln!("the syncer ended: {how}");
+                self.start()?;
+            }
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    }
+
+    /// Sends a signal; returns before it has had an effect.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         self.supervisor.signal("syncer", signal).map(drop)
     }

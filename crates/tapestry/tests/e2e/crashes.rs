@@ -1,0 +1,185 @@
+//! The real binary killed at its first write, at its second one, and so on until it has no more to write.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+use tapestry_cluster::Side;
+use tapestry_testbed::builders::node;
+use tapestry_testbed::line::Asked;
+use tapestry_testbed::supervisor::Signal;
+use tokio::sync::Notify;
+
+use crate::looks::{SOON, phase};
+use crate::loom::{Loom, TEST, pattern};
+use crate::process::syncer::Process;
+
+/// Kills a syncer at one of its writes, after it was carried out and before the syncer hears of it.
+struct Reaper {
+    syncer: Process,
+    round: Mutex<Round>,
+    killed: Notify,
+}
+
+/// At which write to kill.
+#[derive(Clone, PartialEq)]
+enum Deadly {
+    Never,
+    Number(u32),
+    /// The first of a sort, such as `create physical pods`.
+    Sort(String),
+}
+
+/// What has been written in one round, and in all.
+struct Round {
+    deadly: Deadly,
+    writes: u32,
+    died: bool,
+    /// Sorts of writes seen in any round, and those at which it was killed.
+    sorts: BTreeSet<String>,
+    deaths: BTreeSet<String>,
+}
+
+impl Reaper {
+    fn new(syncer: Process) -> Self {
+        let (sorts, deaths) = (BTreeSet::new(), BTreeSet::new());
+        let round = Round { deadly: Deadly::Never, writes: 0, died: false, sorts, deaths };
+        Self { syncer, round: Mutex::new(round), killed: Notify::new() }
+    }
+
+    fn round(&self) -> MutexGuard<'_, Round> {
+        self.round.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, side: Side, asked: &Asked) {
+        // Leases come when they like; a story that counts them has no n-th write.
+        if asked.resource == "leases" {
+            return;
+        }
+        let mut round = self.round();
+        round.writes += 1;
+        let sort = format!("{} {} {}", asked.verb, side.as_str(), asked.resource);
+        let deadly = !round.died
+            && match &round.deadly {
+                Deadly::Never => false,
+                Deadly::Number(number) => round.writes == *number,
+                Deadly::Sort(deadly) => sort == *deadly,
+            };
+        eprintln!("write {}: {} {asked}{}", round.writes, side.as_str(), if deadly { ": killed" } else { "" });
+        round.sorts.insert(sort.clone());
+        if deadly {
+            round.died = true;
+            round.deaths.insert(sort);
+            if let Err(error) = self.syncer.signal(Signal::Kill) {
+                eprintln!("it was not killed: {error}");
+            }
+            self.killed.notify_one();
+        }
+    }
+
+    /// Tells the story to its end, whenever the syncer dies and comes back. Says whether it died.
+    async fn tell(&self, loom: &Loom, number: u32, deadly: Deadly) -> Result<bool> {
+        {
+            let mut round = self.round();
+            (round.deadly, round.writes, round.died) = (deadly, 0, false);
+        }
+        let mut story = pin!(story(loom, number));
+        let over = tokio::select! {
+            told = &mut story => told.map(|()| true)?,
+            () = self.killed.notified() => false,
+        };
+        if over {
+            let mut round = self.round();
+            round.deadly = Deadly::Never;
+            if !round.died {
+                return Ok(false);
+            }
+        }
+        if over {
+            // Killed at the very last write, when everything was as it must be.
+            self.killed.notified().await;
+        }
+        let how = self.syncer.end(Signal::Kill).await?;
+        ensure!(how.contains("signal: 9"), "{how}");
+        self.syncer.start()?;
+        if !over {
+            story.await?;
+        }
+        Ok(true)
+    }
+}
+
+/// A node comes, and two pods onto it; one ends by itself, the other is deleted; in the end nothing is left but peace.
+async fn story(loom: &Loom, number: u32) -> Result<()> {
+    let (ends, goes) = (format!("ends-{number}"), format!("goes-{number}"));
+    let place = extra_node(number);
+    loom.physical_side.create(&node(&place).label(TEST, &loom.name).build()).await?;
+    for pod in [&ends, &goes] {
+        loom.virtual_side.create(&loom.bound_to(&place, pod).build()).await?;
+    }
+    let (_, copy) = loom.runs(&ends).await?;
+    loom.runs(&goes).await?;
+    loom.play_ended(&copy, 0).await?;
+    loom.virtual_side.delete("v1/Pod", &loom.at(&goes)).await?;
+    let ended = |vpod: &Value| phase(vpod) == "Succeeded";
+    loom.vpod_when(&ends, "has ended", ended).await?;
+    loom.gone(&goes).await?;
+    loom.virtual_side.delete("v1/Pod", &loom.at(&ends)).await?;
+    loom.gone(&ends).await?;
+    loom.vnode_ready(&place).await?;
+    loom.at_peace(&[], SOON).await
+}
+
+/// One for each round, because a node takes a minute to go.
+fn extra_node(number: u32) -> String {
+    format!("every-write-{number}")
+}
+
+#[tokio::test]
+async fn law_08_a_syncer_killed_at_any_write_converges_without_duplicate_or_orphan() -> Result<()> {
+    pattern("every-write")
+        .through_lines()
+        .run_without(async |loom| {
+            let reaper = Arc::new(Reaper::new(Process::new(loom, "info,tapestry_cluster=debug")?));
+            for side in Side::BOTH {
+                let reaper = Arc::clone(&reaper);
+                loom.line(side).after_each_write(move |asked| reaper.note(side, asked));
+            }
+            reaper.syncer.start()?;
+            reaper.syncer.ready().await?;
+            loom.vnode_ready(loom.node()).await?;
+            let mut number = 1;
+            while reaper.tell(loom, number, Deadly::Number(number)).await? {
+                number += 1;
+                ensure!(number < 40, "the story has no end");
+            }
+            // The order of writes is never twice the same: what had no turn as the n-th one has it now.
+            let missed: Vec<String> = {
+                let round = reaper.round();
+                round.sorts.difference(&round.deaths).cloned().collect()
+            };
+            for sort in missed {
+                number += 1;
+                reaper.tell(loom, number, Deadly::Sort(sort)).await?;
+            }
+            for number in 1..=number {
+                loom.physical_side.delete("v1/Node", &extra_node(number)).await?;
+            }
+            reaper.syncer.end(Signal::Terminate).await?;
+            let deaths = &reaper.round().deaths;
+            for sort in [
+                "create virtual nodes",
+                "patch virtual nodes",
+                "patch virtual pods",
+                "create physical pods",
+                "delete physical pods",
+                "delete virtual pods",
+            ] {
+                ensure!(deaths.contains(sort), "never killed at {sort:?}: {deaths:?}");
+            }
+            Ok(())
+        })
+        .await
+}

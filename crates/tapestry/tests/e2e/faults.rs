@@ -1,0 +1,160 @@
+//! One fault after the other on the line to either API server: who runs goes on, who is made runs later, who is deleted goes.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tapestry_cluster::Side;
+use tapestry_testbed::eventually;
+use tapestry_testbed::line::{Fault, Requests};
+
+use crate::grounds::Ground;
+use crate::looks::{SOON, uid};
+use crate::loom::{Loom, Pattern, pattern};
+
+/// How long trouble lasts after it has struck: a few tries of everybody, less than any deadline.
+const WHILE: Duration = Duration::from_millis(1500);
+
+/// What goes wrong, and for which requests.
+type Case = (&'static str, Fault, Requests);
+
+/// Answers that do not come from the API server.
+fn wrong_answers() -> Vec<Case> {
+    vec![
+        ("busy", Fault::Busy(1), Requests::all()),
+        ("broken", Fault::Broken, Requests::all()),
+        ("expired", Fault::Expired, Requests::lists()),
+        ("stray-page", Fault::StrayPage, Requests::all()),
+        ("stray-object", Fault::StrayObject, Requests::all()),
+    ]
+}
+
+/// Streams that break, or tell lies about where they are.
+fn broken_streams() -> Vec<Case> {
+    vec![
+        ("expired-event", Fault::ExpiredEvent, Requests::watches()),
+        ("truncated", Fault::Truncated, Requests::watches().times(6)),
+        ("trickle", Fault::Trickle(256, Duration::from_millis(2)), Requests::all()),
+    ]
+}
+
+/// Requests and answers that get lost on the way, or are late.
+fn lost_words() -> Vec<Case> {
+    vec![
+        ("lost", Fault::Lost, Requests::writes()),
+        ("lost-twice", Fault::Lost, Requests::writes().of("pods").times(2)),
+        ("reset", Fault::Reset, Requests::writes()),
+        ("delay", Fault::Delay(Duration::from_millis(300)), Requests::all()),
+        ("silence", Fault::Silence, Requests::all()),
+    ]
+}
+
+fn disturbed(name: &str, ground: Ground) -> Pattern {
+    pattern(name).on(ground).through_lines()
+}
+
+/// The scenario of this file.
+async fn survives(loom: &Loom, side: Side, cases: Vec<Case>) -> Result<()> {
+    loom.vnode_ready(loom.node()).await?;
+    create(loom, "web").await?;
+    for (case, ..) in &cases {
+        create(loom, &format!("leaving-{case}")).await?;
+    }
+    let (web, copy) = loom.runs("web").await?;
+    for (case, ..) in &cases {
+        loom.runs(&format!("leaving-{case}")).await?;
+    }
+    for (case, fault, requests) in cases {
+        let (leaving, late) = (format!("leaving-{case}"), format!("late-{case}"));
+        let line = loom.line(side);
+        let trouble = line.trouble(fault, requests);
+        // What is about new requests meets watches only when they begin anew; silence is worst for those that go on.
+        if case != "silence" {
+            line.reset();
+        }
+        create(loom, &late).await?;
+        loom.virtual_side.delete("v1/Pod", &loom.at(&leaving)).await?;
+        eventually(&format!("{case} strikes"), SOON, async || match trouble.struck() {
+            0 => Err("nobody came by".to_owned()),
+            _ => Ok(()),
+        })
+        .await?;
+        tokio::time::sleep(WHILE).await;
+        drop(trouble);
+        loom.gone(&leaving).await?;
+        loom.runs(&late).await?;
+        let (web_after, copy_after) = loom.runs("web").await?;
+        ensure!((uid(&web_after), uid(&copy_after)) == (uid(&web), uid(&copy)), "{case}: web was replaced");
+    }
+    loom.at_peace(&[], SOON).await
+}
+
+async fn create(loom: &Loom, name: &str) -> Result<()> {
+    loom.virtual_side.create(&loom.bound(name).build()).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn wrong_answers_of_the_virtual_api_server_cost_time_and_nothing_else() -> Result<()> {
+    disturbed("wrong-v", Ground::East).run(async |loom| survives(loom, Side::Virtual, wrong_answers()).await).await
+}
+
+#[tokio::test]
+async fn law_01_wrong_answers_of_the_physical_api_server_cost_time_and_nothing_else() -> Result<()> {
+    disturbed("wrong-p", Ground::West).run(async |loom| survives(loom, Side::Physical, wrong_answers()).await).await
+}
+
+#[tokio::test]
+async fn broken_streams_of_the_virtual_api_server_cost_time_and_nothing_else() -> Result<()> {
+    disturbed("streams-v", Ground::East).run(async |loom| survives(loom, Side::Virtual, broken_streams()).await).await
+}
+
+#[tokio::test]
+async fn broken_streams_of_the_physical_api_server_cost_time_and_nothing_else() -> Result<()> {
+    disturbed("streams-p", Ground::West).run(async |loom| survives(loom, Side::Physical, broken_streams()).await).await
+}
+
+#[tokio::test]
+async fn what_is_lost_on_the_way_to_the_virtual_api_server_costs_time_and_nothing_else() -> Result<()> {
+    disturbed("lost-v", Ground::East).run(async |loom| survives(loom, Side::Virtual, lost_words()).await).await
+}
+
+#[tokio::test]
+async fn what_is_lost_on_the_way_to_the_physical_api_server_costs_time_and_nothing_else() -> Result<()> {
+    disturbed("lost-p", Ground::West).run(async |loom| survives(loom, Side::Physical, lost_words()).await).await
+}
+
+#[tokio::test]
+async fn a_line_that_is_cut_costs_time_and_nothing_else() -> Result<()> {
+    disturbed("cut", Ground::East)
+        .run(async |loom| {
+            loom.vnode_ready(loom.node()).await?;
+            for pod in ["web", "leaving-v", "leaving-p", "leaving-both"] {
+                create(loom, pod).await?;
+            }
+            let (web, copy) = loom.runs("web").await?;
+            for pod in ["leaving-v", "leaving-p", "leaving-both"] {
+                loom.runs(pod).await?;
+            }
+            let cases: [(&str, &[Side]); 3] =
+                [("v", &[Side::Virtual]), ("p", &[Side::Physical]), ("both", &Side::BOTH)];
+            for (case, sides) in cases {
+                let (leaving, late) = (format!("leaving-{case}"), format!("late-{case}"));
+                for side in sides {
+                    loom.line(*side).cut();
+                }
+                create(loom, &late).await?;
+                loom.virtual_side.delete("v1/Pod", &loom.at(&leaving)).await?;
+                tokio::time::sleep(WHILE).await;
+                ensure!(loom.copies(&late).await?.is_empty(), "{case}: the line was not cut");
+                for side in sides {
+                    loom.line(*side).mend();
+                }
+                loom.gone(&leaving).await?;
+                loom.runs(&late).await?;
+            }
+            let (web_after, copy_after) = loom.runs("web").await?;
+            assert_eq!((uid(&web_after), uid(&copy_after)), (uid(&web), uid(&copy)));
+            loom.at_peace(&[], SOON).await
+        })
+        .await
+}

@@ -1,0 +1,50 @@
+//! Both clusters as the invariant checker sees them. Must not ask the syncer.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::Value;
+use tapestry_api::keys;
+use tapestry_domain::capacity::Limit;
+use tapestry_testbed::eventually;
+use tapestry_testbed::invariants::Sight;
+
+use super::Loom;
+use crate::looks::{label, text, uid};
+
+impl Loom {
+    /// The origin of everything that the syncer makes.
+    pub(crate) async fn origin(&self) -> Result<String> {
+        Ok(format!("{}/{}", self.virtual_cluster.identity(), uid(&self.binding().await?)))
+    }
+
+    /// Everything that is not as it must be, at this moment.
+    pub(crate) async fn violations(&self, limits: &[Limit]) -> Result<Vec<String>> {
+        let (vside, pside) = (&self.virtual_side, &self.physical_side);
+        let (vpods, vnodes) = tokio::try_join!(vside.list("v1/Pod", ""), vside.list("v1/Node", ""))?;
+        let (ppods, pnodes) = tokio::try_join!(pside.list("v1/Pod", ""), pside.list("v1/Node", ""))?;
+        let origin = self.origin().await?;
+        let vnodes: Vec<&Value> =
+            vnodes.iter().filter(|vnode| label(vnode, keys::CLUSTER_BINDING) == self.name).collect();
+        let prefix = format!("vnode-{}-", self.name);
+        let ours = |vpod: &&Value| text(&vpod["spec"]["nodeName"]).starts_with(&prefix);
+        let sight = Sight {
+            origin: &origin,
+            vpods: vpods.iter().filter(ours).collect(),
+            ppods: ppods.iter().collect(),
+            vnodes,
+            pnodes: pnodes.iter().collect(),
+            limits,
+        };
+        Ok(sight.violations())
+    }
+
+    /// Waits until everything is as it must be.
+    pub(crate) async fn at_peace(&self, limits: &[Limit], deadline: Duration) -> Result<()> {
+        eventually("both clusters are at peace", deadline, async || {
+            let violations = self.violations(limits).await.map_err(|error| error.to_string())?;
+            if violations.is_empty() { Ok(()) } else { Err(violations.join("\n")) }
+        })
+        .await
+    }
+}

@@ -1,0 +1,228 @@
+//! What must hold between a virtual and a physical cluster once everything has come to rest; told as text where it does not.
+//! Works on plain JSON, so that lists of real API servers and of World are judged alike. Must not trust what the syncer
+//! believes: it looks at objects only.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize as _;
+use serde_json::Value;
+use tapestry_api::keys;
+use tapestry_domain::capacity::{self, Limit};
+use tapestry_domain::quantity::Quantity;
+use tapestry_domain::request::PodShape;
+use tapestry_domain::resources::{ResourceName, Resources};
+
+mod strangers;
+
+pub use strangers::Strangers;
+
+/// Both clusters, as far as one binding is concerned.
+#[derive(Debug, Clone, Default)]
+pub struct Sight<'a> {
+    /// The binding's origin, as the annotation on everything it makes has it.
+    pub origin: &'a str,
+    /// Virtual pods on the binding's virtual nodes.
+    pub vpods: Vec<&'a Value>,
+    /// All physical pods.
+    pub ppods: Vec<&'a Value>,
+    /// The binding's virtual nodes.
+    pub vnodes: Vec<&'a Value>,
+    /// All physical nodes.
+    pub pnodes: Vec<&'a Value>,
+    /// What policies allow on every node; none: everything.
+    pub limits: &'a [Limit],
+}
+
+impl Sight<'_> {
+    /// Every way in which this is not as it must be.
+    #[must_use]
+    pub fn violations(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut copies: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
+        for ppod in self.ppods.iter().filter(|ppod| self.ours(ppod)) {
+            copies.entry(annotation(ppod, keys::VIRTUAL_POD_UID)).or_default().push(ppod);
+        }
+        for vpod in &self.vpods {
+            let copies = copies.remove(uid(vpod)).unwrap_or_default();
+            one_live_copy(vpod, &copies, &mut found);
+            at_rest(vpod, &copies, &mut found);
+            for copy in copies {
+                both_ways(vpod, copy, &mut found);
+                marked(copy, &mut found);
+            }
+        }
+        for orphan in copies.into_values().flatten() {
+            found.push(format!("orphan: {} belongs to no virtual pod", place(orphan)));
+        }
+        for vnode in &self.vnodes {
+            self.leased_within(vnode, &mut found);
+        }
+        found
+    }
+
+    fn ours(&self, ppod: &Value) -> bool {
+        annotation(ppod, keys::ORIGIN) == self.origin
+    }
+
+    /// Never more is offered than others leave free and policies allow (law 9).
+    fn leased_within(&self, vnode: &Value, found: &mut Vec<String>) {
+        let pnode = annotation(vnode, keys::PHYSICAL_NODE_NAME);
+        // One whose physical node went is on its way out, and offers nothing that could be used.
+        let Some(pnode) = self.pnodes.iter().find(|node| name(node) == pnode) else { return };
+        let allocatable = |node: &Value| Resources::deserialize(&node["status"]["allocatable"]).unwrap_or_default();
+        let mut used = Resources::new();
+        for ppod in &self.ppods {
+            if !self.ours(ppod) && text(&ppod["spec"]["nodeName"]) == name(pnode) && !finished(ppod) {
+                used.add(&request(ppod));
+            }
+        }
+        let most = capacity::leased(&allocatable(pnode), &used, self.limits);
+        for (resource, offered) in allocatable(vnode).iter() {
+            if offered > most.get(resource) {
+                let (offered, most) = (offered.to_string(), most.get(resource).to_string());
+                found.push(format!("{} offers {offered} {resource}, at most {most} may be lent", name(vnode)));
+            }
+        }
+    }
+}
+
+/// What a pod asks of its node, itself included.
+fn request(pod: &Value) -> Resources {
+    // Read from text, because the shape borrows from it.
+    let text = pod.to_string();
+    let mut request = serde_json::from_str::<PodShape<'_>>(&text).map(|shape| shape.request()).unwrap_or_default();
+    request.set(ResourceName::Pods, Quantity::from_whole(1));
+    request
+}
+
+fn one_live_copy(vpod: &Value, copies: &[&Value], found: &mut Vec<String>) {
+    let live: Vec<String> =
+        copies.iter().filter(|copy| !finished(copy) && !leaving(copy)).map(|copy| place(copy)).collect();
+    if live.len() > 1 {
+        found.push(format!("{} has {} live copies: {}", place(vpod), live.len(), live.join(", ")));
+    }
+}
+
+/// Who is to go is gone, who is to run has a copy that says the same, who may not run was told so.
+fn at_rest(vpod: &Value, copies: &[&Value], found: &mut Vec<String>) {
+    let mut not = |what: String| found.push(format!("{} {what}", place(vpod)));
+    if leaving(vpod) {
+        let held = !items(&vpod["metadata"]["finalizers"]).is_empty();
+        if !held || !copies.is_empty() {
+            not(format!("is still going, with {} copies", copies.len()));
+        }
+        return;
+    }
+    if finished(vpod) {
+        let recorded = annotation(vpod, keys::PHYSICAL_POD_UID);
+        let restless = copies.iter().find(|copy| !finished(copy) && uid(copy) != recorded);
+        if let Some(copy) = restless {
+            not(format!("has finished, and {} runs on", place(copy)));
+        }
+        return;
+    }
+    match copies {
+        [] if refused(vpod) => {}
+        [] => not(format!("is {} and has no copy", text(&vpod["status"]["phase"]))),
+        [copy] if leaving(copy) => not(format!("has a copy that is still going: {}", place(copy))),
+        [copy] => same_status(vpod, copy, &mut not),
+        _ => not(format!("has {} copies", copies.len())),
+    }
+}
+
+fn same_status(vpod: &Value, copy: &Value, not: &mut impl FnMut(String)) {
+    for field in ["phase", "podIP", "hostIP"] {
+        let (here, there) = (&vpod["status"][field], &copy["status"][field]);
+        if here != there {
+            not(format!("says {field} {here}, its copy {there}"));
+        }
+    }
+    for (list, statuses) in [("containers", "containerStatuses"), ("initContainers", "initContainerStatuses")] {
+        for container in items(&vpod["spec"][list]) {
+            let find = |pod: &Value| {
+                let all = items(&pod["status"][statuses]);
+                let status = all.iter().find(|status| status["name"] == container["name"])?;
+                Some(["ready", "restartCount", "state"].map(|field| status[field].clone()))
+            };
+            let (here, there) = (find(vpod), find(copy));
+            if here != there {
+                not(format!("says of container {} {here:?}, its copy {there:?}", container["name"]));
+            }
+        }
+    }
+}
+
+/// A mapping counts only if both ends name each other (law 5).
+fn both_ways(vpod: &Value, copy: &Value, found: &mut Vec<String>) {
+    let mut compare = |whose: &Value, key: &str, expected: &str| {
+        let said = annotation(whose, key);
+        if said != expected {
+            found.push(format!("{} says {key} {said:?} instead of {expected:?}", place(whose)));
+        }
+    };
+    compare(copy, keys::VIRTUAL_POD_NAMESPACE, namespace(vpod));
+    compare(copy, keys::VIRTUAL_POD_NAME, name(vpod));
+    if leaving(vpod) || finished(vpod) {
+        // Its last mapping may be to another copy; nothing follows from it any more.
+        return;
+    }
+    compare(vpod, keys::PHYSICAL_POD_NAMESPACE, namespace(copy));
+    compare(vpod, keys::PHYSICAL_POD_NAME, name(copy));
+    // The first news from below carries the UID up; until then there is none.
+    if !annotation(vpod, keys::PHYSICAL_POD_UID).is_empty() {
+        compare(vpod, keys::PHYSICAL_POD_UID, uid(copy));
+    }
+}
+
+/// Everything of ours carries our labels (law 6).
+fn marked(copy: &Value, found: &mut Vec<String>) {
+    for key in [keys::MANAGED_BY, keys::CLUSTER_BINDING, keys::ORIGIN] {
+        if copy["metadata"]["labels"][key].is_null() {
+            found.push(format!("{} lacks label {key}", place(copy)));
+        }
+    }
+}
+
+fn refused(vpod: &Value) -> bool {
+    let conditions = items(&vpod["status"]["conditions"]);
+    conditions.iter().any(|condition| condition["type"] == keys::CONDITION_ADMITTED && condition["status"] == "False")
+}
+
+fn finished(pod: &Value) -> bool {
+    matches!(text(&pod["status"]["phase"]), "Succeeded" | "Failed")
+}
+
+fn leaving(pod: &Value) -> bool {
+    !pod["metadata"]["deletionTimestamp"].is_null()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn items(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn name(object: &Value) -> &str {
+    text(&object["metadata"]["name"])
+}
+
+fn namespace(object: &Value) -> &str {
+    text(&object["metadata"]["namespace"])
+}
+
+fn uid(object: &Value) -> &str {
+    text(&object["metadata"]["uid"])
+}
+
+fn annotation<'a>(object: &'a Value, key: &str) -> &'a str {
+    text(&object["metadata"]["annotations"][key])
+}
+
+fn place(object: &Value) -> String {
+    format!("{}/{}", namespace(object), name(object))
+}
+
+#[cfg(test)]
+mod tests;

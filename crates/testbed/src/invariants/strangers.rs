@@ -1,0 +1,41 @@
+//! What is not ours must stay as it was (law 6). Must not look at versions and statuses: others go on living.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use tapestry_api::keys;
+
+use super::{annotation, place, uid};
+
+/// Objects that do not carry our origin, as they were at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct Strangers(BTreeMap<String, (String, Value)>);
+
+impl Strangers {
+    /// Those among `objects` that are not of this origin.
+    pub fn among<'a>(objects: impl IntoIterator<Item = &'a Value>, origin: &str) -> Self {
+        let others = objects.into_iter().filter(|object| annotation(object, keys::ORIGIN) != origin);
+        Self(others.map(|object| (uid(object).to_owned(), (place(object), print(object)))).collect())
+    }
+
+    /// Who of them is gone or changed. The caller knows that nobody else touched them.
+    pub fn touched<'a>(&self, objects: impl IntoIterator<Item = &'a Value>) -> Vec<String> {
+        let now: BTreeMap<&str, &Value> = objects.into_iter().map(|object| (uid(object), object)).collect();
+        let look = |(uid, (place, before)): (&String, &(String, Value))| match now.get(uid.as_str()) {
+            None => Some(format!("stranger {place} is gone")),
+            Some(object) if print(object) != *before => {
+                Some(format!("stranger {place} was {before}, is {}", print(object)))
+            }
+            Some(_) => None,
+        };
+        self.0.iter().filter_map(look).collect()
+    }
+}
+
+fn print(object: &Value) -> Value {
+    let metadata = &object["metadata"];
+    json!({
+        "labels": metadata["labels"], "annotations": metadata["annotations"], "finalizers": metadata["finalizers"],
+        "deletionTimestamp": metadata["deletionTimestamp"], "spec": object["spec"], "data": object["data"],
+    })
+}

@@ -1,0 +1,170 @@
+//! Each violation is found, and nothing else.
+
+use serde_json::json;
+
+use super::*;
+
+const ORIGIN: &str = "v/b";
+
+fn vpod() -> Value {
+    json!({
+        "metadata": {
+            "name": "web", "namespace": "shop", "uid": "v1",
+            "annotations": {
+                keys::PHYSICAL_POD_NAMESPACE: "mount", keys::PHYSICAL_POD_NAME: "web-x", keys::PHYSICAL_POD_UID: "p1",
+            },
+        },
+        "spec": { "containers": [{ "name": "main" }] },
+        "status": { "phase": "Running", "podIP": "10.0.0.1", "containerStatuses": statuses("main") },
+    })
+}
+
+fn ppod() -> Value {
+    let mut statuses = statuses("main");
+    // What the physical cluster adds is its own matter.
+    statuses.as_array_mut().unwrap().push(json!({ "name": "mesh", "ready": false, "restartCount": 9 }));
+    json!({
+        "metadata": {
+            "name": "web-x", "namespace": "mount", "uid": "p1",
+            "labels": { keys::MANAGED_BY: "tapestry", keys::CLUSTER_BINDING: "b", keys::ORIGIN: "hash" },
+            "annotations": {
+                keys::ORIGIN: ORIGIN, keys::VIRTUAL_POD_NAMESPACE: "shop", keys::VIRTUAL_POD_NAME: "web",
+                keys::VIRTUAL_POD_UID: "v1",
+            },
+        },
+        "spec": { "nodeName": "n1" },
+        "status": { "phase": "Running", "podIP": "10.0.0.1", "containerStatuses": statuses },
+    })
+}
+
+fn statuses(name: &str) -> Value {
+    json!([{ "name": name, "ready": true, "restartCount": 0, "state": { "running": {} } }])
+}
+
+fn stranger(cpu: &str) -> Value {
+    json!({
+        "metadata": { "name": "own", "namespace": "owner", "uid": "s1", "resourceVersion": "7" },
+        "spec": { "nodeName": "n1", "containers": [{ "name": "c", "resources": { "requests": { "cpu": cpu } } }] },
+        "status": { "phase": "Running" },
+    })
+}
+
+fn node(name: &str, cpu: &str, pods: &str) -> Value {
+    json!({
+        "metadata": { "name": name, "annotations": { keys::PHYSICAL_NODE_NAME: "n1" } },
+        "status": { "allocatable": { "cpu": cpu, "pods": pods } },
+    })
+}
+
+fn violations(vpods: &[Value], ppods: &[Value]) -> Vec<String> {
+    let sight =
+        Sight { origin: ORIGIN, vpods: vpods.iter().collect(), ppods: ppods.iter().collect(), ..Sight::default() };
+    sight.violations()
+}
+
+fn with(mut object: Value, pointer: &str, value: impl Into<Value>) -> Value {
+    let (parent, field) = pointer.rsplit_once('/').unwrap();
+    object.pointer_mut(parent).unwrap()[field] = value.into();
+    object
+}
+
+#[track_caller]
+fn finds(vpods: &[Value], ppods: &[Value], words: &str) {
+    let found = violations(vpods, ppods);
+    assert!(found.iter().any(|violation| violation.contains(words)), "{words:?} is not in {found:#?}");
+}
+
+#[test]
+fn a_pod_and_its_copy_that_agree_violate_nothing() {
+    assert_eq!(violations(&[vpod()], &[ppod(), stranger("1")]), [""; 0]);
+    let mut unrecorded = vpod();
+    unrecorded["metadata"]["annotations"].as_object_mut().unwrap().remove(keys::PHYSICAL_POD_UID);
+    assert_eq!(violations(&[unrecorded], &[ppod()]), [""; 0]);
+}
+
+#[test]
+fn a_second_live_copy_is_found() {
+    let second = with(with(ppod(), "/metadata/uid", "p2"), "/metadata/name", "web-y");
+    finds(&[vpod()], &[ppod(), second], "2 live copies");
+}
+
+#[test]
+fn a_copy_without_its_pod_is_an_orphan() {
+    finds(&[], &[ppod()], "orphan: mount/web-x");
+    assert_eq!(violations(&[], &[stranger("1")]), [""; 0]);
+}
+
+#[test]
+fn references_that_do_not_meet_are_found() {
+    for (key, of_vpod) in [
+        (keys::PHYSICAL_POD_NAMESPACE, true),
+        (keys::PHYSICAL_POD_NAME, true),
+        (keys::PHYSICAL_POD_UID, true),
+        (keys::VIRTUAL_POD_NAMESPACE, false),
+        (keys::VIRTUAL_POD_NAME, false),
+    ] {
+        let pointer = format!("/metadata/annotations/{}", key.replace('/', "~1"));
+        let (mut vpod, mut ppod) = (vpod(), ppod());
+        *(if of_vpod { &mut vpod } else { &mut ppod }).pointer_mut(&pointer).unwrap() = json!("other");
+        finds(&[vpod], &[ppod], key);
+    }
+}
+
+#[test]
+fn labels_that_somebody_took_away_are_missed() {
+    finds(&[vpod()], &[with(ppod(), "/metadata/labels", json!({}))], "lacks label");
+}
+
+#[test]
+fn statuses_that_differ_are_found() {
+    finds(&[with(vpod(), "/status/phase", "Pending")], &[ppod()], "says phase");
+    finds(&[with(vpod(), "/status/podIP", "10.0.0.2")], &[ppod()], "says podIP");
+    finds(&[with(vpod(), "/status/containerStatuses", statuses("other"))], &[ppod()], "says of container");
+}
+
+#[test]
+fn who_is_not_at_rest_is_found() {
+    let going = with(vpod(), "/metadata/deletionTimestamp", "2026-01-01T00:00:00Z");
+    finds(std::slice::from_ref(&going), &[], "is still going");
+    let held = with(going, "/metadata/finalizers", json!(["example.com/wait"]));
+    assert_eq!(violations(std::slice::from_ref(&held), &[]), [""; 0]);
+    finds(&[held], &[ppod()], "is still going, with 1 copies");
+    finds(&[vpod()], &[], "has no copy");
+    let refused = json!([{ "type": keys::CONDITION_ADMITTED, "status": "False" }]);
+    assert_eq!(violations(&[with(vpod(), "/status/conditions", refused)], &[]), [""; 0]);
+    let finished = with(vpod(), "/status/phase", "Failed");
+    assert_eq!(violations(std::slice::from_ref(&finished), &[]), [""; 0]);
+    finds(&[finished], &[with(ppod(), "/metadata/uid", "p2")], "runs on");
+}
+
+#[test]
+fn law_09_a_node_that_offers_more_than_is_idle_or_allowed_is_found() {
+    let (pnode, stranger) = (node("n1", "8", "10"), stranger("3"));
+    let offers = |cpu: &str, pods: &str, limits: &[Limit]| {
+        let vnode = node("vnode-1", cpu, pods);
+        let sight = Sight {
+            origin: ORIGIN,
+            ppods: vec![&stranger],
+            vnodes: vec![&vnode],
+            pnodes: vec![&pnode],
+            limits,
+            ..Sight::default()
+        };
+        sight.violations()
+    };
+    assert_eq!(offers("5", "9", &[]), [""; 0]);
+    assert!(offers("6", "9", &[])[0].contains("offers 6 cpu, at most 5"));
+    assert!(offers("5", "10", &[])[0].contains("pods"));
+    let two = Limit { resource: ResourceName::Cpu, quantity: Quantity::parse("2").ok(), percent: None };
+    assert!(offers("5", "9", &[two])[0].contains("at most 2"));
+}
+
+#[test]
+fn law_06_strangers_that_were_touched_are_found() {
+    let before = [stranger("1"), ppod()];
+    let strangers = Strangers::among(&before, ORIGIN);
+    let lives = with(with(stranger("1"), "/metadata/resourceVersion", "8"), "/status/phase", "Failed");
+    assert_eq!(strangers.touched([&lives]), [""; 0]);
+    assert!(strangers.touched([&stranger("2")])[0].contains("was"));
+    assert!(strangers.touched([&ppod()])[0].contains("is gone"));
+}

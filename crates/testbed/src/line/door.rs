@@ -1,0 +1,122 @@
+//! The near end of a line: listens, shows a certificate of its own, lets in who knows the token.
+//! Must not know what requests say.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use http::{Request, StatusCode, header};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+use super::State;
+use super::carry::{Way, whole};
+use super::fault::answer;
+use crate::address::{Address, Port};
+use crate::certificates::Authority;
+use crate::kubeconfig::{Credential, render};
+
+/// The door. It keeps its address while the line is cut, so that it can refuse connections by not listening.
+pub(super) struct Door {
+    address: Address,
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    authority: Authority,
+    /// Behind the door somebody else's credentials are used; loopback alone keeps nobody out.
+    token: Arc<str>,
+}
+
+impl Door {
+    pub(super) fn open() -> Result<Self> {
+        let address = Address::reserve()?;
+        let listener = listen(at(&address))?;
+        let authority = Authority::new("line")?;
+        let signed = authority.server(address.ip().into())?;
+        let certificate = CertificateDer::from_pem_slice(signed.certificate.as_bytes())?;
+        let key = PrivateKeyDer::from_pem_slice(signed.key.as_bytes())?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)?;
+        // Hashes under a key of this process that nobody knows.
+        let token = [0u8; 2].map(|_| format!("{:016x}", RandomState::new().hash_one(0u8))).concat();
+        Ok(Self { address, listener, acceptor: TlsAcceptor::from(Arc::new(config)), authority, token: token.into() })
+    }
+
+    pub(super) fn kubeconfig(&self) -> Result<String> {
+        render("line", &format!("https://{}", at(&self.address)), self.authority.pem(), Credential::Token(&self.token))
+    }
+
+    /// Serves for ever; while the line is cut it does not listen.
+    pub(super) async fn serve(self, way: Arc<Way>, mut state_rx: watch::Receiver<State>) {
+        let Self { address, listener, acceptor, token, .. } = self;
+        let expected: Arc<str> = format!("Bearer {token}").into();
+        let mut listening = Some(listener);
+        loop {
+            let Ok(cuts) = state_rx.wait_for(|state| !state.cut).await.map(|state| state.cuts) else { return };
+            let listener = match listening.take().map_or_else(|| listen(at(&address)), Ok) {
+                Ok(listener) => listener,
+                Err(error) => {
+                    tracing::warn!(%error, "the line cannot be mended yet");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            };
+            // Dropped at the end of the round, and with it every connection.
+            let mut clients = JoinSet::new();
+            loop {
+                tokio::select! {
+                    accepted = listener.accept() => if let Ok((client, _)) = accepted {
+                        clients.spawn(admit(client, acceptor.clone(), Arc::clone(&expected), Arc::clone(&way)));
+                    },
+                    Some(_) = clients.join_next() => {}
+                    _ = state_rx.wait_for(|state| state.cuts != cuts) => break,
+                }
+            }
+        }
+    }
+}
+
+fn at(address: &Address) -> SocketAddr {
+    address.at(Port::ApiServer).into()
+}
+
+fn listen(at: SocketAddr) -> std::io::Result<TcpListener> {
+    let listener = std::net::TcpListener::bind(at)?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+/// One connection, from its first byte to its last.
+async fn admit(client: TcpStream, acceptor: TlsAcceptor, expected: Arc<str>, way: Arc<Way>) {
+    // Whenever we let go of it, the client sees a reset and not an orderly end.
+    if client.set_nodelay(true).and_then(|()| client.set_zero_linger()).is_err() {
+        return;
+    }
+    let Ok(stream) = acceptor.accept(client).await else { return };
+    let service = service_fn(|mut request: Request<Incoming>| {
+        let known = request.headers_mut().remove(header::AUTHORIZATION).is_some_and(|shown| shown == *expected);
+        let way = Arc::clone(&way);
+        async move {
+            if known {
+                way.carry(request).await
+            } else {
+                Ok(whole(answer(StatusCode::UNAUTHORIZED, "text/plain", "the line does not know you".to_owned())))
+            }
+        }
+    });
+    // A client that leaves, or a connection that a fault resets, is no news.
+    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+}
