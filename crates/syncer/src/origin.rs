@@ -17,6 +17,12 @@ pub struct Origin {
     pub binding_label: Box<str>,
 }
 
+/// The label by which everything of a binding is found.
+#[must_use]
+pub fn binding_label(binding: &str) -> String {
+    names::label_value(binding).into_owned()
+}
+
 /// Where a binding's objects are: known at the start, immutable for its life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Home {
@@ -40,7 +46,7 @@ impl Origin {
         Self {
             full: format!("{virtual_cluster}/{binding_uid}").into(),
             label: names::origin_hash(virtual_cluster, binding_uid).into(),
-            binding_label: names::label_value(binding_name).into(),
+            binding_label: binding_label(binding_name).into(),
         }
     }
 

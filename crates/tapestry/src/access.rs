@@ -44,6 +44,13 @@ impl Access {
         }
     }
 
+    pub(crate) async fn client(&self) -> Result<Client, Failure> {
+        let failed = |error: &dyn std::fmt::Display| {
+            Failure::new("the virtual cluster cannot be used", error, "check --kubeconfig and --context")
+        };
+        Client::try_from(self.config().await?).map_err(|error| failed(&error))
+    }
+
     /// The names of all bindings, or the one that was asked for.
     pub(crate) async fn bindings(&self, only: Option<&str>) -> Result<Vec<String>, Failure> {
         if let Some(name) = only {
@@ -56,7 +63,7 @@ impl Access {
                 "is Tapestry installed there? (tapestry crds | kubectl apply -f -)",
             )
         };
-        let client = Client::try_from(self.config().await?).map_err(|error| failed(&error))?;
+        let client = self.client().await?;
         let bindings = Api::<ClusterBinding>::all(client).list(&ListParams::default()).await;
         let bindings = bindings.map_err(|error| failed(&error))?;
         Ok(bindings.items.into_iter().filter_map(|binding| binding.metadata.name).collect())

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::failure::Failure;
-use crate::{calendar, crds, explain, syncer};
+use crate::{calendar, crds, explain, resume, status, syncer};
 
 /// Weaves the idle capacity of many Kubernetes clusters into one.
 #[derive(Parser)]
@@ -24,6 +24,10 @@ pub(crate) struct Args {
 enum Verb {
     /// Run the syncer of one binding: nodes and status up, pods down
     Syncer(syncer::Args),
+    /// Show how bindings stand
+    Status(status::Args),
+    /// Let happen what the mass-delete breaker holds back
+    Resume(resume::Args),
     /// Show when clusters lend, as a chart of the next two weeks
     Calendar(calendar::Args),
     /// Say why something is as it is
@@ -37,6 +41,8 @@ impl Args {
     pub(crate) fn run(self) -> ExitCode {
         let ended = match self.verb {
             Verb::Syncer(args) => args.run(),
+            Verb::Status(args) => args.run(),
+            Verb::Resume(args) => args.run(),
             Verb::Calendar(args) => args.run(),
             Verb::Explain(args) => args.run(),
             Verb::Crds => crds::run(),

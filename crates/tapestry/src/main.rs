@@ -8,6 +8,8 @@ mod election;
 mod explain;
 mod failure;
 mod output;
+mod resume;
+mod status;
 mod syncer;
 
 use clap::Parser as _;

@@ -24,6 +24,11 @@ pub(crate) fn print<T: Serialize>(output: Output, value: &T, render: impl FnOnce
         Output::Json => serde_json::to_string_pretty(value).map_err(|error| failed(&error))? + "\n",
         Output::Yaml => serde_saphyr::to_string(value).map_err(|error| failed(&error))?,
     };
+    say(&text)
+}
+
+/// Prints a text; nobody is left to read it when the pipe is closed.
+pub(crate) fn say(text: &str) -> Result<(), Failure> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         written => Ok(written?),

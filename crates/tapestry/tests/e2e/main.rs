@@ -12,13 +12,14 @@
 //! | [`rights`] | who the syncer is and what it may do; every test here runs under the rights that ship |
 //! | [`calm`] | identity and idleness, told by the API servers' audit logs |
 //! | [`outage`], [`faults`], [`storms`] | API servers that do not answer, answer wrongly, lose answers; one by one and by chance |
-//! | [`restored`] | a physical cluster that was restored from a backup |
+//! | [`restored`], [`breaker`] | a physical cluster that was restored from a backup, or lost its pods while nobody looked |
 //! | [`crashes`] | the real binary, killed at every write |
 //! | [`lead`] | several processes of one binding: one leads, the others are ready to |
 //! | [`process`] | the real binary: crashes, signals, failures before people's eyes, endpoints |
 //! | [`api`], [`refusals`], [`watch`] | what real API servers say to our objects, calls and watches |
 
 mod api;
+mod breaker;
 mod calm;
 mod crashes;
 mod csinodes;

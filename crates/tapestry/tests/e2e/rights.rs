@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use tapestry_api::keys;
@@ -47,6 +49,8 @@ async fn law_10_a_syncer_asks_for_what_is_declared_and_is_refused_nothing() -> R
             }
             loom.virtual_side.delete("v1/Pod", &loom.at("goes")).await?;
             loom.gone("goes").await?;
+            // Nobody goes for what a node may have had before it was first seen.
+            loom.skip(Duration::from_secs(121));
             // One CPU is lent and two are used.
             let less = json!({ "spec": { "resourceLimits": [{ "resource": "cpu", "quantity": "1" }] } });
             loom.virtual_side.patch(POLICY, &loom.name, &less).await?;

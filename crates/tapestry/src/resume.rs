@@ -1,0 +1,65 @@
+//! `tapestry resume`: somebody has looked at what the mass-delete breaker holds back, and lets it happen.
+
+use std::time::Duration;
+
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use tapestry_api::{ClusterBinding, keys};
+
+use crate::access::Access;
+use crate::failure::Failure;
+use crate::output::say;
+
+/// How long a syncer may take to see it.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Let happen what the mass-delete breaker of a binding holds back.
+#[derive(clap::Args)]
+#[command(after_help = "The pods that would end end now. Look at them first: `tapestry status` says how many, and
+`kubectl get pods -A` shows those that run nowhere.
+
+Example:
+  tapestry resume east")]
+pub(crate) struct Args {
+    /// The binding
+    binding: String,
+    #[command(flatten)]
+    access: Access,
+}
+
+impl Args {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(self.resume())
+    }
+
+    async fn resume(&self) -> Result<(), Failure> {
+        let name = &self.binding;
+        let failed = |error: kube::Error| {
+            Failure::new(format!("cannot resume {name}"), error, "check the name (kubectl get cb) and your rights")
+        };
+        let bindings = Api::<ClusterBinding>::all(self.access.client().await?);
+        let binding = bindings.get(name).await.map_err(failed)?;
+        let Some(trip) = binding.status.and_then(|status| status.breaker) else {
+            return say(&format!("Nothing to resume: the breaker of {name} has not tripped.\n"));
+        };
+        let patch = json!({"metadata": {"uid": binding.metadata.uid, "annotations": {keys::RESUME: trip.id}}});
+        bindings.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map_err(failed)?;
+        let cleared = async {
+            loop {
+                let seen = bindings.get(name).await.map_err(failed)?;
+                if seen.status.and_then(|status| status.breaker).is_none_or(|there| there.id != trip.id) {
+                    return Ok(());
+                }
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        };
+        let pods = format!("{} of {} pods", trip.ends, trip.pods);
+        match tokio::time::timeout(PATIENCE, cleared).await {
+            Ok(Ok(())) => say(&format!("Resumed: {pods} may end.\n")),
+            Ok(Err(failure)) => Err(failure),
+            Err(_) => say(&format!("Noted. No syncer has seen it yet; {pods} end when one does.\n")),
+        }
+    }
+}
