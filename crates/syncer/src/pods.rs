@@ -2,6 +2,7 @@
 //! pods, and whole physical pods of our origin. The graph: vpod --mapping--> ppod --origin, name, UID--> vpod.
 //! This file folds facts in and keeps the sums; what to do about them is in `plan`, who may enter is in `door`.
 
+mod case;
 pub(crate) mod door;
 mod plan;
 pub(crate) mod print;
@@ -12,24 +13,19 @@ mod settle;
 mod sums;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use tapestry_cluster::feed::{Change, Epoch, Row as _};
 use tapestry_cluster::{Name, Side, Uid};
 use tapestry_domain::names::physical_pod_name;
-use tapestry_domain::placement::Misplaced;
-use tapestry_domain::ports::HostPort;
-use tapestry_domain::resources::{Resources, Shortage};
+use tapestry_domain::resources::Resources;
 use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Table};
 
-use self::door::Verdict;
+use self::case::{Case, Closed, Ended, Last, Proof, Told};
 use self::print::Amend;
-use self::resize::Sizing;
 use self::row::{PPod, VPod};
 use crate::pair::{Key, Pair};
-use crate::terms::Stop;
 
 /// Everything known about pods.
 pub(crate) struct Pods {
@@ -48,95 +44,6 @@ pub(crate) struct Pods {
 
 /// A source of random names.
 pub type Entropy = Box<dyn FnMut() -> [u8; 8] + Send>;
-
-/// What we know of one virtual pod beyond its rows. Lost in a crash, and found again by asking.
-#[derive(Default)]
-struct Case {
-    /// Physical pods that point back to it: one, unless something went badly wrong.
-    claimants: Vec<Uid>,
-    /// The door let it in, under this physical name.
-    name: Option<Name>,
-    /// The name that a mapping had which somebody took away.
-    former: Option<Name>,
-    /// Its place in the queue before the door.
-    turn: Option<u64>,
-    /// How far the sizes have come that it asks for and its copy does not have.
-    sizing: Option<Box<Sizing>>,
-    /// Why the door is closed.
-    closed: Option<Box<Closed>>,
-    /// What the physical cluster said when it refused the copy.
-    refused: Option<Box<Verdict>>,
-    /// Creating the copy found the name taken, by whom is not known yet.
-    taken: bool,
-    /// Proof that there is no copy.
-    ended: Option<Box<Ended>>,
-    /// Proof that the virtual pod of this UID is gone.
-    vpod_gone: Option<Proof>,
-    /// When a look at the other side last told us nothing new.
-    looked: Option<Duration>,
-    /// What it was told when its capacity was wanted back.
-    told: Told,
-    /// The grace period with which we asked for the copy's deletion.
-    asked: Option<u32>,
-    /// Fingerprints of our last status patch and of the virtual status that came of it: the same again would be in vain.
-    pushed: Option<(u64, u64)>,
-}
-
-/// What a pod was told that has to go.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Told {
-    #[default]
-    Nothing,
-    /// Its eviction was asked for and not granted.
-    Asked(Duration),
-    /// Its eviction was granted; until the watch shows it, asking again would be in vain.
-    Evicted,
-    /// That it will be deleted; also when it could not be told.
-    Announced,
-}
-
-/// How we know that an object is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Proof {
-    /// A watch showed how it was deleted: somebody asked for it.
-    Seen,
-    /// A read did not find it: who asked for that nobody knows.
-    Read,
-}
-
-/// Why a pod has to wait outside.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Closed {
-    /// The node is on its way out, or not known yet.
-    NotLending,
-    /// The node is not lent at the moment.
-    Stopped(Stop),
-    /// Less is free than the pod asks for.
-    Short(Shortage),
-    /// No scheduler would have put it there.
-    Misplaced(Misplaced),
-    /// A port of the physical node that another pod has.
-    Port(HostPort),
-    /// It does not meet the Pod Security Standard of the binding.
-    Insecure(String),
-}
-
-/// How a copy ended.
-#[derive(Debug, Clone)]
-struct Ended {
-    /// Whether we know that it was there at all.
-    existed: bool,
-    /// Whether a watch showed its end; otherwise a read found nothing.
-    seen: bool,
-    /// Its last status, when that was a terminal one.
-    last: Option<Last>,
-}
-
-#[derive(Debug, Clone)]
-struct Last {
-    status: Box<str>,
-    generation: i64,
-}
 
 /// Before a virtual node: who is in, who waits.
 #[derive(Default)]

@@ -2,13 +2,14 @@
 //! It must not look at anything but the object: whether the `Secret` or the cluster exists is for those who connect.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use kube::ResourceExt;
 use tapestry_domain::names::{DnsLabel, DnsSubdomain};
 use tapestry_domain::security::Level;
 use tapestry_domain::selector::Selector;
 
-use super::{ClusterBinding, ClusterBindingSpec, Guard, PodSecurity};
+use super::{ClusterBinding, ClusterBindingSpec, EVICT_AFTER_SECONDS, Guard, Partition, PodSecurity};
 use crate::invalid::{Invalid, Problems};
 use crate::{keys, selector};
 
@@ -49,6 +50,8 @@ pub struct Binding {
     pub pod_security: Level,
     /// The owner of the virtual cluster stopped lending.
     pub suspend: bool,
+    /// How long the physical API server may be silent before its nodes become Unknown; `None`: for ever.
+    pub evict_after: Option<Duration>,
     /// Backstops in the physical cluster; all off unless the user wants them.
     pub guard: Guard,
     /// The clusters this binding was first connected to.
@@ -127,6 +130,10 @@ impl Binding {
                     PodSecurity::Restricted => Level::Restricted,
                 },
                 suspend: spec.suspend,
+                evict_after: match spec.partition {
+                    Partition::Hold => None,
+                    Partition::Evict => Some(seconds(spec.evict_after_seconds.unwrap_or(EVICT_AFTER_SECONDS))),
+                },
                 guard: spec.guard.unwrap_or_default(),
                 pinned,
             })
@@ -139,6 +146,11 @@ impl Binding {
     pub fn excludes(&self, namespace: &str) -> bool {
         self.excluded_namespaces.iter().any(|excluded| excluded.as_str() == namespace)
     }
+}
+
+/// The schema lets no negative one pass.
+fn seconds(count: i32) -> Duration {
+    Duration::from_secs(u64::try_from(count).unwrap_or(0))
 }
 
 fn parse_cluster_id(id: &str) -> Result<DnsLabel, String> {

@@ -13,7 +13,7 @@ use tapestry_engine::{Dirty, Now, Plan};
 use super::Case;
 use super::row::{NO_SCHEDULE, PNode, Taint, VNode};
 use super::standing::{Since, Standing};
-use super::want::{Circumstances, Want, render_taint};
+use super::want::{Circumstances, Want, render_taint, unknown_from};
 use crate::bindings::Bound;
 use crate::json::fingerprint;
 use crate::pair::{Key, Pair};
@@ -69,11 +69,14 @@ impl Pair {
         if let Some(patch) = want.patch_metadata(vnode, now.wall) {
             return Call { target, verb: Verb::Merge(Sub::Main, patch), why: "NodeMetadata" }.into();
         }
-        // By time alone something changes next at the edge of a window, when force is due, when a back-off ends.
+        // By time alone something changes next at the edge of a window, when force is due, when a silence has lasted too long,
+        // when a back-off ends.
         let until = terms.as_ref().and_then(|terms| terms.until);
         let force = standing.force_at().filter(|at| *at > now.wall);
         let placement = case.placement.until.filter(|until| *until > now.steady);
-        let next = until.into_iter().chain(force).map(|at| steady_at(at, now)).chain(placement).min();
+        let unknown = unknown_from(bound, Some(vnode)).filter(|at| *at > now.wall);
+        let edges = until.into_iter().chain(force).chain(unknown).map(|at| steady_at(at, now));
+        let next = edges.chain(placement).min();
         next.map_or(Plan::Rest, Plan::Wait)
     }
 

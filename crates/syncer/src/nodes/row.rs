@@ -247,6 +247,14 @@ pub(crate) const NO_SCHEDULE: &str = "NoSchedule";
 pub(crate) const NO_EXECUTE: &str = "NoExecute";
 
 impl Condition {
+    /// Nobody knows any more since then.
+    pub(crate) fn forget(&mut self, since: jiff::Timestamp) {
+        "Unknown".clone_into(&mut self.status);
+        "PhysicalClusterUnreachable".clone_into(&mut self.reason);
+        "the physical API server has not answered for as long as the binding allows".clone_into(&mut self.message);
+        self.last_transition_time = Some(format!("{since:.0}"));
+    }
+
     /// Equal as far as it matters: heartbeats are only heartbeats.
     pub(crate) fn says_the_same(&self, other: &Self) -> bool {
         let said = |condition: &Self| {

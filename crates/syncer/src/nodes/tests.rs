@@ -1,7 +1,10 @@
 //! Plans for nodes, one sentence at a time.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tapestry_api::keys;
+use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Answer, Refusal, Side, Uid, Verb};
 use tapestry_engine::Plan;
 
@@ -132,7 +135,7 @@ fn law_03_foreign_conditions_survive_a_status_patch() {
 fn a_silent_physical_cluster_shows_as_taint_and_condition_and_its_leases_are_still_renewed() {
     let mut scene = Scene::new();
     let lease = Key::Lease(name("vnode-east-n1"));
-    scene.see(Seen::Connection(Side::Physical, tapestry_cluster::probe::Connection::Down("refused".to_owned())));
+    scene.see(Seen::Connection(Side::Physical, Connection::Down("refused".to_owned())));
     let patch = scene.call(&key()).body().unwrap().into_owned();
     assert!(patch["status"]["conditions"].to_string().contains("ApiServerSilent"), "{patch}");
     let mut there = vnode(&scene);
@@ -141,6 +144,30 @@ fn a_silent_physical_cluster_shows_as_taint_and_condition_and_its_leases_are_sti
     let patch = scene.call(&key()).body().unwrap().into_owned();
     assert!(patch["spec"]["taints"].to_string().contains(keys::TAINT_PHYSICAL_UNREACHABLE));
     assert_eq!(scene.call(&lease).why, "CreateLease");
+}
+
+#[test]
+fn an_outage_that_lasts_makes_nodes_unknown_only_where_the_binding_says_so() {
+    for (partition, outcome) in [("Hold", "True"), ("Evict", "Unknown")] {
+        let mut scene = Scene::new();
+        scene.see_binding(json!({"partition": partition, "evictAfterSeconds": 60}));
+        let ready = |scene: &Scene| {
+            let vnode = vnode(scene);
+            let conditions = vnode["status"]["conditions"].as_array().unwrap();
+            conditions.iter().find(|condition| condition["type"] == "Ready").unwrap()["status"].clone()
+        };
+        scene.see(Seen::Connection(Side::Physical, Connection::Down("refused".to_owned())));
+        scene.follow_node("n1");
+        scene.pass(Duration::from_secs(50));
+        scene.follow_node("n1");
+        assert_eq!(ready(&scene), "True", "{partition}: not yet");
+        scene.pass(Duration::from_secs(20));
+        scene.follow_node("n1");
+        assert_eq!(ready(&scene), outcome, "{partition}");
+        scene.see(Seen::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))));
+        scene.follow_node("n1");
+        assert_eq!(ready(&scene), "True", "{partition}: it is back");
+    }
 }
 
 #[test]

@@ -108,6 +108,12 @@ impl Want {
             features: pnode.features.clone(),
             provider_id: format!("tapestry://{}/{}", binding.cluster_id, pnode.name),
         };
+        if let Some(due) = unknown_from(about.bound, about.vnode).filter(|due| !about.reachable && *due <= about.now) {
+            want.conditions
+                .iter_mut()
+                .filter(|condition| condition.kind == "Ready")
+                .for_each(|ready| ready.forget(due));
+        }
         want.conditions.push(reachable(about));
         want.conditions.push(lending(about));
         let expected = serde_json::to_string(&want.expected()).unwrap_or_default();
@@ -275,6 +281,14 @@ fn own_taints(pnode: &PNode, about: &Circumstances<'_>) -> Vec<Taint> {
     ];
     taints.extend(plain.into_iter().filter(|(wanted, _)| *wanted).map(|(_, key)| Taint::plain(key)));
     taints
+}
+
+/// With `partition: Evict`: from when on nobody knows how the node is, if the physical API server stays as silent as it is.
+/// Kubernetes then evicts its pods.
+pub(super) fn unknown_from(bound: &Bound, vnode: Option<&VNode>) -> Option<jiff::Timestamp> {
+    let silent = vnode?.condition(keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE).filter(|told| told.status == "False")?;
+    let since: jiff::Timestamp = silent.last_transition_time.as_ref()?.parse().ok()?;
+    since.checked_add(bound.binding.evict_after?).ok()
 }
 
 fn reachable(about: &Circumstances<'_>) -> Condition {

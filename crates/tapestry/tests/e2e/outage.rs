@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::Side;
 use tapestry_testbed::eventually;
@@ -71,6 +71,32 @@ async fn an_outage_of_the_physical_api_server_is_visible_within_15_seconds_and_e
             loom.runs("late").await?;
             let (web_after, copy_after) = loom.runs("web").await?;
             assert_eq!((uid(&web_after), uid(&copy_after)), (uid(&web), uid(&copy)));
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn where_the_binding_says_so_a_long_outage_makes_nodes_unknown_and_kubernetes_evicts_their_pods() -> Result<()> {
+    pattern("evicts")
+        .on(Ground::West)
+        .through_lines()
+        .binding(|binding| binding.with("/spec/partition", "Evict").with("/spec/evictAfterSeconds", 3))
+        .run(async |loom| {
+            loom.vnode_ready(loom.node()).await?;
+            let brief = json!({
+                "key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1,
+            });
+            loom.virtual_side.create(&loom.bound("web").tolerate(brief).build()).await?;
+            loom.runs("web").await?;
+            loom.line(Side::Physical).cut();
+            loom.vnode_when(loom.node(), "is unknown", |vnode| condition(vnode, "Ready")["status"] == "Unknown").await?;
+            let leaving = |vpod: &Value| !vpod["metadata"]["deletionTimestamp"].is_null();
+            loom.vpod_when("web", "is evicted", leaving).await?;
+            assert_eq!(phase(&loom.vpod("web").await?), "Running", "nobody says that it has ended");
+            loom.line(Side::Physical).mend();
+            loom.gone("web").await?;
+            loom.vnode_ready(loom.node()).await?;
             Ok(())
         })
         .await

@@ -1,0 +1,102 @@
+//! What is known of one pod beyond its rows: how far it has come, what it was told, how it ended.
+//! Plain values; who changes them, and what follows from them, is in the other files of this room.
+
+use std::time::Duration;
+
+use tapestry_cluster::{Name, Uid};
+use tapestry_domain::placement::Misplaced;
+use tapestry_domain::ports::HostPort;
+use tapestry_domain::resources::Shortage;
+
+use super::door::Verdict;
+use super::resize::Sizing;
+use crate::terms::Stop;
+
+/// What we know of one virtual pod beyond its rows. Lost in a crash, and found again by asking.
+#[derive(Default)]
+pub(super) struct Case {
+    /// Physical pods that point back to it: one, unless something went badly wrong.
+    pub(super) claimants: Vec<Uid>,
+    /// The door let it in, under this physical name.
+    pub(super) name: Option<Name>,
+    /// The name that a mapping had which somebody took away.
+    pub(super) former: Option<Name>,
+    /// Its place in the queue before the door.
+    pub(super) turn: Option<u64>,
+    /// How far the sizes have come that it asks for and its copy does not have.
+    pub(super) sizing: Option<Box<Sizing>>,
+    /// Why the door is closed.
+    pub(super) closed: Option<Box<Closed>>,
+    /// What the physical cluster said when it refused the copy.
+    pub(super) refused: Option<Box<Verdict>>,
+    /// Creating the copy found the name taken, by whom is not known yet.
+    pub(super) taken: bool,
+    /// Proof that there is no copy.
+    pub(super) ended: Option<Box<Ended>>,
+    /// Proof that the virtual pod of this UID is gone.
+    pub(super) vpod_gone: Option<Proof>,
+    /// When a look at the other side last told us nothing new.
+    pub(super) looked: Option<Duration>,
+    /// What it was told when its capacity was wanted back.
+    pub(super) told: Told,
+    /// The grace period with which we asked for the copy's deletion.
+    pub(super) asked: Option<u32>,
+    /// Fingerprints of our last status patch and of the virtual status that came of it: the same again would be in vain.
+    pub(super) pushed: Option<(u64, u64)>,
+}
+
+/// What a pod was told that has to go.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    #[default]
+    Nothing,
+    /// Its eviction was asked for and not granted.
+    Asked(Duration),
+    /// Its eviction was granted; until the watch shows it, asking again would be in vain.
+    Evicted,
+    /// That it will be deleted; also when it could not be told.
+    Announced,
+}
+
+/// How we know that an object is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Proof {
+    /// A watch showed how it was deleted: somebody asked for it.
+    Seen,
+    /// A read did not find it: who asked for that nobody knows.
+    Read,
+}
+
+/// Why a pod has to wait outside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Closed {
+    /// The node is on its way out, or not known yet.
+    NotLending,
+    /// The node is not lent at the moment.
+    Stopped(Stop),
+    /// Less is free than the pod asks for.
+    Short(Shortage),
+    /// No scheduler would have put it there.
+    Misplaced(Misplaced),
+    /// A port of the physical node that another pod has.
+    Port(HostPort),
+    /// It does not meet the Pod Security Standard of the binding.
+    Insecure(String),
+}
+
+/// How a copy ended.
+#[derive(Debug, Clone)]
+pub(super) struct Ended {
+    /// Whether we know that it was there at all.
+    pub(super) existed: bool,
+    /// Whether a watch showed its end; otherwise a read found nothing.
+    pub(super) seen: bool,
+    /// Its last status, when that was a terminal one.
+    pub(super) last: Option<Last>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Last {
+    pub(super) status: Box<str>,
+    pub(super) generation: i64,
+}
