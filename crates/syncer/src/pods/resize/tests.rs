@@ -265,3 +265,21 @@ fn law_09_who_was_to_grow_stands_before_the_door_again_when_less_is_lent() {
     assert_eq!(scene.call(&key("web")).why, "DeferResize");
     scene.pair.check_sums().unwrap();
 }
+
+#[test]
+fn law_09_nobody_is_let_in_before_it_is_known_who_is_inside() {
+    let mut before = Scene::new();
+    let inside: Vec<_> = ["a", "b", "c", "d"].iter().map(|pod| settled(&mut before, pod, "1")).collect();
+    let mut fresh = Scene::empty();
+    fresh.see_binding(json!({}));
+    fresh.see_policy("all", json!({"cluster": "east"}));
+    fresh.see_vnode(before.vnode("vnode-east-n1"));
+    // As after a restart: the virtual pods are known first, the copies last.
+    fresh.see_vpod(&vpod("late"));
+    inside.iter().for_each(|(up, _)| fresh.see_vpod(up));
+    fresh.see_pnode(crate::scene::pnode("n1"));
+    inside.iter().for_each(|(_, ppod)| fresh.see_ppod(ppod));
+    fresh.complete();
+    assert_eq!(fresh.call(&key("late")).why, "Refuse", "four CPUs, four pods");
+    fresh.pair.check_sums().unwrap();
+}
