@@ -2,10 +2,12 @@
 
 use serde_json::{Value, json};
 use tapestry_api::keys;
+use tapestry_cluster::feed::{Change, Epoch};
 use tapestry_cluster::{Answer, Call, Refusal, Side, Sub, Verb};
 use tapestry_engine::Plan;
 
 use super::super::tests::{key, run};
+use crate::pair::Seen;
 use crate::scene::{Scene, merge, vpod};
 
 /// A pod of so many CPUs that runs, told on both sides; returns both objects.
@@ -273,12 +275,18 @@ fn law_09_nobody_is_let_in_before_it_is_known_who_is_inside() {
     let mut fresh = Scene::empty();
     fresh.see_binding(json!({}));
     fresh.see_policy("all", json!({"cluster": "east"}));
+    fresh.see(Seen::Policy(Side::Physical, Change::Listed(Epoch(1))));
     fresh.see_vnode(before.vnode("vnode-east-n1"));
     // As after a restart: the virtual pods are known first, the copies last.
     fresh.see_vpod(&vpod("late"));
-    inside.iter().for_each(|(up, _)| fresh.see_vpod(up));
+    for (up, _) in &inside {
+        fresh.see_vpod(up);
+    }
     fresh.see_pnode(crate::scene::pnode("n1"));
-    inside.iter().for_each(|(_, ppod)| fresh.see_ppod(ppod));
+    assert!(!fresh.pair.pods.unmade(&tapestry_cluster::Uid::new("v-late")), "not yet");
+    for (_, ppod) in &inside {
+        fresh.see_ppod(ppod);
+    }
     fresh.complete();
     assert_eq!(fresh.call(&key("late")).why, "Refuse", "four CPUs, four pods");
     fresh.pair.check_sums().unwrap();
