@@ -25,8 +25,7 @@ use crate::pair::{Key, Pair};
 pub(crate) struct Policies {
     tables: [Table<PolicyRow>; 2],
     /// Those of the virtual cluster that are out of sight: pods run under them, so they hold until the API server says that
-    /// they are gone (law 1).
-    /// With the version from which on a word of them counts again.
+    /// they are gone (law 1). With the version from which on a word of them counts again.
     doubted: HashMap<Uid, Rv, RandomState>,
     /// When the first of the known hours end.
     until: Option<Timestamp>,
