@@ -2,7 +2,7 @@
 //! somebody has looked. Kept in the binding's status, so that a restart does not forget it; cleared by `tapestry resume`.
 //! Counts and holds back; what would be done about a pod is the pod's own plan.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tapestry_api::binding::BreakerTrip;
@@ -22,12 +22,19 @@ const SHARE: usize = 4;
 #[derive(Default)]
 pub(crate) struct Breaker {
     /// Pods that would end now: there is evidence, and no request.
-    wanting: BTreeSet<Uid>,
+    wanting: BTreeMap<Uid, Evidence>,
     /// Those of them that somebody has looked at.
     approved: BTreeSet<Uid>,
     /// When others ended so.
-    ended: VecDeque<Duration>,
+    ended: BTreeMap<Uid, Duration>,
     trip: Option<BreakerTrip>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Evidence {
+    Fresh,
+    /// From before the connection changed: it counts, but nobody can approve of it.
+    Doubted,
 }
 
 impl Breaker {
@@ -41,34 +48,43 @@ impl Breaker {
         self.trip.is_some() && !self.approved.contains(vuid)
     }
 
-    /// A pod would end now, or no longer.
-    pub(crate) fn note(&mut self, vuid: &Uid, wants: bool) {
-        if wants {
-            self.wanting.insert(vuid.clone());
-        } else {
-            self.wanting.remove(vuid);
-            self.approved.remove(vuid);
+    /// What stands in the books of a pod has changed.
+    pub(crate) fn note(&mut self, vuid: &Uid, stands: Stands, now: Now) {
+        if let Stands::Ends = stands {
+            self.wanting.insert(vuid.clone(), Evidence::Fresh);
+            return;
         }
-    }
-
-    /// A pod was ended, or perhaps was.
-    pub(crate) fn count(&mut self, vuid: &Uid, now: Now) {
-        if !self.approved.contains(vuid) {
-            self.ended.push_back(now.steady);
+        let wanted = self.wanting.remove(vuid).is_some();
+        let approved = self.approved.remove(vuid);
+        // Whether our answer or the watch brings it first.
+        if let Stands::Over = stands
+            && wanted
+            && !approved
+        {
+            self.ended.insert(vuid.clone(), now.steady);
         }
     }
 
     /// All evidence is gathered anew.
     pub(crate) fn doubt(&mut self) {
-        self.wanting.clear();
+        self.wanting.values_mut().for_each(|evidence| *evidence = Evidence::Doubted);
     }
 
     fn questionable(&mut self, now: Now) -> usize {
-        while self.ended.front().is_some_and(|at| *at + WINDOW < now.steady) {
-            self.ended.pop_front();
-        }
-        self.ended.len() + self.wanting.difference(&self.approved).count()
+        self.ended.retain(|_, at| *at + WINDOW >= now.steady);
+        self.ended.len() + self.wanting.keys().filter(|vuid| !self.approved.contains(*vuid)).count()
     }
+}
+
+/// How a pod stands to its end.
+#[derive(Clone, Copy)]
+pub(crate) enum Stands {
+    /// It would end now although nobody asked for it.
+    Ends,
+    /// It does not run (any more).
+    Over,
+    /// It goes on, or somebody asked for its end.
+    Fine,
 }
 
 impl Pair {
@@ -103,7 +119,8 @@ impl Pair {
             if let Some(trip) = &tripped {
                 tracing::warn!(id = trip.id, pods = self.breaker.wanting.len(), "resumed: these pods end");
             }
-            self.breaker.approved.clone_from(&self.breaker.wanting);
+            let fresh = self.breaker.wanting.iter().filter(|(_, evidence)| **evidence == Evidence::Fresh);
+            self.breaker.approved = fresh.map(|(vuid, _)| vuid.clone()).collect();
             self.breaker.ended.clear();
             dirty.mark_all();
         }

@@ -3,6 +3,7 @@
 
 use indexmap::IndexMap;
 use serde_json::{Value, json};
+use tapestry_api::Binding;
 use tapestry_cluster::{Call, Name, Side, Target, Verb, kind};
 use tapestry_engine::{Dirty, Now, Plan};
 
@@ -31,39 +32,42 @@ const LIMIT: usize = 256;
 impl Note {
     /// A warning about a virtual pod.
     pub(crate) fn about_vpod(vpod: &VPod, reason: &str, message: &str, now: Now) -> Option<Self> {
-        let unique = stable_hash((vpod.uid.as_str(), reason, now.wall.as_nanosecond()));
-        // Event names are the object's, cut so that the suffix fits into 253 characters.
-        let base: String = vpod.name.as_str().chars().take(236).collect();
-        let name = Name::parse(&format!("{base}.{unique:016x}")).ok()?;
-        let time = format!("{:.0}", now.wall);
-        let body = json!({
-            "apiVersion": "v1", "kind": "Event",
-            "metadata": {"name": name.as_str(), "namespace": vpod.namespace.as_str()},
-            "involvedObject": {
-                "apiVersion": "v1", "kind": "Pod", "namespace": vpod.namespace.as_str(),
-                "name": vpod.name.as_str(), "uid": vpod.uid.as_str(),
-            },
-            "type": "Warning", "reason": reason, "message": message,
-            "source": {"component": "tapestry-syncer"}, "reportingComponent": "tapestry-syncer",
-            "firstTimestamp": time, "lastTimestamp": time, "count": 1,
+        let whom = json!({
+            "apiVersion": "v1", "kind": "Pod", "namespace": vpod.namespace.as_str(),
+            "name": vpod.name.as_str(), "uid": vpod.uid.as_str(),
         });
-        Some(Self { namespace: vpod.namespace.clone(), name, body })
+        Self::write(&whom, "Warning", reason, message, now)
     }
 
     /// A virtual node begins or ceases to be lent.
     pub(crate) fn about_vnode(vnode: &VNode, lending: &Condition, now: Now) -> Option<Self> {
-        let unique = stable_hash((vnode.uid.as_str(), &lending.reason, now.wall.as_nanosecond()));
-        let base: String = vnode.name.as_str().chars().take(236).collect();
+        let kind = if lending.status == "True" { "Normal" } else { "Warning" };
+        let whom = json!({"apiVersion": "v1", "kind": "Node", "name": vnode.name.as_str(), "uid": vnode.uid.as_str()});
+        Self::write(&whom, kind, &lending.reason, &lending.message, now)
+    }
+
+    /// A warning about the binding.
+    pub(crate) fn about_binding(binding: &Binding, reason: &str, message: &str, now: Now) -> Option<Self> {
+        let kind = &kind::CLUSTER_BINDING;
+        let api = format!("{}/{}", kind.group, kind.version);
+        let whom = json!({"apiVersion": api, "kind": kind.kind, "name": binding.name, "uid": binding.uid});
+        Self::write(&whom, "Warning", reason, message, now)
+    }
+
+    /// Beside its object, or in `default` for one that is in no namespace: where `kubectl describe` looks for it.
+    fn write(whom: &Value, kind: &str, reason: &str, message: &str, now: Now) -> Option<Self> {
+        let text = |key: &str| whom[key].as_str();
+        let unique = stable_hash((text("uid"), reason, now.wall.as_nanosecond()));
+        // Event names are the object's, cut so that the suffix fits into 253 characters.
+        let base: String = text("name")?.chars().take(236).collect();
         let name = Name::parse(&format!("{base}.{unique:016x}")).ok()?;
-        let namespace = Name::parse("default").ok()?;
+        let namespace = Name::parse(text("namespace").unwrap_or("default")).ok()?;
         let time = format!("{:.0}", now.wall);
         let body = json!({
             "apiVersion": "v1", "kind": "Event",
             "metadata": {"name": name.as_str(), "namespace": namespace.as_str()},
-            // As the kubelet has it: `kubectl describe node` looks for the name as UID too.
-            "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": vnode.name.as_str(), "uid": vnode.uid.as_str()},
-            "type": if lending.status == "True" { "Normal" } else { "Warning" },
-            "reason": lending.reason, "message": lending.message,
+            "involvedObject": whom,
+            "type": kind, "reason": reason, "message": message,
             "source": {"component": "tapestry-syncer"}, "reportingComponent": "tapestry-syncer",
             "firstTimestamp": time, "lastTimestamp": time, "count": 1,
         });

@@ -40,6 +40,8 @@ pub enum Key {
     CsiNode(Name),
     /// A virtual pod, by UID, and its copy.
     Pod(Uid),
+    /// A physical pod of our origin that does not say whose copy it is.
+    Stray(Uid),
     /// The status of a policy, in the virtual cluster or the owner's.
     Policy(Side, Uid),
     /// An event to be written.
@@ -204,6 +206,7 @@ impl Model for Pair {
             Key::Lease(vnode) => self.plan_lease(vnode, now),
             Key::CsiNode(vnode) => self.plan_csinode(vnode, now),
             Key::Pod(uid) => self.plan_pod(uid, now),
+            Key::Stray(uid) => self.plan_stray(uid, now),
             Key::Policy(side, uid) => self.plan_policy(*side, uid, now),
             Key::Note(id) => self.plan_note(*id),
         };
@@ -224,6 +227,7 @@ impl Model for Pair {
             Key::Lease(vnode) => self.settle_lease(vnode, call, &done, now, dirty),
             Key::CsiNode(vnode) => self.settle_csinode(vnode, call, done, now, dirty),
             Key::Pod(uid) => self.settle_pod(uid, call, done, now, dirty),
+            Key::Stray(uid) => self.settle_stray(uid, call, done, now, dirty),
             Key::Policy(side, uid) => self.settle_policy(*side, uid, call, done, now, dirty),
             Key::Note(id) => self.settle_note(*id),
         }
@@ -233,6 +237,7 @@ impl Model for Pair {
         self.be_at(now);
         // What we proved in an earlier term is older than what another leader has done since.
         self.pods.doubt_evidence();
+        self.breaker.doubt();
         self.csinodes.doubt_evidence();
         self.notes.forget();
     }
@@ -246,7 +251,7 @@ impl Model for Pair {
     fn side(&self, key: &Key) -> Option<Side> {
         match key {
             Key::Pod(uid) => self.pods.side(uid),
-            Key::Ground(_) | Key::Guard(_) => Some(Side::Physical),
+            Key::Ground(_) | Key::Guard(_) | Key::Stray(_) => Some(Side::Physical),
             Key::Policy(side, _) => Some(*side),
             Key::Binding | Key::Node(_) | Key::Lease(_) | Key::CsiNode(_) | Key::Note(_) => None,
         }

@@ -10,6 +10,7 @@ pub(crate) mod reclaim;
 mod resize;
 pub mod row;
 mod settle;
+mod strays;
 mod sums;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -25,6 +26,8 @@ use tapestry_engine::{Dirty, Table};
 use self::case::{Case, Closed, Ended, Last, Proof, Told};
 use self::print::Amend;
 use self::row::{PPod, VPod};
+use self::strays::Strays;
+use crate::breaker::Stands;
 use crate::pair::{Key, Pair};
 
 /// Everything known about pods.
@@ -40,6 +43,7 @@ pub(crate) struct Pods {
     /// Where the random part of names comes from; passed in, so that plans stay pure and tests repeatable.
     entropy: Entropy,
     turns: u64,
+    strays: Strays,
 }
 
 /// A source of random names.
@@ -71,6 +75,7 @@ impl Pods {
             used: HashMap::default(),
             entropy,
             turns: 0,
+            strays: Strays::default(),
         }
     }
 
@@ -117,7 +122,17 @@ impl Pods {
         self.cases.get(vuid).is_some_and(|case| case.name.is_some() && case.claimants.is_empty())
     }
 
-    /// Whether a pod would end now although nobody asked for it.
+    /// How a pod stands to an end that nobody asked for.
+    fn stands(&self, vuid: &Uid) -> Stands {
+        if self.ends_unasked(vuid) {
+            Stands::Ends
+        } else if self.runs(vuid) {
+            Stands::Fine
+        } else {
+            Stands::Over
+        }
+    }
+
     fn ends_unasked(&self, vuid: &Uid) -> bool {
         let Some(case) = self.cases.get(vuid) else { return false };
         match (self.vpods.get(vuid), self.copy(vuid)) {
@@ -132,13 +147,16 @@ impl Pods {
         }
     }
 
+    /// Whether it runs as far as either side knows.
+    fn runs(&self, vuid: &Uid) -> bool {
+        let asked = self.cases.get(vuid).is_some_and(|case| case.asked.is_some());
+        self.vpods.get(vuid).is_some_and(|vpod| vpod.was_copied() && !vpod.terminal())
+            || self.copy(vuid).is_some_and(|ppod| !ppod.terminal && ppod.deleting.is_none() && !asked)
+    }
+
     /// How many pods run as far as either side knows.
     pub(crate) fn living(&self) -> usize {
-        let copy_lives = |uid: &Uid| self.copy(uid).is_some_and(|ppod| !ppod.terminal && ppod.deleting.is_none());
-        let runs = |uid: &&Uid| {
-            self.vpods.get(uid).is_some_and(|vpod| vpod.was_copied() && !vpod.terminal()) || copy_lives(uid)
-        };
-        self.cases.keys().filter(runs).count()
+        self.cases.keys().filter(|vuid| self.runs(vuid)).count()
     }
 
     /// A mark that nobody has had before.
@@ -147,7 +165,7 @@ impl Pods {
     }
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
-        self.cases.keys().cloned().map(Key::Pod)
+        self.cases.keys().cloned().map(Key::Pod).chain(self.strays.keys())
     }
 
     /// The physical pod of a case: the one its mapping names, else the one that points back.
@@ -274,6 +292,7 @@ impl Pair {
             (Some(stranger @ PPod { ours: None, .. }), Some(_)) => {
                 let before = self.pods.contribution(stranger);
                 self.pods.ppods.remove(&row.uid);
+                self.forget_stray(&row.uid, Stands::Fine);
                 self.recount(before.into_iter().collect(), Vec::new(), dirty);
             }
             _ => {}
@@ -300,7 +319,9 @@ impl Pair {
     /// A pod that is none of ours only uses room.
     fn put_stranger(&mut self, row: PPod, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
         let after = self.pods.contribution(&row);
+        let uid = row.uid.clone();
         let Put::Fresh(before) = self.pods.ppods.put(row, epoch) else { return };
+        self.see_stray(&uid, dirty);
         let before = before.and_then(|row| self.pods.contribution(&row));
         if before != after {
             self.recount(before.into_iter().collect(), after.into_iter().collect(), dirty);
@@ -319,6 +340,7 @@ impl Pair {
             } else {
                 self.pods.ppods.remove(&uid);
             }
+            self.forget_stray(&uid, Stands::Over);
             return self.recount(before.into_iter().collect(), Vec::new(), dirty);
         };
         self.around(&vuid, dirty, |pods| {
@@ -355,6 +377,7 @@ impl Pods {
             (case.vpod_gone, case.looked) = (None, None);
             case.ended = case.ended.take().filter(|ended| ended.seen);
         }
+        self.strays.doubt();
     }
 
     /// A door before which nobody stands and behind which nobody is need not be kept.

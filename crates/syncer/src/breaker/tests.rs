@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Epoch};
-use tapestry_cluster::{Refusal, Uid};
+use tapestry_cluster::probe::Connection;
+use tapestry_cluster::{Refusal, Side, Uid};
 use tapestry_engine::Plan;
 
 use crate::pair::{Key, Seen};
@@ -130,4 +131,32 @@ fn many_in_a_row_count_together_and_after_a_minute_no_more() {
     assert_eq!(lose(&mut scene, 15..25), 10, "the first fifteen are history");
     assert_eq!(scene.pair.breaker.trip(), None);
     assert_eq!(lose(&mut scene, 25..30), 5, "no more than twenty in a minute");
+}
+
+#[test]
+fn an_end_counts_whichever_way_we_learn_of_it_first() {
+    let (mut scene, crowd) = crowd(PODS);
+    let fail = |scene: &mut Scene, n: usize| {
+        let mut failed = crowd[n].0.clone();
+        merge(&mut failed, json!({"status": {"phase": "Failed"}}));
+        scene.see_vpod(&failed);
+    };
+    for (_, ppod) in &crowd[..20] {
+        scene.lose_ppod(ppod, false);
+    }
+    round(&mut scene, PODS);
+    for n in 0..20 {
+        let call = scene.call(&key(n));
+        assert_eq!(call.why, "PhysicalPodLost");
+        // The watch is faster than the answer; or the line breaks, and the answer never comes.
+        if n == 19 {
+            scene.see(Seen::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))));
+            scene.settle(&key(n), &call, Err(Refusal::Unknown("cut".into())));
+        }
+        fail(&mut scene, n);
+    }
+    scene.lose_ppod(&crowd[20].1, false);
+    round(&mut scene, PODS);
+    let trip = scene.pair.breaker.trip().expect("twenty-one in a minute");
+    assert_eq!((trip.ends, trip.pods), (21, 30));
 }

@@ -11,6 +11,7 @@ use tapestry_engine::{Now, Plan};
 use super::door::Verdict;
 use super::print::{Amend, render_admitted, render_failed, render_patch};
 use super::row::{Copy, PPod, VPod};
+use super::strays::mark;
 use super::{Case, Ended, Proof};
 use crate::bindings::Bound;
 use crate::json::fingerprint;
@@ -354,18 +355,8 @@ fn map(vpod: &VPod, namespace: &Name, name: &Name, why: &'static str) -> Call {
 
 /// Puts back our labels and annotations that somebody took away.
 fn mend(ppod: &PPod, copy: &Copy, origin: &Origin) -> Call {
-    let labels: Map<String, Value> =
-        origin.labels().into_iter().map(|(key, value)| (key.to_owned(), json!(value))).collect();
-    let annotations = json!({
-        keys::ORIGIN: &*origin.full,
-        keys::VIRTUAL_POD_NAMESPACE: copy.vpod.namespace.as_str(),
-        keys::VIRTUAL_POD_NAME: copy.vpod.name.as_str(),
-        keys::VIRTUAL_POD_UID: copy.vpod.uid.as_str(),
-        keys::VIRTUAL_POD_GENERATION: copy.generation.to_string(),
-        keys::VIRTUAL_POD_SIZES: &*copy.sizes,
-    });
-    let patch = json!({"metadata": {"labels": labels, "annotations": annotations}});
-    Call { target: ppod_target(copy).uid(&ppod.uid), verb: Verb::Merge(Sub::Main, patch), why: "MendLabels" }
+    let verb = mark(origin, &copy.vpod, copy.generation, Some(&copy.sizes));
+    Call { target: ppod_target(copy).uid(&ppod.uid), verb, why: "MendLabels" }
 }
 
 fn patch_status(vpod: &VPod, patch: Value, why: &'static str) -> Call {

@@ -95,6 +95,17 @@ pub struct PPod {
     pub(crate) ports: HostPorts,
     /// Set when the pod points back to a virtual pod of our origin.
     pub(crate) ours: Option<Box<Copy>>,
+    /// Set when it carries our origin and points nowhere.
+    pub(crate) stray: Option<Box<Stray>>,
+}
+
+/// The part of a physical pod that somebody took the back-pointer from.
+#[derive(Debug, Clone)]
+pub(crate) struct Stray {
+    pub(crate) namespace: Name,
+    pub(crate) name: Name,
+    /// All our other marks are there: it was made by us, not in our likeness.
+    pub(crate) marked: bool,
 }
 
 /// The part of a physical pod that only copies of ours have.
@@ -289,6 +300,7 @@ impl PPod {
         let status = status.map_or("{}", RawValue::get);
         let node = spec.node_name.clone();
         let ours = Copy::read(&meta, status, origin)?.map(Box::new);
+        let stray = if ours.is_none() { Stray::read(&meta, origin).map(Box::new) } else { None };
         let terminal = match &ours {
             Some(copy) => copy.print.phase.terminal(),
             None => Print::read(status, None)?.phase.terminal(),
@@ -303,6 +315,7 @@ impl PPod {
             deleting,
             terminal,
             ours,
+            stray,
         }))
     }
 }
@@ -310,9 +323,8 @@ impl PPod {
 impl PPod {
     /// Outside the mount namespace there is no copy of ours, whatever a pod says of itself: somebody copied one of ours.
     pub(crate) fn disown_outside(&mut self, mount: &Name) {
-        if self.ours.as_ref().is_some_and(|copy| copy.namespace != *mount) {
-            self.ours = None;
-        }
+        self.ours.take_if(|copy| copy.namespace != *mount);
+        self.stray.take_if(|stray| stray.namespace != *mount);
     }
 }
 
@@ -332,9 +344,8 @@ impl Mapping {
 impl Copy {
     /// A pod is ours when it names our origin and a virtual pod; the labels alone prove nothing.
     fn read(meta: &Meta<'_>, status: &str, origin: &Origin) -> Result<Option<Self>, serde_json::Error> {
-        let annotated = meta.annotation(keys::ORIGIN) == Some(&*origin.full);
-        let labelled = meta.label(keys::ORIGIN) == Some(&*origin.label);
-        if !annotated && !labelled {
+        let marks = Marks::read(meta, origin);
+        if !marks.origin() {
             return Ok(None);
         }
         let name = |key| meta.annotation(key).and_then(|text| Name::parse(text).ok());
@@ -345,19 +356,47 @@ impl Copy {
             return Ok(None);
         };
         let generation = meta.annotation(keys::VIRTUAL_POD_GENERATION).and_then(|text| text.parse().ok()).unwrap_or(0);
-        let managed = meta.label(keys::MANAGED_BY) == Some(keys::MANAGED_BY_TAPESTRY);
-        let bound = meta.label(keys::CLUSTER_BINDING) == Some(&*origin.binding_label);
         Ok(Some(Self {
             namespace: own.clone(),
             name: meta.name.clone(),
             vpod: Back { namespace, name: vpod, uid: Uid::new(uid) },
-            intact: annotated && labelled && managed && bound,
+            intact: marks.all(),
             generation,
             sizes: meta.annotation(keys::VIRTUAL_POD_SIZES).unwrap_or_default().into(),
             print: Print::read(status, Some(generation))?,
             deleted: meta.deletion_timestamp.as_deref().map(Into::into),
             status: Some(status.into()),
         }))
+    }
+}
+
+impl Stray {
+    fn read(meta: &Meta<'_>, origin: &Origin) -> Option<Self> {
+        let marks = Marks::read(meta, origin);
+        let namespace = meta.namespace.clone().filter(|_| marks.origin())?;
+        Some(Self { namespace, name: meta.name.clone(), marked: marks.all() })
+    }
+}
+
+/// Which of our marks an object carries: the origin as annotation and as label, the other labels.
+struct Marks([bool; 4]);
+
+impl Marks {
+    fn read(meta: &Meta<'_>, origin: &Origin) -> Self {
+        Self([
+            meta.annotation(keys::ORIGIN) == Some(&*origin.full),
+            meta.label(keys::ORIGIN) == Some(&*origin.label),
+            meta.label(keys::MANAGED_BY) == Some(keys::MANAGED_BY_TAPESTRY),
+            meta.label(keys::CLUSTER_BINDING) == Some(&*origin.binding_label),
+        ])
+    }
+
+    fn origin(&self) -> bool {
+        self.0[0] || self.0[1]
+    }
+
+    fn all(&self) -> bool {
+        self.0.iter().all(|there| *there)
     }
 }
 

@@ -31,12 +31,6 @@ impl Pair {
                 _ => {}
             }
         }
-        if matches!(call.why, "VirtualPodGone" | "PhysicalPodLost")
-            && matches!(done, Ok(_) | Err(Refusal::Unknown(_)))
-            && self.pods.ends_unasked(vuid)
-        {
-            self.breaker.count(vuid, now);
-        }
         if let Verb::Strategic(Sub::Resize, patch) = &call.verb {
             self.settle_resize(vuid, patch, done.as_ref().err(), now, dirty);
         }

@@ -9,6 +9,7 @@ use tapestry_engine::Dirty;
 
 use super::row::VPod;
 use super::{Footprint, Pods};
+use crate::breaker::Stands;
 use crate::nodes::row::VNode;
 use crate::pair::{Key, Pair};
 
@@ -57,9 +58,9 @@ impl Pair {
         {
             dirty.mark(Key::Node(vnode.physical.clone()));
         }
-        let ends = self.pods.ends_unasked(vuid);
-        self.breaker.note(vuid, ends);
-        if ends {
+        let stands = self.pods.stands(vuid);
+        self.breaker.note(vuid, stands, self.now);
+        if let Stands::Ends = stands {
             self.weigh_ends(dirty);
         }
         self.pods.drop_finished(vuid);

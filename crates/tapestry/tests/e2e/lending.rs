@@ -102,9 +102,7 @@ async fn law_09_nothing_is_lent_without_a_policy() -> Result<()> {
     pattern("lawless")
         .on(Ground::Still)
         .without_policy()
-        .another_policy(policy("lawless-hours").window("00:00", "24:00", &[]))
         .run(async |loom| {
-            loom.virtual_side.delete(POLICY, "lawless-hours").await?;
             let quiet = async || {
                 // Half a second after the syncer was ready it had every chance to create one.
                 tokio::time::sleep(Duration::from_millis(500)).await;

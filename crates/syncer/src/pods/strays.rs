@@ -1,0 +1,192 @@
+//! Strays: physical pods of our origin that do not say whose copy they are, because somebody took that from them while nobody
+//! looked. One that a virtual pod recorded gets its mark back. One that nobody names is told, and collected: late, after a live
+//! look, one at a time, and never past the breaker. Must not touch a pod that does not carry our origin (law 6).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use tapestry_api::keys;
+use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Uid, Verb, kind};
+use tapestry_engine::{Dirty, Now, Plan};
+
+use super::row::{Back, PPod, Stray, VPod};
+use crate::breaker::Stands;
+use crate::notes::Note;
+use crate::origin::Origin;
+use crate::pair::{Key, Pair};
+
+/// How long a stray may wait for somebody who knows it.
+const PATIENCE: Duration = Duration::from_mins(10);
+/// Not more than one is collected in this time.
+const PACE: Duration = Duration::from_secs(6);
+
+/// Those in sight.
+#[derive(Default)]
+pub(super) struct Strays {
+    seen: BTreeMap<Uid, Sight>,
+    /// When the last one was asked to go.
+    collected: Option<Duration>,
+}
+
+struct Sight {
+    since: Duration,
+    /// When a live read last showed it as it is.
+    looked: Option<Duration>,
+}
+
+impl Sight {
+    fn due(&self) -> Duration {
+        self.since + PATIENCE
+    }
+
+    /// A live read after all that time showed that it is still one.
+    fn proven(&self) -> bool {
+        self.looked.is_some_and(|at| at >= self.due())
+    }
+}
+
+impl Strays {
+    pub(super) fn keys(&self) -> impl Iterator<Item = Key> {
+        self.seen.keys().cloned().map(Key::Stray)
+    }
+
+    /// Whoever was proven first goes first.
+    fn next(&self) -> Option<&Uid> {
+        self.seen.iter().filter(|(_, stray)| stray.proven()).min_by_key(|(_, stray)| stray.looked).map(|(uid, _)| uid)
+    }
+
+    /// What was read before is older than what happened since.
+    pub(super) fn doubt(&mut self) {
+        self.seen.values_mut().for_each(|stray| stray.looked = None);
+    }
+}
+
+impl Pair {
+    /// A physical pod is not, or no longer, one that points back.
+    pub(super) fn see_stray(&mut self, uid: &Uid, dirty: &mut Dirty<Key>) {
+        if self.pods.ppods.get(uid).is_none_or(|row| row.stray.is_none()) {
+            return self.forget_stray(uid, Stands::Fine);
+        }
+        let since = self.now.steady;
+        self.pods.strays.seen.entry(uid.clone()).or_insert(Sight { since, looked: None });
+        dirty.mark(Key::Stray(uid.clone()));
+    }
+
+    pub(super) fn forget_stray(&mut self, uid: &Uid, stands: Stands) {
+        if self.pods.strays.seen.remove(uid).is_some() {
+            self.breaker.note(uid, stands, self.now);
+        }
+    }
+
+    pub(crate) fn plan_stray(&self, uid: &Uid, now: Now) -> Plan {
+        let (Some(sight), Some(ppod), Some(_)) =
+            (self.pods.strays.seen.get(uid), self.pods.ppods.get(uid), self.working())
+        else {
+            return Plan::Rest;
+        };
+        let Some(stray) = ppod.stray.as_ref().filter(|_| ppod.deleting.is_none()) else { return Plan::Rest };
+        let mut claims = self.pods.vpods.iter().filter(|vpod| names(vpod, &stray.name));
+        let target = Target::namespaced(Side::Physical, &kind::POD, stray.namespace.clone(), stray.name.clone());
+        match (claims.next(), claims.next()) {
+            // It says that it is ours, and one virtual pod says that it is its own, by UID: both ends agree (law 5).
+            (Some(vpod), None) if vpod.recorded() == Some(uid) => {
+                let back = Back { namespace: vpod.namespace.clone(), name: vpod.name.clone(), uid: vpod.uid.clone() };
+                let verb = mark(&self.origin, &back, vpod.generation, None);
+                return Call { target: target.uid(uid), verb, why: "MarkStray" }.into();
+            }
+            // Somebody knows it, and it is not for us to say who is right.
+            (Some(_), _) => return Plan::Rest,
+            (None, _) => {}
+        }
+        let due = now.steady >= sight.due() && stray.marked;
+        if sight.looked.is_none() || (due && !sight.proven()) {
+            return Call { target, verb: Verb::Get, why: "LookAtStray" }.into();
+        }
+        if !due {
+            return if stray.marked { Plan::Wait(sight.due()) } else { Plan::Rest };
+        }
+        if !ppod.terminal && self.breaker.holds(uid) {
+            return Plan::Rest;
+        }
+        let turn = self.pods.strays.collected.map_or(now.steady, |at| at + PACE);
+        if turn > now.steady || self.pods.strays.next() != Some(uid) {
+            return Plan::Wait(turn.max(now.steady + PACE));
+        }
+        Call { target: target.uid(uid), verb: Verb::Delete { grace: None }, why: "CollectStray" }.into()
+    }
+
+    pub(crate) fn settle_stray(
+        &mut self,
+        uid: &Uid,
+        call: &Call,
+        done: Result<Answer, Refusal>,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) {
+        if let Verb::Delete { .. } = call.verb
+            && !matches!(done, Err(Refusal::NotLeading | Refusal::Later(_)))
+        {
+            self.pods.strays.collected = Some(now.steady);
+        }
+        let row = match done {
+            Ok(answer) => PPod::decode(&answer.object, &self.origin).ok().flatten(),
+            // Gone, or somebody else's by now: the watch tells.
+            Err(_) => None,
+        };
+        // The object as it was, when it went at once: the watch will say so with proof.
+        let went = matches!(call.verb, Verb::Delete { .. });
+        let Some(row) = row.filter(|row| row.uid == *uid && (row.deleting.is_some() || !went)) else { return };
+        self.put_ppod(row, None, dirty);
+        let (Verb::Get, Some(sight)) = (&call.verb, self.pods.strays.seen.get_mut(uid)) else { return };
+        let first = sight.looked.replace(now.steady).is_none();
+        let proven = sight.proven();
+        dirty.mark(Key::Stray(uid.clone()));
+        let Some(ppod) = self.pods.ppods.get(uid) else { return };
+        if let Some(stray) = ppod.stray.as_ref().filter(|_| first && !proven) {
+            let told =
+                self.working().map(|bound| Note::about_binding(&bound.binding, "OrphanFound", &tell(stray), now));
+            self.notes.add(told.flatten(), dirty);
+        }
+        if proven && !ppod.terminal && ppod.deleting.is_none() {
+            self.breaker.note(uid, Stands::Ends, now);
+            self.weigh_ends(dirty);
+        }
+    }
+}
+
+fn tell(stray: &Stray) -> String {
+    let Stray { namespace, name, marked } = stray;
+    let then = if *marked {
+        format!("it is deleted after {} minutes unless a virtual pod names it", PATIENCE.as_secs() / 60)
+    } else {
+        "it lacks some of our labels too, so it is left alone: delete it by hand".to_owned()
+    };
+    format!(
+        "physical pod {namespace}/{name} carries our origin and does not say which virtual pod it belongs to: {then}"
+    )
+}
+
+fn names(vpod: &VPod, name: &Name) -> bool {
+    vpod.mapping.as_ref().is_some_and(|mapping| mapping.name == *name)
+}
+
+/// The patch that makes a physical pod say that it is ours, and whose copy it is.
+pub(super) fn mark(origin: &Origin, back: &Back, generation: i64, sizes: Option<&str>) -> Verb {
+    let labels: Map<String, Value> =
+        origin.labels().into_iter().map(|(key, value)| (key.to_owned(), json!(value))).collect();
+    let mut annotations = json!({
+        keys::ORIGIN: &*origin.full,
+        keys::VIRTUAL_POD_NAMESPACE: back.namespace.as_str(),
+        keys::VIRTUAL_POD_NAME: back.name.as_str(),
+        keys::VIRTUAL_POD_UID: back.uid.as_str(),
+        keys::VIRTUAL_POD_GENERATION: generation.to_string(),
+    });
+    if let Some(sizes) = sizes {
+        annotations[keys::VIRTUAL_POD_SIZES] = sizes.into();
+    }
+    Verb::Merge(Sub::Main, json!({"metadata": {"labels": labels, "annotations": annotations}}))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+//! Copies that somebody took the back-pointer from while nobody looked.
+
+use serde_json::{Value, json};
+use tapestry_api::keys;
+use tapestry_cluster::{Answer, Refusal, Uid};
+use tapestry_engine::Plan;
+
+use super::*;
+use crate::scene::{Scene, created, mapped, merge, vpod};
+
+const BACK: [&str; 3] = [keys::VIRTUAL_POD_NAMESPACE, keys::VIRTUAL_POD_NAME, keys::VIRTUAL_POD_UID];
+
+/// A running pod and its copy, as a first syncer left them.
+fn left() -> (Value, Value) {
+    let mut scene = Scene::new();
+    let object = vpod("web");
+    scene.see_vpod(&object);
+    let key = Key::Pod(Uid::new("v-web"));
+    let map = scene.call(&key);
+    let copy = map.body().unwrap()["metadata"]["annotations"][keys::PHYSICAL_POD_NAME].as_str().unwrap().to_owned();
+    scene.see_vpod(&mapped(object.clone(), &copy, None));
+    let mut ppod = created(&scene.call(&key));
+    merge(&mut ppod, json!({"spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}));
+    let mut up = mapped(object, &copy, ppod["metadata"]["uid"].as_str());
+    merge(&mut up, json!({"status": {"phase": "Running"}}));
+    (up, ppod)
+}
+
+fn strip(ppod: &mut Value, keys: &[&str]) {
+    for part in ["labels", "annotations"] {
+        let part = ppod["metadata"][part].as_object_mut().unwrap();
+        part.retain(|key, _| !keys.contains(&key.as_str()));
+    }
+}
+
+fn key(ppod: &Value) -> Key {
+    Key::Stray(Uid::new(ppod["metadata"]["uid"].as_str().unwrap()))
+}
+
+fn answer(scene: &mut Scene, ppod: &Value, call: &Call) {
+    let object = scene.stamp(ppod.clone());
+    scene.settle(&key(ppod), call, Ok(Answer { object }));
+}
+
+/// Looks at it as it is.
+fn look(scene: &mut Scene, ppod: &Value) {
+    let call = scene.call(&key(ppod));
+    assert_eq!(call.why, "LookAtStray");
+    answer(scene, ppod, &call);
+}
+
+#[test]
+fn a_copy_that_lost_its_back_pointer_gets_it_back_from_the_pod_that_recorded_it() {
+    let (up, mut ppod) = left();
+    let whole = ppod.clone();
+    strip(&mut ppod, &BACK);
+    let mut scene = Scene::new();
+    scene.see_vpod(&up);
+    scene.see_ppod(&ppod);
+    let call = scene.call(&key(&ppod));
+    assert_eq!((call.why, call.target.uid.is_some()), ("MarkStray", true));
+    let body = call.body().unwrap().into_owned();
+    for key in BACK {
+        assert_eq!(body["metadata"]["annotations"][key], whole["metadata"]["annotations"][key]);
+    }
+    answer(&mut scene, &whole, &call);
+    assert_eq!(scene.plan(&key(&ppod)), Plan::Rest);
+    assert!(scene.pair.pods.copy(&Uid::new("v-web")).is_some(), "it is a copy again");
+    scene.pair.check_sums().unwrap();
+}
+
+#[test]
+fn law_05_a_pod_that_only_names_it_or_shares_it_gets_nothing() {
+    let (up, mut ppod) = left();
+    strip(&mut ppod, &BACK);
+    // Its name may be guessed, its UID was not recorded.
+    let mut scene = Scene::new();
+    let copy = ppod["metadata"]["name"].as_str().unwrap().to_owned();
+    scene.see_vpod(&mapped(vpod("web"), &copy, Some("another")));
+    scene.see_ppod(&ppod);
+    assert_eq!(scene.plan(&key(&ppod)), Plan::Rest);
+    scene.pass(PATIENCE * 2);
+    assert_eq!(scene.plan(&key(&ppod)), Plan::Rest, "somebody knows it: it is not collected");
+    // Two say that it is theirs.
+    let mut scene = Scene::new();
+    scene.see_vpod(&up);
+    scene.see_vpod(&mapped(vpod("thief"), &copy, ppod["metadata"]["uid"].as_str()));
+    scene.see_ppod(&ppod);
+    assert_eq!(scene.plan(&key(&ppod)), Plan::Rest);
+}
+
+#[test]
+fn one_that_nobody_names_is_told_and_collected_after_a_second_live_look() {
+    let (_, mut ppod) = left();
+    strip(&mut ppod, &BACK);
+    let mut scene = Scene::new();
+    scene.see_ppod(&ppod);
+    look(&mut scene, &ppod);
+    let told = scene.pair.notes.keys().map(|key| scene.call(&key)).collect::<Vec<_>>();
+    assert_eq!(told.len(), 1);
+    let event = told[0].body().unwrap().into_owned();
+    assert_eq!((&event["reason"], &event["involvedObject"]["kind"]), (&json!("OrphanFound"), &json!("ClusterBinding")));
+    assert!(matches!(scene.plan(&key(&ppod)), Plan::Wait(_)));
+    scene.pass(PATIENCE);
+    // The way to a cluster changed: what was read before proves nothing.
+    scene.pair.pods.doubt_evidence();
+    look(&mut scene, &ppod);
+    let call = scene.call(&key(&ppod));
+    assert_eq!((call.why, call.target.uid.is_some()), ("CollectStray", true));
+    scene.lose_ppod(&ppod, true);
+    assert_eq!(scene.plan(&key(&ppod)), Plan::Rest);
+}
+
+#[test]
+fn law_06_one_in_our_likeness_is_told_and_left_alone() {
+    for also in [keys::MANAGED_BY, keys::CLUSTER_BINDING] {
+        let (_, mut ppod) = left();
+        strip(&mut ppod, &BACK);
+        strip(&mut ppod, &[also]);
+        let mut scene = Scene::new();
+        scene.see_ppod(&ppod);
+        look(&mut scene, &ppod);
+        scene.pass(PATIENCE * 2);
+        assert_eq!(scene.plan(&key(&ppod)), Plan::Rest, "without {also}");
+    }
+    // In another namespace nothing is ours.
+    let (_, mut ppod) = left();
+    strip(&mut ppod, &BACK);
+    ppod["metadata"]["namespace"] = "elsewhere".into();
+    let mut scene = Scene::new();
+    scene.see_ppod(&ppod);
+    assert_eq!(scene.plan(&key(&ppod)), Plan::Rest);
+}
+
+#[test]
+fn strays_go_one_at_a_time_and_never_past_the_breaker() {
+    let mut scene = Scene::new();
+    let crowd: Vec<Value> = (0..21)
+        .map(|n| {
+            let (_, mut ppod) = left();
+            strip(&mut ppod, &BACK);
+            merge(&mut ppod, json!({"metadata": {"name": format!("stray-{n}"), "uid": format!("s-{n}")}}));
+            scene.see_ppod(&ppod);
+            look(&mut scene, &ppod);
+            ppod
+        })
+        .collect();
+    scene.pass(PATIENCE);
+    let (last, first) = crowd.split_last().unwrap();
+    for ppod in first {
+        look(&mut scene, ppod);
+    }
+    let collects = |scene: &Scene| {
+        first
+            .iter()
+            .filter(|ppod| matches!(scene.plan(&key(ppod)), Plan::Do(call) if call.why == "CollectStray"))
+            .count()
+    };
+    assert_eq!(collects(&scene), 1);
+    let one = first.iter().find(|ppod| matches!(scene.plan(&key(ppod)), Plan::Do(_))).unwrap();
+    let call = scene.call(&key(one));
+    scene.settle(&key(one), &call, Err(Refusal::Unknown("cut".into())));
+    assert_eq!(collects(&scene), 0, "not so soon after another");
+    scene.pass(PACE);
+    assert_eq!(collects(&scene), 1);
+    look(&mut scene, last);
+    assert!(scene.pair.breaker.trip().is_some(), "twenty-one pods would end that nobody asked to end");
+    scene.pass(PACE);
+    assert_eq!(collects(&scene), 0);
+}
