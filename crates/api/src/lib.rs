@@ -1,5 +1,5 @@
-//! What users write: the custom resources, the keys on objects, and how both are read into domain types.
-//! Nothing here talks to an API server, reads a clock or decides anything.
+//! What users write: the custom resources, the keys on objects, how both are read into domain types, and what must hold
+//! between the objects that carry them. Nothing here talks to an API server, reads a clock or decides anything.
 
 #![expect(
     clippy::doc_markdown,
@@ -14,6 +14,7 @@ pub mod binding;
 pub mod crds;
 pub mod generated;
 pub mod invalid;
+pub mod invariants;
 pub mod keys;
 pub mod policy;
 mod schema;

@@ -8,6 +8,7 @@ mod frames;
 pub mod gate;
 pub mod kind;
 pub mod lead;
+pub mod list;
 pub mod object;
 pub mod probe;
 pub mod refusal;

@@ -45,7 +45,7 @@ pub struct Query {
 pub type Decode<R> = Arc<dyn Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync>;
 
 /// Objects per page where the server does not stream lists.
-const PAGE: u32 = 500;
+pub(crate) const PAGE: u32 = 500;
 /// The server ends a watch after this; resuming costs one request.
 const WATCH_SECONDS: u64 = 290;
 /// A watch that says nothing for this long past its end is dead.
@@ -426,7 +426,7 @@ fn backoff(failures: u32) -> Duration {
 }
 
 /// Percent-encodes what selectors contain besides letters and digits.
-fn encode(selector: &str) -> String {
+pub(crate) fn encode(selector: &str) -> String {
     use std::fmt::Write as _;
     selector.bytes().fold(String::new(), |mut encoded, byte| {
         match byte {

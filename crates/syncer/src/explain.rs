@@ -154,6 +154,13 @@ impl Pair {
         })
     }
 
+    /// What policies allow on a physical node; `None` when nothing is lent of it.
+    pub(crate) fn limits_of(&self, node: &str, at: Timestamp) -> Option<Vec<Limit>> {
+        let pnode = self.nodes.pnode(&Name::parse(node).ok()?)?;
+        let terms = self.terms(pnode, at).filter(|terms| terms.stop.is_none())?;
+        Some([terms.policy, terms.owner].into_iter().flatten().flat_map(|policy| policy.limits.clone()).collect())
+    }
+
     fn policies_of(&self, pnode: &PNode, terms: Option<&Terms<'_>>, at: Timestamp) -> Vec<PolicyStory> {
         let Some(bound) = &self.bound else { return Vec::new() };
         let holders = terms.map(|terms| [terms.policy, terms.owner]).unwrap_or_default();

@@ -4,6 +4,7 @@
 pub mod bindings;
 mod breaker;
 pub mod csinodes;
+pub mod drift;
 pub mod explain;
 pub mod grounds;
 pub mod guards;

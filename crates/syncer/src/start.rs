@@ -13,6 +13,7 @@ use serde::Deserialize;
 use tapestry_api::{Binding, keys};
 use tapestry_cluster::connect::{ConnectError, Trust};
 use tapestry_cluster::gate::{LiveGate, Metrics, carry_out};
+use tapestry_cluster::list::ListError;
 use tapestry_cluster::{Call, Cluster, Kind, Name, Refusal, Side, Target, Verb, kind};
 use tapestry_engine::clock::Clock;
 use tapestry_engine::lead::{Leadership, Seat, Terms, stand};
@@ -132,13 +133,13 @@ pub async fn start(
 /// A syncer that is ready to run.
 pub struct Syncer {
     pair: Pair,
-    origin: Origin,
-    home: Home,
+    pub(crate) origin: Origin,
+    pub(crate) home: Home,
     name: Name,
-    virtual_cluster: Cluster,
-    physical_cluster: Cluster,
+    pub(crate) virtual_cluster: Cluster,
+    pub(crate) physical_cluster: Cluster,
     gate: Arc<LiveGate>,
-    clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<dyn Clock>,
     /// What it stands for; without one it leads alone.
     seat: Option<Seat>,
     metrics: SyncerMetrics,
@@ -215,17 +216,23 @@ impl Syncer {
         };
         let read = tokio::time::timeout(PATIENCE, read).await;
         tasks.shutdown().await;
-        read.map(|()| pair).map_err(|_| LookError)
+        read.map(|()| pair).map_err(|_| LookError::Slow)
     }
 }
 
 /// How long reading everything may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The lists of one of the clusters did not come.
+/// Why there is nothing to be seen.
 #[derive(Debug, thiserror::Error)]
-#[error("not all lists could be read within {} s", PATIENCE.as_secs())]
-pub struct LookError;
+pub enum LookError {
+    /// The lists of one of the clusters did not come.
+    #[error("not all lists could be read within {} s", PATIENCE.as_secs())]
+    Slow,
+    /// A list could not be read.
+    #[error(transparent)]
+    List(#[from] ListError),
+}
 
 /// Ten characters of a physical pod's name come from here: from the operating system, so that nobody can foresee them.
 fn entropy() -> [u8; 8] {

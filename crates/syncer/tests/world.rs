@@ -336,7 +336,7 @@ fn converged(world: &World) -> Result<(), String> {
         ppods: world.list(Physical, &kind::POD).collect(),
         vnodes: world.list(Virtual, &kind::NODE).collect(),
         pnodes: world.list(Physical, &kind::NODE).collect(),
-        limits: &[],
+        limits: &|_| Some(Vec::new()),
     };
     let violations = sight.violations();
     if !violations.is_empty() {

@@ -12,7 +12,7 @@ use tapestry_cluster::Cluster;
 use tapestry_engine::clock::SystemClock;
 use tapestry_engine::serve::Readiness;
 use tapestry_syncer::pair::Pair;
-use tapestry_syncer::start::start;
+use tapestry_syncer::start::{LookError, Syncer, start};
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
@@ -71,6 +71,15 @@ impl Access {
 
     /// What the syncer of a binding would know; nothing is written.
     pub(crate) async fn look(&self, binding: &str) -> Result<Pair, Failure> {
+        self.ask(binding, Syncer::look).await
+    }
+
+    /// Asks one that is about to be the syncer of a binding, and never will.
+    pub(crate) async fn ask<T>(
+        &self,
+        binding: &str,
+        question: impl AsyncFnOnce(Syncer) -> Result<T, LookError>,
+    ) -> Result<T, Failure> {
         let agent = concat!("tapestry/", env!("CARGO_PKG_VERSION"));
         let cluster = Cluster::from_config("virtual", self.config().await?, agent)
             .map_err(|error| Failure::new("the virtual cluster cannot be used", error, "check --kubeconfig"))?;
@@ -79,7 +88,7 @@ impl Access {
         let syncer = start(binding, cluster, clock, &mut Registry::default(), ready, cancel.clone())
             .await
             .map_err(|error| Failure::from_error(&error, error.hint()))?;
-        let looked = syncer.look().await;
+        let looked = question(syncer).await;
         cancel.cancel();
         looked.map_err(|error| {
             Failure::new(

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::failure::Failure;
-use crate::{calendar, crds, explain, resume, status, syncer};
+use crate::{calendar, crds, drift, explain, resume, status, syncer};
 
 /// Weaves the idle capacity of many Kubernetes clusters into one.
 #[derive(Parser)]
@@ -26,6 +26,8 @@ enum Verb {
     Syncer(syncer::Args),
     /// Show how bindings stand
     Status(status::Args),
+    /// Look for what is not as it must be between the two clusters of a binding
+    Drift(drift::Args),
     /// Let happen what the mass-delete breaker holds back
     Resume(resume::Args),
     /// Show when clusters lend, as a chart of the next two weeks
@@ -42,6 +44,7 @@ impl Args {
         let ended = match self.verb {
             Verb::Syncer(args) => args.run(),
             Verb::Status(args) => args.run(),
+            Verb::Drift(args) => return args.run(),
             Verb::Resume(args) => args.run(),
             Verb::Calendar(args) => args.run(),
             Verb::Explain(args) => args.run(),

@@ -49,7 +49,7 @@ impl Election {
     }
 }
 
-fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let duration: SignedDuration = text.parse().map_err(|error: jiff::Error| error.to_string())?;
     Duration::try_from(duration).map_err(|_| "a duration cannot be negative".to_owned())
 }

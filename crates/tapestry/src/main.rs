@@ -4,6 +4,7 @@ mod access;
 mod calendar;
 mod cli;
 mod crds;
+mod drift;
 mod election;
 mod explain;
 mod failure;

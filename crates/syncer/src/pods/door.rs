@@ -79,6 +79,12 @@ impl Pair {
         }
     }
 
+    /// Whether a virtual pod is none that we run, and nobody need be told.
+    pub(crate) fn ignores(&self, vuid: &str) -> bool {
+        let vpod = self.pods.vpods.get(&Uid::new(vuid));
+        vpod.is_some_and(|vpod| vpod.mapping.is_none() && matches!(self.eligible(vpod), Err(None)))
+    }
+
     /// Whether a pod that is not inside stands in the queue.
     pub(super) fn may_wait(&self, vpod: &VPod) -> bool {
         vpod.deleting.is_none() && !vpod.terminal() && !vpod.was_copied() && self.eligible(vpod).is_ok()

@@ -4,7 +4,6 @@ use anyhow::{Result, ensure};
 use futures::future::try_join_all;
 use kube::api::DeleteParams;
 use tapestry_testbed::eventually;
-use tokio::process::Command;
 
 use crate::grounds::Ground;
 use crate::looks::{SOON, condition, name, phase};
@@ -15,9 +14,7 @@ const PODS: usize = 30;
 const FEW: usize = 20;
 
 async fn tapestry(loom: &Loom, args: &[&str]) -> Result<String> {
-    let kubeconfig = loom.virtual_cluster.kubeconfig();
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_tapestry")).args(args).arg("--kubeconfig").arg(kubeconfig).output().await?;
+    let output = loom.tapestry(args).await?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8(output.stdout)?)
 }

@@ -322,6 +322,13 @@ impl Loom {
         }
     }
 
+    /// What a person types at the virtual cluster, and what comes of it.
+    pub(crate) async fn tapestry(&self, args: &[&str]) -> Result<std::process::Output> {
+        let kubeconfig = self.virtual_cluster.kubeconfig();
+        let mut command = tokio::process::Command::new(crate::process::TAPESTRY);
+        Ok(command.args(args).arg("--kubeconfig").arg(kubeconfig).output().await?)
+    }
+
     /// Puts the syncer's clock forward. It notices with its next fact or timer, seconds later at most.
     pub(crate) fn skip(&self, time: Duration) {
         self.clock.skipped.fetch_add(time.as_secs(), Ordering::Relaxed);

@@ -39,6 +39,7 @@ mod resize;
 mod restored;
 mod rights;
 mod storms;
+mod strays;
 mod watch;
 mod windows;
 

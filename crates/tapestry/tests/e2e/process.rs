@@ -21,7 +21,7 @@ use crate::loom::{BINDING, pattern};
 use crate::stub::kubeconfig;
 use crate::timing::timed;
 
-const TAPESTRY: &str = env!("CARGO_BIN_EXE_tapestry");
+pub(crate) const TAPESTRY: &str = env!("CARGO_BIN_EXE_tapestry");
 
 #[tokio::test]
 async fn law_08_a_syncer_killed_in_a_burst_converges_without_duplicate_or_orphan() -> Result<()> {

@@ -34,7 +34,7 @@ impl Loom {
             ppods: ppods.iter().collect(),
             vnodes,
             pnodes: pnodes.iter().collect(),
-            limits,
+            limits: &|_| Some(limits.to_vec()),
         };
         Ok(sight.violations())
     }

@@ -6,18 +6,18 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize as _;
 use serde_json::Value;
-use tapestry_api::keys;
 use tapestry_domain::capacity::{self, Limit};
 use tapestry_domain::quantity::Quantity;
 use tapestry_domain::request::PodShape;
 use tapestry_domain::resources::{ResourceName, Resources};
+
+use crate::keys;
 
 mod strangers;
 
 pub use strangers::Strangers;
 
 /// Both clusters, as far as one binding is concerned.
-#[derive(Debug, Clone, Default)]
 pub struct Sight<'a> {
     /// The binding's origin, as the annotation on everything it makes has it.
     pub origin: &'a str,
@@ -29,8 +29,8 @@ pub struct Sight<'a> {
     pub vnodes: Vec<&'a Value>,
     /// All physical nodes.
     pub pnodes: Vec<&'a Value>,
-    /// What policies allow on every node; none: everything.
-    pub limits: &'a [Limit],
+    /// What policies allow on a physical node; `None`: nothing.
+    pub limits: &'a dyn Fn(&str) -> Option<Vec<Limit>>,
 }
 
 impl Sight<'_> {
@@ -76,7 +76,8 @@ impl Sight<'_> {
                 used.add(&request(ppod));
             }
         }
-        let most = capacity::leased(&allocatable(pnode), &used, self.limits);
+        let limits = (self.limits)(name(pnode));
+        let most = limits.map(|limits| capacity::leased(&allocatable(pnode), &used, &limits)).unwrap_or_default();
         for (resource, offered) in allocatable(vnode).iter() {
             if offered > most.get(resource) {
                 let (offered, most) = (offered.to_string(), most.get(resource).to_string());

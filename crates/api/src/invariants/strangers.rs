@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
-use tapestry_api::keys;
-
 use super::{annotation, place, uid};
+use crate::keys;
+use serde_json::{Value, json};
 
 /// Objects that do not carry our origin, as they were at one moment.
 #[derive(Debug, Clone, Default)]

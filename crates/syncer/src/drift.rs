@@ -1,0 +1,41 @@
+//! What is not as it must be between the two clusters, by the invariant checker and not by what a syncer believes.
+//! Only the policies' limits come from the syncer's tables. Reads, and writes nothing.
+
+use serde_json::Value;
+use tapestry_api::invariants::Sight;
+use tapestry_api::keys;
+use tapestry_cluster::kind;
+
+use crate::start::{LookError, Syncer};
+
+impl Syncer {
+    /// Every way in which the two clusters are not as they must be at this moment; some of it may be on its way.
+    pub async fn drift(self) -> Result<Vec<String>, LookError> {
+        let now = self.clock.now().wall;
+        let (origin, home) = (self.origin.clone(), self.home.clone());
+        let (vside, pside) = (self.virtual_cluster.clone(), self.physical_cluster.clone());
+        let pair = self.look().await?;
+        let (vpods, vnodes) = tokio::try_join!(vside.list(&kind::POD), vside.list(&kind::NODE))?;
+        let (ppods, pnodes) = tokio::try_join!(pside.list(&kind::POD), pside.list(&kind::NODE))?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let vnodes: Vec<&Value> = vnodes
+            .iter()
+            .filter(|vnode| text(&vnode["metadata"]["labels"][keys::CLUSTER_BINDING]) == *origin.binding_label)
+            .filter(|vnode| text(&vnode["metadata"]["name"]).starts_with(&*home.vnode_prefix))
+            .collect();
+        let ours = |vpod: &&Value| {
+            let node = text(&vpod["spec"]["nodeName"]);
+            vnodes.iter().any(|vnode| vnode["metadata"]["name"] == *node)
+                && !pair.ignores(&text(&vpod["metadata"]["uid"]))
+        };
+        let sight = Sight {
+            origin: &origin.full,
+            vpods: vpods.iter().filter(ours).collect(),
+            ppods: ppods.iter().collect(),
+            vnodes: vnodes.clone(),
+            pnodes: pnodes.iter().collect(),
+            limits: &|node| pair.limits_of(node, now),
+        };
+        Ok(sight.violations())
+    }
+}
