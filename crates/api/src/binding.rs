@@ -312,6 +312,14 @@ pub struct BreakerTrip {
     pub pods: i64,
 }
 
+impl BreakerTrip {
+    /// What the annotation `tapestry.io/resume` says when somebody has looked at it as it is.
+    #[must_use]
+    pub fn resume_mark(&self) -> String {
+        format!("{}/{}", self.id, self.ends)
+    }
+}
+
 /// Pending: not yet looked at, or not yet connected. Ready: connected and synced. Failed: see the conditions for what to
 /// change.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -21,20 +21,24 @@ const SHARE: usize = 4;
 /// What is known of ends that nobody asked for.
 #[derive(Default)]
 pub(crate) struct Breaker {
-    /// Pods that would end now: there is evidence, and no request.
-    wanting: BTreeMap<Uid, Evidence>,
+    /// Pods that run on one side and are not in sight on the other, although nobody asked for their end.
+    alone: BTreeMap<Uid, Evidence>,
     /// Those of them that somebody has looked at.
     approved: BTreeSet<Uid>,
     /// When others ended so.
     ended: BTreeMap<Uid, Duration>,
     trip: Option<BreakerTrip>,
+    /// The last trip that somebody resumed: until the binding says so too, it is not a new one.
+    resumed: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Evidence {
-    Fresh,
-    /// From before the connection changed: it counts, but nobody can approve of it.
+    Lacking,
+    /// From before the connection changed; what came of it then may still turn up.
     Doubted,
+    /// It would end now.
+    Proven,
 }
 
 impl Breaker {
@@ -50,11 +54,20 @@ impl Breaker {
 
     /// What stands in the books of a pod has changed.
     pub(crate) fn note(&mut self, vuid: &Uid, stands: Stands, now: Now) {
-        if let Stands::Ends = stands {
-            self.wanting.insert(vuid.clone(), Evidence::Fresh);
+        let evidence = match stands {
+            Stands::Alone => Some(Evidence::Lacking),
+            Stands::Ends => Some(Evidence::Proven),
+            Stands::Over | Stands::Fine => None,
+        };
+        if let Some(evidence) = evidence {
+            // Looking again does not make what was proven undone.
+            let known = self.alone.entry(vuid.clone()).or_insert(evidence);
+            if evidence == Evidence::Proven {
+                *known = evidence;
+            }
             return;
         }
-        let wanted = self.wanting.remove(vuid).is_some();
+        let wanted = self.alone.remove(vuid).is_some_and(|evidence| evidence != Evidence::Lacking);
         let approved = self.approved.remove(vuid);
         // Whether our answer or the watch brings it first.
         if let Stands::Over = stands
@@ -67,18 +80,34 @@ impl Breaker {
 
     /// All evidence is gathered anew.
     pub(crate) fn doubt(&mut self) {
-        self.wanting.values_mut().for_each(|evidence| *evidence = Evidence::Doubted);
+        for evidence in self.alone.values_mut().filter(|evidence| **evidence == Evidence::Proven) {
+            *evidence = Evidence::Doubted;
+        }
     }
 
-    fn questionable(&mut self, now: Now) -> usize {
+    /// How many ends are certain, and how many there may be at most.
+    fn weigh(&mut self, now: Now) -> (usize, usize) {
         self.ended.retain(|_, at| *at + WINDOW >= now.steady);
-        self.ended.len() + self.wanting.keys().filter(|vuid| !self.approved.contains(*vuid)).count()
+        let questionable = self.alone.iter().filter(|(vuid, _)| !self.approved.contains(*vuid));
+        let (mut certain, mut most) = (self.ended.len(), self.ended.len());
+        for (_, evidence) in questionable {
+            most += 1;
+            certain += usize::from(*evidence == Evidence::Proven);
+        }
+        (certain, most)
+    }
+
+    /// Whether a pod of these is not in sight on one side.
+    pub(crate) fn misses_one_of(&self, is: impl Fn(&Uid) -> bool) -> bool {
+        self.alone.keys().any(is)
     }
 }
 
 /// How a pod stands to its end.
 #[derive(Clone, Copy)]
 pub(crate) enum Stands {
+    /// The other side is not in sight, and it is not proven yet that it is gone.
+    Alone,
     /// It would end now although nobody asked for it.
     Ends,
     /// It does not run (any more).
@@ -88,43 +117,63 @@ pub(crate) enum Stands {
 }
 
 impl Pair {
-    /// Trips when too many would end.
+    /// Trips when too many would end: as soon as more than a few are proven to, and those that are not in sight either make up
+    /// too large a share. Waiting for the proof of each would let those go that were proven first.
     pub(crate) fn weigh_ends(&mut self, dirty: &mut Dirty<Key>) {
-        if self.breaker.trip.is_some() || self.breaker.wanting.len() + self.breaker.ended.len() <= FEW {
+        if self.breaker.alone.len() + self.breaker.ended.len() <= FEW {
             return;
         }
-        let ends = self.breaker.questionable(self.now);
-        let pods = self.pods.living() + self.breaker.ended.len();
-        if ends <= FEW || ends * SHARE <= pods {
-            return;
-        }
+        let (certain, most) = self.breaker.weigh(self.now);
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        if let Some(trip) = &mut self.breaker.trip {
+            if number(most) > trip.ends {
+                trip.ends = number(most);
+                dirty.mark(Key::Binding);
+            }
+            return;
+        }
+        if certain <= FEW {
+            return;
+        }
+        let pods = self.pods.living() + self.breaker.ended.len();
+        if most * SHARE <= pods {
+            return;
+        }
         let id = self.pods.fresh_mark();
         tracing::error!(
-            ends,
+            ends = most,
             pods,
             id,
             "pods would end that nobody asked to end: nothing is ended until `tapestry resume`"
         );
         let since = format!("{:.0}", self.now.wall);
-        self.breaker.trip = Some(BreakerTrip { id, since, ends: number(ends), pods: number(pods) });
+        self.breaker.trip = Some(BreakerTrip { id, since, ends: number(most), pods: number(pods.max(most)) });
         dirty.mark(Key::Binding);
     }
 
     /// Folds in what the binding says of the breaker: it survives us, and somebody may have resumed.
     pub(crate) fn follow_breaker(&mut self, kept: Option<BreakerTrip>, resume: Option<&str>, dirty: &mut Dirty<Key>) {
-        let tripped = kept.or_else(|| self.breaker.trip.take());
-        let resumed = tripped.as_ref().is_some_and(|trip| resume == Some(&*trip.id));
-        if resumed {
-            if let Some(trip) = &tripped {
-                tracing::warn!(id = trip.id, pods = self.breaker.wanting.len(), "resumed: these pods end");
-            }
-            let fresh = self.breaker.wanting.iter().filter(|(_, evidence)| **evidence == Evidence::Fresh);
-            self.breaker.approved = fresh.map(|(vuid, _)| vuid.clone()).collect();
-            self.breaker.ended.clear();
-            dirty.mark_all();
+        let breaker = &mut self.breaker;
+        let own = breaker.trip.take();
+        let kept = kept.filter(|kept| breaker.resumed.as_ref() != Some(&kept.id));
+        let tripped = match (kept, own) {
+            // We may know of more by now than was written.
+            (Some(kept), Some(own)) if kept.id == own.id => Some(BreakerTrip { ends: own.ends.max(kept.ends), ..kept }),
+            (kept, own) => kept.or(own),
+        };
+        let Some(trip) = tripped else { return };
+        // Whoever resumes names the number that was shown: more than that were not looked at.
+        let (_, most) = breaker.weigh(self.now);
+        let resumed = resume == Some(&*trip.resume_mark()) && i64::try_from(most).is_ok_and(|most| most <= trip.ends);
+        if !resumed {
+            breaker.trip = Some(trip);
+            return self.weigh_ends(dirty);
         }
-        self.breaker.trip = tripped.filter(|_| !resumed);
+        tracing::warn!(id = trip.id, pods = breaker.alone.len(), "resumed: these pods end, each when that is proven");
+        breaker.approved = breaker.alone.keys().cloned().collect();
+        breaker.ended.clear();
+        breaker.resumed = Some(trip.id);
+        dirty.mark_all();
     }
 }
 

@@ -193,6 +193,7 @@ impl Model for Pair {
         }
         if !knew && self.complete() {
             // Only now is it known who is inside.
+            self.note_stands();
             self.open_all_doors(dirty);
         }
     }

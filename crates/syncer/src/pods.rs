@@ -96,7 +96,7 @@ impl Pods {
 
     /// Whether nothing of ours is left in the physical cluster.
     pub(crate) fn none_left(&self) -> bool {
-        self.ppods.iter().all(|ppod| ppod.ours.is_none())
+        self.ppods.iter().all(|ppod| ppod.ours.is_none() && ppod.stray.as_ref().is_none_or(|stray| !stray.marked))
     }
 
     /// What the pods inside a virtual node ask for.
@@ -124,26 +124,19 @@ impl Pods {
 
     /// How a pod stands to an end that nobody asked for.
     fn stands(&self, vuid: &Uid) -> Stands {
-        if self.ends_unasked(vuid) {
-            Stands::Ends
-        } else if self.runs(vuid) {
-            Stands::Fine
-        } else {
-            Stands::Over
-        }
-    }
-
-    fn ends_unasked(&self, vuid: &Uid) -> bool {
-        let Some(case) = self.cases.get(vuid) else { return false };
+        let Some(case) = self.cases.get(vuid).filter(|_| self.runs(vuid)) else { return Stands::Over };
         match (self.vpods.get(vuid), self.copy(vuid)) {
-            (None, Some(ppod)) => {
-                case.vpod_gone == Some(Proof::Read) && !ppod.terminal && ppod.deleting.is_none() && case.asked.is_none()
-            }
-            (Some(vpod), None) => {
-                let lost = case.ended.as_ref().is_some_and(|ended| ended.existed && !ended.seen);
-                lost && !vpod.terminal() && vpod.deleting.is_none()
-            }
-            _ => false,
+            (None, Some(_)) => match case.vpod_gone {
+                None => Stands::Alone,
+                Some(Proof::Read) => Stands::Ends,
+                Some(Proof::Seen) => Stands::Fine,
+            },
+            (Some(vpod), None) if vpod.deleting.is_none() => match &case.ended {
+                None => Stands::Alone,
+                Some(ended) if ended.existed && !ended.seen => Stands::Ends,
+                Some(_) => Stands::Fine,
+            },
+            _ => Stands::Fine,
         }
     }
 
@@ -180,12 +173,19 @@ impl Pods {
         claimants().find(named).or_else(|| claimants().next())
     }
 
+    /// The virtual pod that recorded this physical pod by UID, if no other one as much as names it.
+    fn recorder(&self, name: &Name, uid: &Uid) -> Option<&VPod> {
+        let mut naming = self.vpods.iter().filter(|vpod| vpod.names(name));
+        naming.next().filter(|vpod| vpod.recorded() == Some(uid) && naming.next().is_none())
+    }
+
     /// What a physical pod takes away from what can be lent.
     fn contribution(&self, ppod: &PPod) -> Option<(Name, Resources)> {
         let node = ppod.node.clone().filter(|_| !ppod.terminal)?;
         let mut counts = ppod.request.clone();
         if let Some(copy) = &ppod.ours
             && let Some(vpod) = self.vpods.get(&copy.vpod.uid).filter(|vpod| !vpod.terminal())
+            && self.copy(&vpod.uid).is_none_or(|copy| copy.uid == ppod.uid)
         {
             // The virtual scheduler counts the virtual pod; only what the physical side added is others' use.
             counts.saturating_sub(&vpod.request);
@@ -283,6 +283,14 @@ impl Pair {
             (Some(PPod { ours: Some(known), .. }), None) => {
                 row.ours = Some(Box::new(row::Copy { intact: false, ..(**known).clone() }));
             }
+            // The pod it now points to recorded it: both ends agree (law 5), and what the table knew was the mistake.
+            (Some(known @ PPod { ours: Some(before), .. }), Some(claims))
+                if before.vpod != claims.vpod
+                    && self.pods.recorder(&claims.name, &row.uid).is_some_and(|vpod| vpod.uid == claims.vpod.uid) =>
+            {
+                let known = known.clone();
+                self.lose_ppod(known, false, dirty);
+            }
             // Somebody made it point to another pod: the table knows better.
             (Some(PPod { ours: Some(known), .. }), Some(claims)) if known.vpod != claims.vpod => {
                 claims.vpod = known.vpod.clone();
@@ -374,7 +382,8 @@ impl Pods {
     /// Evidence that came by a read is gathered anew; what a watch showed with a deletionTimestamp stays.
     pub(crate) fn doubt_evidence(&mut self) {
         for case in self.cases.values_mut() {
-            (case.vpod_gone, case.looked) = (None, None);
+            case.vpod_gone.take_if(|proof| *proof == Proof::Read);
+            case.looked = None;
             case.ended = case.ended.take().filter(|ended| ended.seen);
         }
         self.strays.doubt();

@@ -44,13 +44,22 @@ impl Args {
         let Some(trip) = binding.status.and_then(|status| status.breaker) else {
             return say(&format!("Nothing to resume: the breaker of {name} has not tripped.\n"));
         };
-        let patch = json!({"metadata": {"uid": binding.metadata.uid, "annotations": {keys::RESUME: trip.id}}});
+        let patch =
+            json!({"metadata": {"uid": binding.metadata.uid, "annotations": {keys::RESUME: trip.resume_mark()}}});
         bindings.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map_err(failed)?;
         let cleared = async {
             loop {
                 let seen = bindings.get(name).await.map_err(failed)?;
-                if seen.status.and_then(|status| status.breaker).is_none_or(|there| there.id != trip.id) {
-                    return Ok(());
+                match seen.status.and_then(|status| status.breaker).filter(|there| there.id == trip.id) {
+                    None => return Ok(()),
+                    Some(there) if there.ends > trip.ends => {
+                        return Err(Failure::new(
+                            format!("cannot resume {name}"),
+                            format!("meanwhile {} of {} pods would end, not {}", there.ends, there.pods, trip.ends),
+                            "look at them, then run it again",
+                        ));
+                    }
+                    Some(_) => {}
                 }
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }

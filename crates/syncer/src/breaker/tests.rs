@@ -76,18 +76,24 @@ fn law_01_an_emptied_cluster_trips_the_breaker_and_nothing_ends_until_somebody_r
     let body = trip.body().unwrap().into_owned();
     let conditions = body["status"]["conditions"].as_array().unwrap();
     assert!(conditions.iter().any(|c| c["type"] == "BreakerTripped" && c["status"] == "True"), "{body}");
-    assert_eq!((&body["status"]["breaker"]["ends"], &body["status"]["breaker"]["pods"]), (&json!(21), &json!(30)));
+    assert_eq!((&body["status"]["breaker"]["ends"], &body["status"]["breaker"]["pods"]), (&json!(30), &json!(30)));
     assert_eq!(round(&mut scene, PODS), 0);
     scene.pass(Duration::from_hours(1));
     assert_eq!(round(&mut scene, PODS), 0, "time alone clears nothing");
 
-    let id = body["status"]["breaker"]["id"].clone();
-    scene.see_binding_tripped(&body["status"]["breaker"], "something else");
-    assert_eq!(round(&mut scene, PODS), 0, "that was another trip");
-    scene.see_binding_tripped(&body["status"]["breaker"], id.as_str().unwrap());
+    let id = body["status"]["breaker"]["id"].as_str().unwrap();
+    for wrong in ["something/30", &format!("{id}/29"), id] {
+        scene.see_binding_tripped(&body["status"]["breaker"], wrong);
+        assert_eq!(round(&mut scene, PODS), 0, "{wrong} is another trip, or not all of it");
+    }
+    let resume = format!("{id}/30");
+    scene.see_binding_tripped(&body["status"]["breaker"], &resume);
     assert_eq!(round(&mut scene, PODS), PODS);
     let cleared = scene.call(&Key::Binding).body().unwrap().into_owned();
     assert!(cleared["status"].get("breaker").is_none(), "{cleared}");
+    // The binding says so a little longer: that is not another trip.
+    scene.see_binding_tripped(&body["status"]["breaker"], &resume);
+    assert_eq!(scene.pair.breaker.trip(), None);
 }
 
 #[test]
@@ -159,4 +165,82 @@ fn an_end_counts_whichever_way_we_learn_of_it_first() {
     round(&mut scene, PODS);
     let trip = scene.pair.breaker.trip().expect("twenty-one in a minute");
     assert_eq!((trip.ends, trip.pods), (21, 30));
+}
+
+#[test]
+fn law_01_it_trips_at_the_twenty_first_however_slowly_they_are_proven() {
+    let mut scene = emptied(100);
+    let mut lost = 0;
+    for n in 0..100 {
+        // One pod a second: looked for, then lost.
+        scene.pass(Duration::from_secs(1));
+        let look = scene.call(&key(n));
+        scene.settle(&key(n), &look, Err(Refusal::Gone));
+        let Plan::Do(call) = scene.plan(&key(n)) else { break };
+        assert_eq!(call.why, "PhysicalPodLost");
+        lost += 1;
+        let mut failed = vpod(&format!("p{n}"));
+        merge(&mut failed, json!({"status": {"phase": "Failed"}}));
+        let object = scene.stamp(failed);
+        scene.settle(&key(n), &call, Ok(tapestry_cluster::Answer { object }));
+    }
+    assert_eq!(lost, 20);
+    let trip = scene.pair.breaker.trip().unwrap();
+    assert_eq!((trip.ends, trip.pods), (100, 100), "it says how many there may be");
+}
+
+#[test]
+fn a_trip_grows_with_what_is_lost_later_and_an_old_resume_is_not_enough() {
+    let (mut scene, crowd) = crowd(PODS);
+    let lose = |scene: &mut Scene, which: std::ops::Range<usize>| {
+        for (_, ppod) in &crowd[which] {
+            scene.lose_ppod(ppod, false);
+        }
+        round(scene, PODS)
+    };
+    lose(&mut scene, 0..21);
+    let seen = json!(scene.pair.breaker.trip().unwrap());
+    let resume = scene.pair.breaker.trip().unwrap().resume_mark();
+    assert_eq!(seen["ends"], 21);
+    lose(&mut scene, 21..30);
+    let body = scene.call(&Key::Binding).body().unwrap().into_owned();
+    assert_eq!(body["status"]["breaker"]["ends"], 30);
+    scene.see_binding_tripped(&seen, &resume);
+    assert_eq!(round(&mut scene, PODS), 0, "nobody has looked at the other nine");
+}
+
+#[test]
+fn an_old_resume_does_not_clear_a_new_trip() {
+    let (mut scene, crowd) = crowd(60);
+    for (_, ppod) in &crowd[..30] {
+        scene.lose_ppod(ppod, false);
+    }
+    round(&mut scene, 60);
+    let first = json!(scene.pair.breaker.trip().unwrap());
+    let resume = scene.pair.breaker.trip().unwrap().resume_mark();
+    scene.see_binding_tripped(&first, &resume);
+    assert_eq!(round(&mut scene, 60), 30);
+    // Before the binding says so, others are lost.
+    for (_, ppod) in &crowd[30..] {
+        scene.lose_ppod(ppod, false);
+    }
+    round(&mut scene, 60);
+    assert!(scene.pair.breaker.trip().is_some());
+    scene.see_binding_tripped(&first, &resume);
+    assert_eq!(round(&mut scene, 60), 0);
+    assert!(scene.pair.breaker.trip().is_some());
+}
+
+#[test]
+fn pods_that_users_deleted_by_force_are_no_mass_deletion_because_the_line_broke() {
+    let (mut scene, crowd) = crowd(PODS);
+    for (up, _) in &crowd {
+        let row = scene.pair.pods.vpods.get(&Uid::new(up["metadata"]["uid"].as_str().unwrap())).unwrap().clone();
+        scene.see(Seen::VPod(Change::Gone { row, proven: true }));
+    }
+    scene.see(Seen::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))));
+    for n in 0..PODS {
+        assert_eq!(scene.call(&key(n)).why, "VirtualPodGone");
+    }
+    assert_eq!(scene.pair.breaker.trip(), None);
 }

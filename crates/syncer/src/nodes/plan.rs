@@ -263,7 +263,8 @@ fn print(patch: &Value) -> u64 {
 fn remove(vnode: &VNode) -> Plan {
     let target = Target::cluster(Side::Virtual, &kind::NODE, vnode.name.clone()).uid(&vnode.uid);
     if !vnode.deleting {
-        return Call { target, verb: Verb::Delete { grace: None }, why: "RemoveNode" }.into();
+        // Under the version we looked at: whoever leads by the time it arrives may have lent the node again.
+        return Call { target: target.rv(vnode.rv), verb: Verb::Delete { grace: None }, why: "RemoveNode" }.into();
     }
     let others: Vec<_> = vnode.finalizers.iter().filter(|finalizer| *finalizer != keys::FINALIZER_VNODE).collect();
     if others.len() == vnode.finalizers.len() {

@@ -61,7 +61,9 @@ impl Pair {
         match (self.pods.vpods.get(vuid), self.pods.copy(vuid)) {
             (None, None) => Plan::Rest,
             (None, Some(ppod)) => self.plan_orphan(case, vuid, ppod, now),
-            (Some(vpod), Some(ppod)) => self.plan_pair(case, vpod, ppod, now),
+            (Some(vpod), Some(ppod)) => {
+                self.plan_surplus(case, ppod).unwrap_or_else(|| self.plan_pair(case, vpod, ppod, now))
+            }
             // Names that begin alike (`east`, `east-2`): a pod on another binding's node is none of ours, wherever it points (law 6).
             (Some(vpod), None) if case.ended.is_none() && self.nodes.vnode(&vpod.node).is_none() => Plan::Rest,
             (Some(vpod), None) if vpod.deleting.is_some() => self.plan_leaving(case, vpod, now),
@@ -72,6 +74,15 @@ impl Pair {
     /// Both exist: the mapping is right, deletion goes down, status comes up.
     fn plan_pair(&self, case: &Case, vpod: &VPod, ppod: &PPod, now: Now) -> Plan {
         let Some(copy) = &ppod.ours else { return Plan::Rest };
+        // First of all, and whether or not its marks can be put back: the table knows which pod it is.
+        if let Some(grace) = vpod.deleting {
+            // At least a second: the kubelet then confirms the end, and nothing runs twice.
+            let grace = grace.max(1);
+            let sent = ppod.deleting.into_iter().chain(case.asked).min();
+            if sent.is_none_or(|sent| grace < sent) {
+                return delete(ppod, copy, Some(grace), "VirtualPodDeleted").into();
+            }
+        }
         if !copy.intact {
             return mend(ppod, copy, &self.origin).into();
         }
@@ -86,14 +97,6 @@ impl Pair {
         let mapped = vpod.mapping.as_ref().is_some_and(|mapping| mapping.name == copy.name);
         if !mapped && vpod.deleting.is_none() {
             return map(vpod, &self.home.mount, &copy.name, "RepairMapping").into();
-        }
-        if let Some(grace) = vpod.deleting {
-            // At least a second: the kubelet then confirms the end, and nothing runs twice.
-            let grace = grace.max(1);
-            let sent = ppod.deleting.into_iter().chain(case.asked).min();
-            if sent.is_none_or(|sent| grace < sent) {
-                return delete(ppod, copy, Some(grace), "VirtualPodDeleted").into();
-            }
         }
         let resize = self.plan_resize(vpod, ppod, copy, now);
         if let Plan::Do(_) = resize {
@@ -183,11 +186,28 @@ impl Pair {
         self.plan_create(bound, vpod, name, now)
     }
 
+    /// More than one points back to this pod: one that another virtual pod recorded was made to, and is given back.
+    fn plan_surplus(&self, case: &Case, copy: &PPod) -> Option<Plan> {
+        let others = case.claimants.iter().filter(|uid| **uid != copy.uid).filter_map(|uid| self.pods.ppods.get(uid));
+        others.into_iter().find_map(|ppod| self.give_back(ppod))
+    }
+
+    /// A physical pod that does not point to the virtual pod that recorded it, by name and UID, is made to.
+    fn give_back(&self, ppod: &PPod) -> Option<Plan> {
+        let copy = ppod.ours.as_ref()?;
+        let vpod = self.pods.recorder(&copy.name, &ppod.uid).filter(|vpod| vpod.uid != copy.vpod.uid)?;
+        let verb = mark(&self.origin, &vpod.back(), copy.generation, Some(&copy.sizes));
+        Some(Call { target: ppod_target(copy).uid(&ppod.uid), verb, why: "GiveBack" }.into())
+    }
+
     /// A copy whose virtual pod is not in sight: gone only if the API server says so (law 1).
     fn plan_orphan(&self, case: &Case, vuid: &Uid, ppod: &PPod, now: Now) -> Plan {
         let Some(copy) = &ppod.ours else { return Plan::Rest };
         if ppod.deleting.is_some() || case.asked.is_some() {
             return Plan::Rest;
+        }
+        if let Some(plan) = self.give_back(ppod) {
+            return plan;
         }
         match case.vpod_gone {
             Some(Proof::Read) if self.breaker.holds(vuid) => return Plan::Rest,
@@ -258,7 +278,8 @@ fn plan_send_away(vpod: &VPod, now: Now) -> Plan {
         });
         return patch_status(vpod, json!({"status": {"conditions": [condition]}}), "AnnounceSendAway").into();
     }
-    let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid);
+    // Under the version we looked at: whoever leads by the time it arrives may have let it in.
+    let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid).rv(vpod.rv);
     Call { target, verb: Verb::Delete { grace: Some(0) }, why: "SendAway" }.into()
 }
 

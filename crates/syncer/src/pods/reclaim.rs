@@ -126,7 +126,9 @@ impl Pair {
                 let verb = Verb::Strategic(Sub::Status, json!({"status": {"conditions": [condition]}}));
                 Call { target, verb, why: "AnnounceReclaim" }.into()
             }
-            Step::Delete { grace } => Call { target, verb: Verb::Delete { grace: Some(grace) }, why: "Reclaim" }.into(),
+            Step::Delete { grace } => {
+                Call { target: target.rv(vpod.rv), verb: Verb::Delete { grace: Some(grace) }, why: "Reclaim" }.into()
+            }
         }
     }
 
@@ -136,7 +138,7 @@ impl Pair {
         if others.into_iter().any(|other| self.pods.carried(other)) || vpod.deleting == Some(0) {
             return Plan::Rest;
         }
-        let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid);
+        let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid).rv(vpod.rv);
         Call { target, verb: Verb::Delete { grace: Some(0) }, why: "ReleaseWithNode" }.into()
     }
 }

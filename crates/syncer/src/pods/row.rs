@@ -286,6 +286,16 @@ impl VPod {
         self.mapping.as_ref().and_then(|mapping| mapping.uid.as_ref())
     }
 
+    /// Whether its mapping says that this is its copy.
+    pub(crate) fn names(&self, copy: &Name) -> bool {
+        self.mapping.as_ref().is_some_and(|mapping| mapping.name == *copy)
+    }
+
+    /// What its copy says of it.
+    pub(crate) fn back(&self) -> Back {
+        Back { namespace: self.namespace.clone(), name: self.name.clone(), uid: self.uid.clone() }
+    }
+
     /// Whether a copy of it must have existed: its UID was recorded, or its status speaks of one.
     pub(crate) fn was_copied(&self) -> bool {
         self.recorded().is_some() || self.print.phase != Phase::Pending

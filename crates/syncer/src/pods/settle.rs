@@ -5,6 +5,7 @@ use tapestry_cluster::{Answer, Call, Refusal, Side, Sub, Uid, Verb};
 use tapestry_engine::{Dirty, Now};
 
 use super::door::Verdict;
+use super::print::Phase;
 use super::row::{PPod, VPod};
 use super::{Ended, Proof, Told};
 use crate::json::fingerprint;
@@ -122,17 +123,38 @@ impl Pair {
                     (case.name, case.taken) = (name, false);
                 });
             }
-            Verb::Get if !ours => self.learn_stranger(vuid, call, &row, now, dirty),
+            Verb::Get if !ours => self.learn_stranger(vuid, call, row, now, dirty),
             _ => self.put_ppod(row, None, dirty),
         }
     }
 
     /// The pod under the mapped name does not point back to this virtual pod.
-    fn learn_stranger(&mut self, vuid: &Uid, call: &Call, row: &PPod, now: Now, dirty: &mut Dirty<Key>) {
+    fn learn_stranger(&mut self, vuid: &Uid, call: &Call, row: PPod, now: Now, dirty: &mut Dirty<Key>) {
         let Some(vpod) = self.pods.vpods.get(vuid) else { return };
-        if vpod.recorded() == Some(&row.uid) && vpod.deleting.is_none() {
-            // The very pod we recorded, stripped of what marks it while nobody looked: not lost, and not ours to touch.
-            tracing::warn!(pod = %call.target.name, "the physical pod does not point back to its virtual pod any more");
+        let recorded = vpod.recorded() == Some(&row.uid);
+        let mine = self.pods.recorder(&call.target.name, &row.uid).is_some_and(|vpod| vpod.uid == *vuid);
+        if mine && (row.stray.is_some() || row.ours.is_some()) {
+            // The very pod we recorded, and it says that it is ours: it is made to point back.
+            self.put_ppod(row, None, dirty);
+            return self.learn_nothing(vuid, now, dirty);
+        }
+        if row.ours.is_some() && vpod.print.phase == Phase::Pending {
+            // Another pod's copy: this mapping was copied from that one, or forged. It never had a copy, and enters by the door.
+            return self.around(vuid, dirty, |pods| {
+                if let Some(vpod) = pods.vpods.get_mut(vuid) {
+                    vpod.mapping = None;
+                }
+            });
+        }
+        if recorded && vpod.deleting.is_none() {
+            // Stripped of all that marks it while nobody looked: not lost, and not ours to touch.
+            if self.pods.cases.get(vuid).is_some_and(|case| case.looked.is_none()) {
+                let message = format!(
+                    "the physical pod {} carries none of our labels and annotations any more: its status is not followed",
+                    call.target.name
+                );
+                self.notes.add(Note::about_vpod(vpod, "PhysicalPodUnmarked", &message, now), dirty);
+            }
             return self.learn_nothing(vuid, now, dirty);
         }
         // Names are unique: where somebody else's pod stands, ours does not. Only, the one we recorded runs on without its pod.

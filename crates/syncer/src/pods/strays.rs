@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tapestry_api::keys;
-use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Uid, Verb, kind};
+use tapestry_cluster::{Answer, Call, Refusal, Side, Sub, Target, Uid, Verb, kind};
 use tapestry_engine::{Dirty, Now, Plan};
 
-use super::row::{Back, PPod, Stray, VPod};
+use super::row::{Back, PPod, Stray};
+use crate::bindings::Bound;
 use crate::breaker::Stands;
 use crate::notes::Note;
 use crate::origin::Origin;
@@ -18,6 +19,8 @@ use crate::pair::{Key, Pair};
 
 /// How long a stray may wait for somebody who knows it.
 const PATIENCE: Duration = Duration::from_mins(10);
+/// How long a live look is good for.
+const FRESH: Duration = Duration::from_mins(1);
 /// Not more than one is collected in this time.
 const PACE: Duration = Duration::from_secs(6);
 
@@ -35,25 +38,9 @@ struct Sight {
     looked: Option<Duration>,
 }
 
-impl Sight {
-    fn due(&self) -> Duration {
-        self.since + PATIENCE
-    }
-
-    /// A live read after all that time showed that it is still one.
-    fn proven(&self) -> bool {
-        self.looked.is_some_and(|at| at >= self.due())
-    }
-}
-
 impl Strays {
     pub(super) fn keys(&self) -> impl Iterator<Item = Key> {
         self.seen.keys().cloned().map(Key::Stray)
-    }
-
-    /// Whoever was proven first goes first.
-    fn next(&self) -> Option<&Uid> {
-        self.seen.iter().filter(|(_, stray)| stray.proven()).min_by_key(|(_, stray)| stray.looked).map(|(uid, _)| uid)
     }
 
     /// What was read before is older than what happened since.
@@ -86,34 +73,57 @@ impl Pair {
             return Plan::Rest;
         };
         let Some(stray) = ppod.stray.as_ref().filter(|_| ppod.deleting.is_none()) else { return Plan::Rest };
-        let mut claims = self.pods.vpods.iter().filter(|vpod| names(vpod, &stray.name));
         let target = Target::namespaced(Side::Physical, &kind::POD, stray.namespace.clone(), stray.name.clone());
-        match (claims.next(), claims.next()) {
+        if self.pods.vpods.iter().any(|vpod| vpod.names(&stray.name)) {
             // It says that it is ours, and one virtual pod says that it is its own, by UID: both ends agree (law 5).
-            (Some(vpod), None) if vpod.recorded() == Some(uid) => {
-                let back = Back { namespace: vpod.namespace.clone(), name: vpod.name.clone(), uid: vpod.uid.clone() };
-                let verb = mark(&self.origin, &back, vpod.generation, None);
-                return Call { target: target.uid(uid), verb, why: "MarkStray" }.into();
-            }
-            // Somebody knows it, and it is not for us to say who is right.
-            (Some(_), _) => return Plan::Rest,
-            (None, _) => {}
+            // Else somebody knows it, and it is not for us to say who is right.
+            return self.pods.recorder(&stray.name, uid).map_or(Plan::Rest, |vpod| {
+                let verb = mark(&self.origin, &vpod.back(), vpod.generation, None);
+                Call { target: target.uid(uid), verb, why: "MarkStray" }.into()
+            });
         }
-        let due = now.steady >= sight.due() && stray.marked;
-        if sight.looked.is_none() || (due && !sight.proven()) {
+        if sight.looked.is_none() {
             return Call { target, verb: Verb::Get, why: "LookAtStray" }.into();
         }
-        if !due {
-            return if stray.marked { Plan::Wait(sight.due()) } else { Plan::Rest };
-        }
-        if !ppod.terminal && self.breaker.holds(uid) {
+        if !stray.marked {
             return Plan::Rest;
         }
+        let due = self.due(sight);
+        if now.steady < due {
+            return Plan::Wait(due);
+        }
+        if !self.proven(sight, now) {
+            return Call { target, verb: Verb::Get, why: "LookAtStray" }.into();
+        }
+        // A pod that misses its copy may miss this one.
+        let missed = self.breaker.misses_one_of(|alone| self.pods.cases.contains_key(alone));
+        if missed || (!ppod.terminal && self.breaker.holds(uid)) {
+            return Plan::Wait(now.steady + PACE);
+        }
         let turn = self.pods.strays.collected.map_or(now.steady, |at| at + PACE);
-        if turn > now.steady || self.pods.strays.next() != Some(uid) {
+        if turn > now.steady || self.next_stray(now) != Some(uid) {
             return Plan::Wait(turn.max(now.steady + PACE));
         }
-        Call { target: target.uid(uid), verb: Verb::Delete { grace: None }, why: "CollectStray" }.into()
+        // Under the version we looked at: whoever leads by the time it arrives may have marked it.
+        Call { target: target.uid(uid).rv(ppod.rv), verb: Verb::Delete { grace: None }, why: "CollectStray" }.into()
+    }
+
+    /// When it is collected; nobody who might know it comes any more once the binding goes.
+    fn due(&self, sight: &Sight) -> Duration {
+        let leaving = self.bound.as_ref().is_some_and(Bound::leaving);
+        if leaving { sight.since } else { sight.since + PATIENCE }
+    }
+
+    /// A live read after all that time, and not long ago, showed that it is still one.
+    fn proven(&self, sight: &Sight, now: Now) -> bool {
+        sight.looked.is_some_and(|at| at >= self.due(sight) && at + FRESH > now.steady)
+    }
+
+    /// Whoever was proven first goes first.
+    fn next_stray(&self, now: Now) -> Option<&Uid> {
+        let stays = |uid: &Uid| self.pods.ppods.get(uid).is_some_and(|ppod| ppod.deleting.is_none());
+        let proven = self.pods.strays.seen.iter().filter(|(uid, sight)| self.proven(sight, now) && stays(uid));
+        proven.min_by_key(|(_, sight)| sight.looked).map(|(uid, _)| uid)
     }
 
     pub(crate) fn settle_stray(
@@ -140,8 +150,8 @@ impl Pair {
         self.put_ppod(row, None, dirty);
         let (Verb::Get, Some(sight)) = (&call.verb, self.pods.strays.seen.get_mut(uid)) else { return };
         let first = sight.looked.replace(now.steady).is_none();
-        let proven = sight.proven();
         dirty.mark(Key::Stray(uid.clone()));
+        let proven = self.pods.strays.seen.get(uid).is_some_and(|sight| self.proven(sight, now));
         let Some(ppod) = self.pods.ppods.get(uid) else { return };
         if let Some(stray) = ppod.stray.as_ref().filter(|_| first && !proven) {
             let told =
@@ -165,10 +175,6 @@ fn tell(stray: &Stray) -> String {
     format!(
         "physical pod {namespace}/{name} carries our origin and does not say which virtual pod it belongs to: {then}"
     )
-}
-
-fn names(vpod: &VPod, name: &Name) -> bool {
-    vpod.mapping.as_ref().is_some_and(|mapping| mapping.name == *name)
 }
 
 /// The patch that makes a physical pod say that it is ours, and whose copy it is.

@@ -58,12 +58,30 @@ impl Pair {
         {
             dirty.mark(Key::Node(vnode.physical.clone()));
         }
-        let stands = self.pods.stands(vuid);
-        self.breaker.note(vuid, stands, self.now);
-        if let Stands::Ends = stands {
+        let stands = self.note_stand(vuid);
+        if let Stands::Ends | Stands::Alone = stands {
             self.weigh_ends(dirty);
         }
         self.pods.drop_finished(vuid);
+    }
+
+    /// Tells the breaker how a pod stands to its end. What runs on another binding's node is none of ours.
+    fn note_stand(&mut self, vuid: &Uid) -> Stands {
+        let elsewhere = self.pods.vpods.get(vuid).is_some_and(|vpod| self.nodes.vnode(&vpod.node).is_none());
+        let stands = match self.pods.stands(vuid) {
+            Stands::Alone if elsewhere => Stands::Fine,
+            stands => stands,
+        };
+        self.breaker.note(vuid, stands, self.now);
+        stands
+    }
+
+    /// All lists are in: only now is it known who is not in sight.
+    pub(crate) fn note_stands(&mut self) {
+        let all: Vec<Uid> = self.pods.cases.keys().cloned().collect();
+        for vuid in all {
+            self.note_stand(&vuid);
+        }
     }
 
     pub(super) fn footprint(&self, vuid: &Uid) -> Footprint {

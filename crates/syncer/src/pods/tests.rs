@@ -309,6 +309,9 @@ fn labels_taken_from_a_running_copy_are_put_back() {
     let mend = scene.call(&key("web"));
     assert_eq!(mend.why, "MendLabels");
     assert_eq!(mend.body().unwrap().into_owned()["metadata"]["annotations"][keys::VIRTUAL_POD_UID], "v-web");
+    // Whether or not they can be put back, an end that its user asked for comes first.
+    scene.see_vpod(&deleted(up, 30));
+    assert_eq!(scene.call(&key("web")).why, "VirtualPodDeleted");
 }
 
 #[test]

@@ -28,8 +28,9 @@ fn left() -> (Value, Value) {
 
 fn strip(ppod: &mut Value, keys: &[&str]) {
     for part in ["labels", "annotations"] {
-        let part = ppod["metadata"][part].as_object_mut().unwrap();
-        part.retain(|key, _| !keys.contains(&key.as_str()));
+        if let Some(part) = ppod["metadata"][part].as_object_mut() {
+            part.retain(|key, _| !keys.contains(&key.as_str()));
+        }
     }
 }
 
@@ -167,4 +168,118 @@ fn strays_go_one_at_a_time_and_never_past_the_breaker() {
     assert!(scene.pair.breaker.trip().is_some(), "twenty-one pods would end that nobody asked to end");
     scene.pass(PACE);
     assert_eq!(collects(&scene), 0);
+}
+
+/// Makes a copy point to another virtual pod.
+fn forge(ppod: &mut Value, uid: &str) {
+    ppod["metadata"]["annotations"][keys::VIRTUAL_POD_UID] = uid.into();
+}
+
+#[test]
+fn law_01_a_copy_made_to_point_to_nobody_is_given_back_to_the_pod_that_recorded_it() {
+    let (up, mut ppod) = left();
+    let whole = ppod.clone();
+    forge(&mut ppod, "zzz");
+    let mut scene = Scene::new();
+    scene.see_ppod(&ppod);
+    scene.see_vpod(&up);
+    let wrong = Key::Pod(Uid::new("zzz"));
+    let call = scene.call(&wrong);
+    assert_eq!((call.why, call.target.uid.is_some()), ("GiveBack", true));
+    let object = scene.stamp(whole);
+    scene.settle(&wrong, &call, Ok(Answer { object }));
+    assert_eq!(scene.plan(&wrong), Plan::Rest);
+    assert!(scene.pair.pods.copy(&Uid::new("v-web")).is_some());
+    scene.pair.check_sums().unwrap();
+}
+
+#[test]
+fn law_01_a_copy_made_to_point_to_a_neighbour_is_given_back_and_lends_nothing_twice() {
+    let (up, mut ppod) = left();
+    let whole = ppod.clone();
+    let mut scene = Scene::new();
+    // The neighbour, with a copy of its own.
+    let neighbour = vpod("other");
+    scene.see_vpod(&neighbour);
+    let key = Key::Pod(Uid::new("v-other"));
+    let map = scene.call(&key);
+    let copy = map.body().unwrap()["metadata"]["annotations"][keys::PHYSICAL_POD_NAME].as_str().unwrap().to_owned();
+    scene.see_vpod(&mapped(neighbour.clone(), &copy, None));
+    let mut own = created(&scene.call(&key));
+    merge(&mut own, json!({"spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}));
+    merge(&mut own, json!({"metadata": {"uid": "p-other"}}));
+    scene.see_ppod(&own);
+    forge(&mut ppod, "v-other");
+    scene.see_ppod(&ppod);
+    assert_eq!(scene.pair.pods.used(&crate::scene::name("n1")).iter().filter(|(_, used)| !used.is_zero()).count(), 2);
+    scene.see_vpod(&up);
+    let call = scene.call(&key);
+    assert_eq!((call.why, call.target.name.as_str()), ("GiveBack", ppod["metadata"]["name"].as_str().unwrap()));
+    let object = scene.stamp(whole);
+    scene.settle(&key, &call, Ok(Answer { object }));
+    assert_ne!(scene.call(&key).why, "GiveBack");
+    scene.pair.check_sums().unwrap();
+}
+
+#[test]
+fn law_05_a_mapping_copied_from_another_pod_is_replaced_at_the_door() {
+    let (up, ppod) = left();
+    let mut scene = Scene::new();
+    scene.see_vpod(&up);
+    scene.see_ppod(&ppod);
+    let copy = ppod["metadata"]["name"].as_str().unwrap();
+    scene.see_vpod(&mapped(vpod("twin"), copy, ppod["metadata"]["uid"].as_str()));
+    let twin = Key::Pod(Uid::new("v-twin"));
+    let look = scene.call(&twin);
+    assert_eq!(look.why, "LookForCopy");
+    let object = scene.stamp(ppod.clone());
+    scene.settle(&twin, &look, Ok(Answer { object }));
+    let map = scene.call(&twin);
+    assert_eq!(map.why, "Map");
+    let annotations = map.body().unwrap()["metadata"]["annotations"].clone();
+    assert_ne!(annotations[keys::PHYSICAL_POD_NAME], *copy);
+    assert!(annotations[keys::PHYSICAL_POD_UID].is_null());
+}
+
+#[test]
+fn a_deleted_pod_waits_for_its_stray_to_be_marked() {
+    let (mut up, mut ppod) = left();
+    strip(&mut ppod, &BACK);
+    merge(
+        &mut up,
+        json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}}),
+    );
+    let mut scene = Scene::new();
+    scene.see_vpod(&up);
+    let pod = Key::Pod(Uid::new("v-web"));
+    let look = scene.call(&pod);
+    assert_eq!(look.why, "LookForCopy");
+    let object = scene.stamp(ppod.clone());
+    scene.settle(&pod, &look, Ok(Answer { object }));
+    assert!(matches!(scene.plan(&pod), Plan::Wait(_)), "it is not released");
+    assert_eq!(scene.call(&key(&ppod)).why, "MarkStray");
+}
+
+#[test]
+fn nothing_is_collected_while_a_pod_misses_its_copy_and_all_of_it_when_the_binding_goes() {
+    let (mut up, mut ppod) = left();
+    strip(&mut ppod, &BACK);
+    strip(&mut up, &[keys::PHYSICAL_POD_NAMESPACE, keys::PHYSICAL_POD_NAME, keys::PHYSICAL_POD_UID]);
+    let mut scene = Scene::new();
+    scene.see_ppod(&ppod);
+    look(&mut scene, &ppod);
+    scene.see_vpod(&up);
+    scene.pass(PATIENCE);
+    look(&mut scene, &ppod);
+    assert!(matches!(scene.plan(&key(&ppod)), Plan::Wait(_)), "it may be the copy of the pod that lost its mapping");
+    merge(&mut up, json!({"status": {"phase": "Succeeded"}}));
+    scene.see_vpod(&up);
+    assert_eq!(scene.call(&key(&ppod)).why, "CollectStray");
+
+    let mut scene = Scene::new();
+    scene.see_ppod(&ppod);
+    assert!(!scene.pair.pods.none_left());
+    scene.see_binding_leaving(json!({}));
+    look(&mut scene, &ppod);
+    assert_eq!(scene.call(&key(&ppod)).why, "CollectStray");
 }
