@@ -173,6 +173,12 @@ impl Pods {
         claimants().find(named).or_else(|| claimants().next())
     }
 
+    /// Whether a virtual pod says that this physical pod is its copy, and recorded no other one.
+    fn names(&self, vuid: &Uid, name: &Name, uid: &Uid) -> bool {
+        let vpod = self.vpods.get(vuid).filter(|vpod| vpod.names(name));
+        vpod.is_some_and(|vpod| vpod.recorded().is_none_or(|recorded| recorded == uid))
+    }
+
     /// The virtual pod that recorded this physical pod by UID, if no other one as much as names it.
     fn recorder(&self, name: &Name, uid: &Uid) -> Option<&VPod> {
         let mut naming = self.vpods.iter().filter(|vpod| vpod.names(name));
@@ -283,10 +289,10 @@ impl Pair {
             (Some(PPod { ours: Some(known), .. }), None) => {
                 row.ours = Some(Box::new(row::Copy { intact: false, ..(**known).clone() }));
             }
-            // The pod it now points to recorded it: both ends agree (law 5), and what the table knew was the mistake.
+            // The pod it now points to names it and the other does not: both ends agree (law 5), the table was mistaken.
             (Some(known @ PPod { ours: Some(before), .. }), Some(claims))
-                if before.vpod != claims.vpod
-                    && self.pods.recorder(&claims.name, &row.uid).is_some_and(|vpod| vpod.uid == claims.vpod.uid) =>
+                if self.pods.names(&claims.vpod.uid, &claims.name, &row.uid)
+                    && !self.pods.names(&before.vpod.uid, &claims.name, &row.uid) =>
             {
                 let known = known.clone();
                 self.lose_ppod(known, false, dirty);

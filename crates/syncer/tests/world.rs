@@ -7,6 +7,7 @@ mod rights;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 use fastrand::Rng;
 use serde::Deserialize as _;
@@ -192,6 +193,8 @@ fn forge(pod: &mut Value, namespace: &str, name: &str, uid: Option<&str>) {
 /// The owner of the physical cluster: runs pods of his own, deletes ours, takes labels away.
 fn owner(world: &mut World, rng: &mut Rng) {
     let ours = |pod: &Value| pod["metadata"]["labels"][keys::MANAGED_BY].is_string();
+    // One that loses both its labels and its back-pointer is left alone, for somebody's likeness of ours.
+    let whole = |pod: &Value| ours(pod) && back(pod).is_some();
     match rng.u32(..16) {
         12 => drop(world.delete(Physical, &kind::CSI_NODE, NODES[rng.usize(..2)], None)),
         13 => {
@@ -228,8 +231,23 @@ fn owner(world: &mut World, rng: &mut Rng) {
             }
         }
         7 => {
-            if let Some(path) = world.pick(Physical, &kind::POD, rng, ours) {
+            if let Some(path) = world.pick(Physical, &kind::POD, rng, whole) {
                 world.edit(Physical, &kind::POD, &path, |pod| pod["metadata"]["labels"] = json!({}));
+            }
+        }
+        // Takes from a copy what says whose it is, or makes it point to nobody.
+        forgery @ (9 | 10) => {
+            if let Some(path) = world.pick(Physical, &kind::POD, rng, whole) {
+                world.edit(Physical, &kind::POD, &path, |pod| {
+                    let annotations = &mut pod["metadata"]["annotations"];
+                    if forgery == 9 {
+                        for key in [keys::VIRTUAL_POD_NAMESPACE, keys::VIRTUAL_POD_NAME, keys::VIRTUAL_POD_UID] {
+                            annotations.as_object_mut().map(|annotations| annotations.remove(key));
+                        }
+                    } else {
+                        annotations[keys::VIRTUAL_POD_UID] = json!(format!("nobody-{path}"));
+                    }
+                });
             }
         }
         8 => drop(world.edit(Physical, &kind::NODE, NODES[rng.usize(..2)], |node| {
@@ -281,8 +299,22 @@ fn only_with_reason(world: &World, _leader: usize, call: &Call) -> Result<(), St
     let hits = there.filter(meets);
     match (&call.verb, call.target.side, hits) {
         (Verb::Delete { .. }, Physical, Some(ppod)) => {
-            let Some(uid) = back(ppod) else { return Err(format!("{call} hits a pod that is not ours")) };
-            let vpod = world.list(Virtual, &kind::POD).find(|vpod| vpod["metadata"]["uid"] == uid);
+            // Whose it is: who recorded it, if nobody else names it; else whom it points to.
+            let said = |vpod: &Value, key: &str| vpod["metadata"]["annotations"][key].clone();
+            let names = |vpod: &&Value| said(vpod, keys::PHYSICAL_POD_NAME) == ppod["metadata"]["name"];
+            let naming: Vec<&Value> = world.list(Virtual, &kind::POD).filter(names).collect();
+            let recorder = match naming[..] {
+                [vpod] if said(vpod, keys::PHYSICAL_POD_UID) == ppod["metadata"]["uid"] => Some(vpod),
+                _ => None,
+            };
+            if ppod["metadata"]["annotations"][keys::ORIGIN].is_null()
+                && ppod["metadata"]["labels"][keys::ORIGIN].is_null()
+            {
+                return Err(format!("{call} hits a pod that is not ours"));
+            }
+            let pointed =
+                || world.list(Virtual, &kind::POD).find(|vpod| vpod["metadata"]["uid"].as_str() == back(ppod));
+            let vpod = recorder.or_else(pointed);
             let finished = |vpod: &Value| {
                 matches!(vpod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
                     && vpod["metadata"]["annotations"][keys::PHYSICAL_POD_UID] != ppod["metadata"]["uid"]
@@ -436,7 +468,8 @@ fn number(variable: &str) -> Option<u64> {
 
 /// A run that is replayed tells its whole story.
 fn config(seed: u64) -> Config {
-    let config = Config::new(seed);
+    // Longer than anything waits for: a stray is collected after ten minutes.
+    let config = Config { calm: Duration::from_mins(11), ..Config::new(seed) };
     if replayed().is_some() { Config { journal: 100_000, ..config } } else { config }
 }
 

@@ -74,7 +74,8 @@ impl Pair {
         };
         let Some(stray) = ppod.stray.as_ref().filter(|_| ppod.deleting.is_none()) else { return Plan::Rest };
         let target = Target::namespaced(Side::Physical, &kind::POD, stray.namespace.clone(), stray.name.clone());
-        if self.pods.vpods.iter().any(|vpod| vpod.names(&stray.name)) {
+        // Who names it and has recorded no copy never heard of it, and takes another name.
+        if self.pods.vpods.iter().any(|vpod| vpod.names(&stray.name) && vpod.recorded().is_some()) {
             // It says that it is ours, and one virtual pod says that it is its own, by UID: both ends agree (law 5).
             // Else somebody knows it, and it is not for us to say who is right.
             return self.pods.recorder(&stray.name, uid).map_or(Plan::Rest, |vpod| {

@@ -194,6 +194,20 @@ fn law_01_a_copy_made_to_point_to_nobody_is_given_back_to_the_pod_that_recorded_
 }
 
 #[test]
+fn law_01_a_copy_that_another_leader_gave_back_is_the_pods_that_names_it() {
+    let (_, mut ppod) = left();
+    let whole = ppod.clone();
+    forge(&mut ppod, "zzz");
+    let mut scene = Scene::new();
+    scene.see_ppod(&ppod);
+    // Its copy has not reported yet, so no UID is recorded.
+    scene.see_vpod(&mapped(vpod("web"), ppod["metadata"]["name"].as_str().unwrap(), None));
+    scene.see_ppod(&whole);
+    assert_eq!(scene.plan(&Key::Pod(Uid::new("zzz"))), Plan::Rest);
+    assert!(scene.pair.pods.copy(&Uid::new("v-web")).is_some());
+}
+
+#[test]
 fn law_01_a_copy_made_to_point_to_a_neighbour_is_given_back_and_lends_nothing_twice() {
     let (up, mut ppod) = left();
     let whole = ppod.clone();
