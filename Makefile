@@ -31,7 +31,7 @@ SOAK_BENCH ?= --pods 5000
 SOAK_SCALE ?=
 SOAK_SCHEDULES ?= 200000
 # Seconds of storms on the lines between syncer and clusters, in `make test` and in `make soak`.
-CHAOS ?= 60
+CHAOS ?= 180
 SOAK_CHAOS ?= 1800
 
 ifeq ($(filter /%,$(firstword $(TAPESTRY_CACHE))),)
@@ -51,6 +51,7 @@ cluster_tests := $(addprefix --test ,$(filter-out $(in_memory),$(tests)))
 debug := $(CARGO_TARGET_DIR)/debug
 release := $(CARGO_TARGET_DIR)/release
 times := $(CARGO_TARGET_DIR)/e2e-times.txt
+e2e_log := $(CARGO_TARGET_DIR)/e2e.log
 # Which clone built there last.
 clone := $(CARGO_TARGET_DIR)/clone.txt
 
@@ -112,7 +113,11 @@ test-e2e: $(call alone,build testbed) ## tests on real control planes (E2E=part 
 	@$(call heading,tests on real control planes)
 	# Nothing is compiled beside this run: a starved control plane loses its leases, and tests fail for no fault of theirs.
 	rm -f '$(times)'
-	TAPESTRY_CHAOS_SECONDS=$(CHAOS) cargo test --workspace $(cluster_tests) --no-fail-fast -- --test-threads=$(E2E_THREADS) $(E2E)
+	TAPESTRY_CHAOS_SECONDS=$(CHAOS) cargo test --workspace $(cluster_tests) --no-fail-fast -- --test-threads=$(E2E_THREADS) $(E2E) | tee '$(e2e_log)' || {
+	  $(call heading,what failed (all of it: $(e2e_log)))
+	  grep -aE -A4 '^(---- |Error: |thread .* panicked)' '$(e2e_log)' | grep -avE '(DEBUG|INFO|WARN) tapestry' || true
+	  exit 1
+	}
 
 .PHONY: testbed
 testbed: $(call alone,need-go) ## build etcd, the Kubernetes control plane and kwok for the tests, once (7 minutes)
