@@ -1,4 +1,7 @@
-//! A physical API server that does not answer: visible soon, and nobody is hurt.
+//! A physical API server that does not answer: visible soon, and nobody is hurt. What lasts longer than Kubernetes is patient is in
+//! [`long`].
+
+mod long;
 
 use std::time::{Duration, Instant};
 
