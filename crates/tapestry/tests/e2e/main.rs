@@ -15,6 +15,7 @@
 //! | [`restored`], [`breaker`] | a cluster that was restored from a backup, or emptied, or lost its pods while nobody looked |
 //! | [`restarts`] | API servers and stores that are killed under load |
 //! | [`namespaces`] | namespaces that are deleted with all that is in them, on either side |
+//! | [`neighbours`] | two bindings in one process: what one suffers, the other does not feel |
 //! | [`crashes`] | the real binary, killed at every write |
 //! | [`lead`] | several processes of one binding: one leads, the others are ready to |
 //! | [`process`] | the real binary: crashes, signals, failures before people's eyes, endpoints |
@@ -32,6 +33,7 @@ mod kubelet;
 mod lead;
 mod lending;
 mod namespaces;
+mod neighbours;
 mod nodes;
 mod outage;
 mod pods;
