@@ -13,6 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::Config;
 use kube::client::{Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use tokio::sync::Notify;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _};
 
@@ -41,6 +42,8 @@ struct Inner {
     identity: OnceLock<Uid>,
     /// Set once and for all; see [`Cluster::note_restored`].
     restored: OnceLock<String>,
+    /// probe --the cluster answers again--> those who wait before they try
+    renewed: Notify,
 }
 
 /// Where a kubeconfig comes from decides what it may contain.
@@ -112,6 +115,7 @@ impl Cluster {
             client: RwLock::new(client),
             identity: OnceLock::new(),
             restored: OnceLock::new(),
+            renewed: Notify::new(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -133,6 +137,7 @@ impl Cluster {
             client,
             identity: identity.clone(),
             restored: OnceLock::new(),
+            renewed: Notify::new(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -146,6 +151,12 @@ impl Cluster {
             // The configuration built a client before; keep the old one, its sockets time out by themselves.
             Err(error) => tracing::warn!(cluster = self.name(), %error, "keeping the old connections"),
         }
+        self.inner.renewed.notify_waiters();
+    }
+
+    /// Waits until the cluster answers again after an outage, as the probe has it.
+    pub(crate) async fn renewed(&self) {
+        self.inner.renewed.notified().await;
     }
 
     /// Pins the identity that this cluster must have from now on. False when another one is pinned already.

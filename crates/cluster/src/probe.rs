@@ -84,6 +84,8 @@ async fn ask(apart: &Cluster, cluster: &Cluster) -> Connection {
         Ok(Ok(identity)) => {
             if !cluster.pin(&identity) {
                 tracing::error!(cluster = cluster.name(), %identity, "this is another cluster than before");
+                // Its versions are its own: that they are lower than those of the right one says nothing.
+                return Connection::Up(identity);
             }
             match cluster.restored() {
                 Some(what) => Connection::Restored(what.to_owned()),

@@ -176,7 +176,11 @@ impl<R: Row + Clone> Watch<R> {
                 }
             }
             if self.failures > 0 {
-                tokio::time::sleep(backoff(self.failures)).await;
+                tokio::select! {
+                    () = tokio::time::sleep(backoff(self.failures)) => {}
+                    // What kept us away is over; until we have read again, plans are made from what was before it.
+                    () = self.cluster.renewed() => self.failures = 1,
+                }
             }
         }
     }

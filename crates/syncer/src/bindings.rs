@@ -257,6 +257,10 @@ impl Pair {
         if let Ok(answer) = done
             && let Ok(Some(row)) = BindingRow::decode(&answer.object)
         {
+            if let Connection::Restored(_) = self.connection(Side::Virtual) {
+                // Versions went back there: what is known is not newer than this answer, it never was.
+                self.bindings.remove(&row.uid);
+            }
             self.take_binding(row, None, dirty);
         }
     }
@@ -265,6 +269,10 @@ impl Pair {
         if let (false, Err(invalid)) = (bound.valid, &bound.row.parsed) {
             let message = format!("the binding is invalid, and what it said before stays in force: {invalid}");
             return ("Unknown", invalid.reason(), message);
+        }
+        if let Connection::Restored(what) = self.connection(Side::Virtual) {
+            let message = format!("the virtual cluster was restored from a backup ({what}): {ANEW}");
+            return ("False", "VirtualClusterRestored", message);
         }
         match self.connection(Side::Physical) {
             Connection::Up(seen) if pin(bound, Side::Physical).is_some_and(|pin| pin != seen.as_str()) => {
@@ -276,9 +284,7 @@ impl Pair {
             Connection::Up(_) => ("True", "Connected", "the physical cluster answers".to_owned()),
             Connection::Down(why) => ("False", "Unreachable", why.clone()),
             Connection::Restored(what) => {
-                let message = format!(
-                    "the physical cluster was restored from a backup ({what}): nothing is written; restart the syncer to go on from what is there"
-                );
+                let message = format!("the physical cluster was restored from a backup ({what}): {ANEW}");
                 ("False", "PhysicalClusterRestored", message)
             }
             Connection::Unknown => ("Unknown", "NotYet", String::new()),
@@ -287,6 +293,7 @@ impl Pair {
 }
 
 const CHANGED: &str = "PhysicalClusterChanged";
+const ANEW: &str = "no pod is touched; restart the syncer to go on from what is there";
 
 fn with_name(mut body: Value, name: &Name) -> Value {
     body["metadata"]["name"] = json!(name.as_str());
@@ -298,5 +305,33 @@ fn pin(bound: &Bound, side: Side) -> Option<&str> {
     match side {
         Side::Virtual => pinned.virtual_cluster.as_deref(),
         Side::Physical => pinned.physical_cluster.as_deref(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pair::Seen;
+    use crate::scene::{Scene, merge};
+
+    #[test]
+    fn law_01_a_restored_virtual_cluster_is_told_once_and_no_pod_is_planned_for() {
+        let mut scene = Scene::new();
+        assert!(scene.pair.ready());
+        scene.see_binding(json!({}));
+        scene.see(Seen::Connection(Side::Virtual, Connection::Restored("the versions went back".to_owned())));
+        assert!(!scene.pair.ready());
+        let call = scene.call(&Key::Binding);
+        let said = call.body().unwrap().into_owned();
+        assert_eq!(said["status"]["conditions"][0]["reason"], "VirtualClusterRestored");
+        // Its answer has a version that is older than all we knew.
+        let mut object = json!({
+            "metadata": {"name": "east", "uid": "b-uid", "resourceVersion": "1", "finalizers": [keys::FINALIZER_SYNCER]},
+            "spec": {"clusterID": "east", "secretRef": {"name": "s", "namespace": "t"}, "mountNamespace": "mount"},
+            "status": {"physicalClusterUID": "p-cluster", "virtualClusterUID": "v-cluster"},
+        });
+        merge(&mut object, said);
+        scene.settle(&Key::Binding, &call, Ok(Answer { object: object.to_string().into() }));
+        assert_eq!(scene.plan(&Key::Binding), Plan::Rest);
     }
 }

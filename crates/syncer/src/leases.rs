@@ -20,6 +20,8 @@ pub const RENEW_EVERY: Duration = Duration::from_secs(10);
 const LEASE_SECONDS: u32 = 40;
 /// A Lease older than this is renewed before anything else: at 50 s Kubernetes calls the node dead.
 const OLD: Duration = Duration::from_secs(20);
+/// The smallest step of a Lease's time.
+const TICK: Duration = Duration::from_micros(1);
 /// Where Kubernetes looks for them.
 pub(crate) const NAMESPACE: &str = "kube-node-lease";
 
@@ -32,7 +34,7 @@ pub(crate) struct Leases {
 
 enum State {
     Absent,
-    Held { uid: Uid, turn: Duration, renew_at: Duration },
+    Held { uid: Uid, turn: Duration, renew_at: Duration, renewed: Option<Timestamp> },
 }
 
 impl Leases {
@@ -79,10 +81,12 @@ impl Pair {
         let (Some(row), true) = (self.nodes.vnode(vnode), self.at_home()) else { return Plan::Rest };
         let Ok(namespace) = Name::parse(NAMESPACE) else { return Plan::Rest };
         let target = Target::namespaced(Side::Virtual, &kind::LEASE, namespace, vnode.clone());
+        let state = self.leases.states.get(vnode);
         let spec = json!({
-            "holderIdentity": vnode.as_str(), "leaseDurationSeconds": LEASE_SECONDS, "renewTime": format!("{:.6}", now.wall),
+            "holderIdentity": vnode.as_str(), "leaseDurationSeconds": LEASE_SECONDS,
+            "renewTime": format!("{:.6}", renew_time(state, now.wall)),
         });
-        match self.leases.states.get(vnode) {
+        match state {
             None => Call { target, verb: Verb::Get, why: "LookForLease" }.into(),
             Some(State::Absent) => {
                 let owner =
@@ -123,7 +127,7 @@ impl Pair {
                     // Not before it is due: a thousand new ones would be written twice in a row.
                     _ => next_turn(turn, now.steady + RENEW_EVERY.saturating_sub(age)),
                 };
-                State::Held { uid, turn, renew_at }
+                State::Held { uid, turn, renew_at, renewed }
             }),
             Err(Refusal::Gone) => Some(State::Absent),
             Err(Refusal::Exists | Refusal::Replaced) => None,
@@ -135,6 +139,13 @@ impl Pair {
         }
         dirty.mark(Key::Lease(vnode.clone()));
     }
+}
+
+/// The controller-manager counts a renewal only if its time is later than that of the last one. A clock that was set back
+/// would make the node look dead until it has caught up, so time does not go back here.
+fn renew_time(state: Option<&State>, now: Timestamp) -> Timestamp {
+    let Some(State::Held { renewed: Some(renewed), .. }) = state else { return now };
+    now.max(renewed.checked_add(TICK).unwrap_or(now))
 }
 
 fn age(renewed: Option<Timestamp>, now: Now) -> Duration {

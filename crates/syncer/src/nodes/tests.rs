@@ -186,6 +186,26 @@ fn the_lease_of_a_new_virtual_node_is_made_at_once_and_that_of_a_known_one_looke
 }
 
 #[test]
+fn the_time_of_a_lease_never_goes_back_because_kubernetes_would_not_count_it() {
+    let mut scene = Scene::new();
+    let lease = Key::Lease(name("vnode-east-n1"));
+    let mut told = Vec::new();
+    for hours in [0, 5, -10, 0] {
+        scene.now.wall += jiff::SignedDuration::from_hours(hours);
+        scene.pass(Duration::from_secs(30));
+        let call = scene.call(&lease);
+        let mut object = call.body().unwrap().into_owned();
+        object["metadata"]["uid"] = json!("l");
+        told.push(object["spec"]["renewTime"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap());
+        let object = scene.stamp(object);
+        scene.settle(&lease, &call, Ok(Answer { object }));
+    }
+    assert!(told.is_sorted_by(|earlier, later| earlier < later), "{told:?}");
+    let ahead = told[1].duration_since(told[0]);
+    assert!(ahead > jiff::SignedDuration::from_hours(4), "a clock set forward is followed: {ahead:?}");
+}
+
+#[test]
 fn a_lease_is_first_renewed_when_it_is_ten_to_twenty_seconds_old() {
     let mut scene = Scene::new();
     let lease = Key::Lease(name("vnode-east-n1"));

@@ -25,12 +25,14 @@ pub(crate) enum Ground {
 }
 
 /// In which virtual cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum Home {
     /// The fleet's, with scheduler and controller manager.
     Fleet,
     /// A second one: only an API server.
     Other,
+    /// One of the test's own, which has no controller manager.
+    Own(&'static Cluster),
 }
 
 impl Ground {
@@ -44,6 +46,11 @@ impl Ground {
         }
     }
 
+    /// Whether other tests use it too.
+    pub(crate) fn is_shared(self) -> bool {
+        !matches!(self, Self::Own(_))
+    }
+
     pub(crate) fn is_still(self) -> bool {
         matches!(self, Self::Still | Self::Own(_))
     }
@@ -51,22 +58,29 @@ impl Ground {
 
 impl Home {
     /// The cluster, and the kubeconfig of the syncers there.
-    pub(crate) async fn open(self) -> Result<(&'static Cluster, &'static str)> {
+    pub(crate) async fn open(self) -> Result<(&'static Cluster, String)> {
         static ACCOUNTS: [OnceCell<String>; 2] = [OnceCell::const_new(), OnceCell::const_new()];
         static OTHER: OnceCell<Cluster> = OnceCell::const_new();
-        let cluster = match self {
-            Self::Fleet => shared().await?.virtual_cluster()?,
-            Self::Other => OTHER.get_or_try_init(|| own(bare("other"))).await?,
+        let only = OnceCell::const_new();
+        let (cluster, account) = match self {
+            Self::Fleet => (shared().await?.virtual_cluster()?, &ACCOUNTS[0]),
+            Self::Other => (OTHER.get_or_try_init(|| own(bare("other"))).await?, &ACCOUNTS[1]),
+            Self::Own(cluster) => (cluster, &only),
         };
         let ready = async || {
             install(cluster).await?;
             cluster.virtual_account().await
         };
-        Ok((cluster, ACCOUNTS[self as usize].get_or_try_init(ready).await?))
+        Ok((cluster, account.get_or_try_init(ready).await?.clone()))
     }
 
     pub(crate) async fn cluster(self) -> Result<&'static Cluster> {
         Ok(self.open().await?.0)
+    }
+
+    /// Whether its controller manager makes the `ServiceAccount`s that pods need there.
+    pub(crate) fn has_accounts(self) -> bool {
+        matches!(self, Self::Fleet)
     }
 }
 

@@ -12,13 +12,13 @@ mod waits;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail, ensure};
 use futures::FutureExt as _;
 use futures::future::join_all;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tapestry_api::keys;
@@ -189,7 +189,7 @@ impl Pattern {
         physical_side.apply(&namespace(&self.mount)).await?;
         let physical_kubeconfig = physical_cluster.physical_account(&self.mount).await?;
         let lines =
-            if self.lines { Some(Lines::through(virtual_kubeconfig, &physical_kubeconfig).await?) } else { None };
+            if self.lines { Some(Lines::through(&virtual_kubeconfig, &physical_kubeconfig).await?) } else { None };
         let loom = Loom {
             name: self.name,
             virtual_cluster,
@@ -200,9 +200,11 @@ impl Pattern {
             physical_kubeconfig,
             marks: [marks.0, marks.1],
             mount: self.mount,
-            shared: !matches!(self.ground, Ground::Own(_)),
+            shared: self.ground.is_shared(),
+            // A server that a test restarts forbids everything until it has read its roles.
+            pardoned: !self.ground.is_shared() || matches!(self.home, Home::Own(_)),
             nodes: nodes.iter().map(|node| name(node).to_owned()).collect(),
-            clock: Arc::new(SkippingClock { system: SystemClock::start(), skipped: AtomicU64::new(0) }),
+            clock: Arc::new(SkippingClock::start()),
             lines,
             running: None,
         };
@@ -216,7 +218,7 @@ impl Pattern {
         for policy in &self.policies {
             loom.virtual_side.create(policy).await?;
         }
-        if self.home == Home::Fleet {
+        if self.home.has_accounts() {
             loom.takes_pods().await?;
         }
         Ok(loom)
@@ -231,7 +233,7 @@ pub(crate) struct Loom {
     pub(crate) virtual_side: Objects,
     pub(crate) physical_side: Objects,
     /// Who the syncer is on each side: an account with the rights that ship.
-    pub(crate) virtual_kubeconfig: &'static str,
+    pub(crate) virtual_kubeconfig: String,
     pub(crate) physical_kubeconfig: String,
     /// The audit logs of both clusters when all this began.
     marks: [Mark; 2],
@@ -240,6 +242,8 @@ pub(crate) struct Loom {
     nodes: Vec<String>,
     /// Whether other tests use the physical cluster too.
     shared: bool,
+    /// Whether it may be refused something for lack of rights.
+    pardoned: bool,
     clock: Arc<SkippingClock>,
     lines: Option<Lines>,
     running: Option<Running>,
@@ -256,13 +260,22 @@ struct Running {
 struct SkippingClock {
     system: SystemClock,
     skipped: AtomicU64,
+    /// Seconds by which somebody has set the wall clock, in all.
+    set: AtomicI64,
+}
+
+impl SkippingClock {
+    fn start() -> Self {
+        Self { system: SystemClock::start(), skipped: AtomicU64::new(0), set: AtomicI64::new(0) }
+    }
 }
 
 impl Clock for SkippingClock {
     fn now(&self) -> Now {
         let Now { wall, steady } = self.system.now();
         let skipped = Duration::from_secs(self.skipped.load(Ordering::Relaxed));
-        Now { wall: wall + skipped, steady: steady + skipped }
+        let set = SignedDuration::from_secs(self.set.load(Ordering::Relaxed));
+        Now { wall: wall + skipped + set, steady: steady + skipped }
     }
 }
 
@@ -297,8 +310,7 @@ impl Loom {
     pub(crate) async fn stop(&mut self) -> Result<()> {
         self.end().await?;
         for (cluster, requests) in self.asked().await? {
-            // A test may restart its own server, which then forbids everything until it has read its roles.
-            let forbidden = requests.only(|request| request.forbidden && self.shared);
+            let forbidden = requests.only(|request| request.forbidden && !self.pardoned);
             ensure!(forbidden.count() == 0, "beyond its rights in {}:\n{}", cluster.name(), forbidden.summary());
         }
         Ok(())
@@ -332,6 +344,16 @@ impl Loom {
     /// Puts the syncer's clock forward. It notices with its next fact or timer, seconds later at most.
     pub(crate) fn skip(&self, time: Duration) {
         self.clock.skipped.fetch_add(time.as_secs(), Ordering::Relaxed);
+    }
+
+    /// Sets the syncer's wall clock, forward or back, as an administrator does; no time passes.
+    pub(crate) fn set_clock(&self, by: SignedDuration) {
+        self.clock.set.fetch_add(by.as_secs(), Ordering::Relaxed);
+    }
+
+    /// What follows costs the syncer its rights, and that is what the test is about.
+    pub(crate) fn pardon(&mut self) {
+        self.pardoned = true;
     }
 
     /// The wall time of the syncer.
@@ -423,6 +445,16 @@ impl Loom {
         // What is left only slows down; the clusters end with the run.
         let _ = tokio::time::timeout(Duration::from_secs(20), sweep).await;
     }
+}
+
+/// Ends a test of several looms: all are stopped and swept, however it ended; the first failure counts.
+pub(crate) async fn wind_up<const N: usize>(ended: Result<()>, mut looms: [Loom; N]) -> Result<()> {
+    let mut all = ended;
+    for loom in &mut looms {
+        all = all.and(loom.stop().await);
+    }
+    join_all(looms.iter().map(Loom::sweep)).await;
+    all
 }
 
 /// Deletes all pods of a namespace at once, without grace.

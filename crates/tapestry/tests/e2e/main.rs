@@ -12,7 +12,10 @@
 //! | [`rights`] | who the syncer is and what it may do; every test here runs under the rights that ship |
 //! | [`calm`] | identity and idleness, told by the API servers' audit logs |
 //! | [`outage`], [`faults`], [`storms`] | API servers that do not answer, answer wrongly, lose answers; one by one and by chance |
-//! | [`restored`], [`breaker`] | a physical cluster that was restored from a backup, or lost its pods while nobody looked |
+//! | [`restored`], [`breaker`] | a cluster that was restored from a backup, or emptied, or lost its pods while nobody looked |
+//! | [`restarts`] | API servers and stores that are killed under load |
+//! | [`namespaces`] | namespaces that are deleted with all that is in them, on either side |
+//! | [`neighbours`] | two bindings in one process: what one suffers, the other does not feel |
 //! | [`crashes`] | the real binary, killed at every write |
 //! | [`lead`] | several processes of one binding: one leads, the others are ready to |
 //! | [`process`] | the real binary: crashes, signals, failures before people's eyes, endpoints |
@@ -29,6 +32,8 @@ mod hostile;
 mod kubelet;
 mod lead;
 mod lending;
+mod namespaces;
+mod neighbours;
 mod nodes;
 mod outage;
 mod pods;
@@ -36,6 +41,7 @@ mod process;
 mod reclaim;
 mod refusals;
 mod resize;
+mod restarts;
 mod restored;
 mod rights;
 mod storms;

@@ -1,4 +1,7 @@
-//! A physical API server that does not answer: visible soon, and nobody is hurt.
+//! A physical API server that does not answer: visible soon, and nobody is hurt. What lasts longer than Kubernetes is patient is in
+//! [`long`].
+
+mod long;
 
 use std::time::{Duration, Instant};
 
@@ -6,12 +9,14 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::Side;
+use tapestry_testbed::builders::Binding;
 use tapestry_testbed::eventually;
 use tapestry_testbed::line::{Fault, Requests};
 
 use crate::grounds::Ground;
 use crate::looks::{SOON, condition, phase, taints, text, uid};
-use crate::loom::pattern;
+use crate::loom::{pattern, wind_up};
+use crate::timing::timed;
 
 #[tokio::test]
 async fn an_outage_of_the_physical_api_server_is_visible_within_15_seconds_and_ends_no_pod() -> Result<()> {
@@ -78,17 +83,25 @@ async fn an_outage_of_the_physical_api_server_is_visible_within_15_seconds_and_e
 
 #[tokio::test]
 async fn where_the_binding_says_so_a_long_outage_makes_nodes_unknown_and_kubernetes_evicts_their_pods() -> Result<()> {
-    pattern("evicts")
-        .on(Ground::West)
-        .through_lines()
-        .binding(|binding| binding.with("/spec/partition", "Evict").with("/spec/evictAfterSeconds", 3))
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
+    // Boxed: it holds two looms.
+    Box::pin(timed(async {
+        let evicts = |binding: Binding| binding.with("/spec/partition", "Evict").with("/spec/evictAfterSeconds", 3);
+        let (mut loom, mut beside) = tokio::try_join!(
+            pattern("evicts").on(Ground::West).through_lines().binding(evicts).set_up(),
+            // With the same words; but its cluster answers.
+            pattern("evicts-not").on(Ground::East).binding(evicts).set_up(),
+        )?;
+        let test = async {
+            tokio::try_join!(loom.start(), beside.start())?;
             let brief = json!({
                 "key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1,
             });
-            loom.virtual_side.create(&loom.bound("web").tolerate(brief).build()).await?;
-            loom.runs("web").await?;
+            for loom in [&loom, &beside] {
+                loom.vnode_ready(loom.node()).await?;
+                loom.virtual_side.create(&loom.bound("web").tolerate(brief.clone()).build()).await?;
+                loom.runs("web").await?;
+            }
+            let (stays, copy) = beside.runs("web").await?;
             loom.line(Side::Physical).cut();
             loom.vnode_when(loom.node(), "is unknown", |vnode| condition(vnode, "Ready")["status"] == "Unknown").await?;
             let leaving = |vpod: &Value| !vpod["metadata"]["deletionTimestamp"].is_null();
@@ -97,7 +110,13 @@ async fn where_the_binding_says_so_a_long_outage_makes_nodes_unknown_and_kuberne
             loom.line(Side::Physical).mend();
             loom.gone("web").await?;
             loom.vnode_ready(loom.node()).await?;
+            let (after, copy_after) = beside.runs("web").await?;
+            ensure!(!leaving(&after) && !leaving(&copy_after), "{after} {copy_after}");
+            assert_eq!((uid(&after), uid(&copy_after)), (uid(&stays), uid(&copy)));
             Ok(())
-        })
-        .await
+        };
+        let ended = Box::pin(test).await;
+        wind_up(ended, [loom, beside]).await
+    }))
+    .await
 }

@@ -186,7 +186,7 @@ async fn law_10_a_running_syncer_serves_metrics_health_and_log_level_and_logs_no
 
             // The two kubeconfigs' tokens, in no line of a trace.
             let log = syncer.log()?;
-            for kubeconfig in [loom.virtual_kubeconfig, &loom.physical_kubeconfig] {
+            for kubeconfig in [&loom.virtual_kubeconfig, &loom.physical_kubeconfig] {
                 ensure!(!log.contains(&credential(kubeconfig)?), "a credential is in the log");
             }
             // A second process finds the address taken, and says so.
@@ -225,7 +225,7 @@ async fn law_10_a_syncer_that_cannot_start_says_why_and_shows_no_credential() ->
             let folder = std::env::temp_dir().join(format!("tapestry-e2e-{}-kubeconfigs", std::process::id()));
             std::fs::create_dir_all(&folder)?;
             let there = folder.join("whole");
-            std::fs::write(&there, loom.virtual_kubeconfig)?;
+            std::fs::write(&there, &loom.virtual_kubeconfig)?;
             let there = there.display().to_string();
             let run = async |binding: &str, kubeconfig: &str| -> Result<String> {
                 let mut command = tokio::process::Command::new(TAPESTRY);

@@ -142,7 +142,7 @@ async fn law_10_the_shipped_accounts_may_do_nothing_else() -> Result<()> {
             let told = audit.since(&mark).await?.only(|request| request.forbidden && request.user.ends_with(&loom.mount));
             assert_eq!(told.count(), 8, "\n{}", told.summary());
 
-            let here = Objects::connect(loom.virtual_kubeconfig).await?;
+            let here = Objects::connect(&loom.virtual_kubeconfig).await?;
             ensure!(here.get(BINDING, &loom.name).await?.is_some(), "its own binding cannot be read");
             refused("a new pod", &here.create(&loom.pod("x").build()).await)?;
             refused("a Secret of a user", &here.get("v1/Secret", &loom.at("x")).await)?;

@@ -38,7 +38,7 @@ impl Loom {
     pub(crate) fn kubeconfig(&self, side: Side) -> &str {
         match (&self.lines, side) {
             (Some(_), _) => self.line(side).kubeconfig(),
-            (None, Side::Virtual) => self.virtual_kubeconfig,
+            (None, Side::Virtual) => &self.virtual_kubeconfig,
             (None, Side::Physical) => &self.physical_kubeconfig,
         }
     }

@@ -1,0 +1,103 @@
+//! Two bindings in one process: each has its own connections, limits and back-offs, so what one cluster does to its syncer costs
+//! the pods of the other nothing (DESIGN §3).
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use futures::future::try_join_all;
+use tapestry_cluster::Side;
+use tapestry_engine::desk::CONCURRENCY;
+use tapestry_testbed::builders::node;
+use tapestry_testbed::eventually;
+use tapestry_testbed::line::{Fault, Requests, Trouble};
+
+use crate::grounds::Ground;
+use crate::looks::{LATE, SOON, name, phase};
+use crate::loom::{Loom, pattern, wind_up};
+use crate::timing::timed;
+
+/// Pods of the one that is well, each time.
+const FEW: usize = 20;
+/// Pods of the one in trouble: more than it may have calls in flight.
+const MANY: usize = CONCURRENCY + 10;
+/// What the busy cluster asks for, in seconds.
+const RETRY_AFTER: u32 = 5;
+
+async fn create(loom: &Loom, prefix: &str, count: usize) -> Result<()> {
+    let pods: Vec<_> = (0..count).map(|number| loom.bound(&format!("{prefix}-{number}")).cpu("50m").build()).collect();
+    try_join_all(pods.iter().map(|pod| loom.virtual_side.create(pod))).await?;
+    Ok(())
+}
+
+async fn all_run(loom: &Loom, prefix: &str, count: usize, within: Duration) -> Result<()> {
+    eventually(&format!("{count} pods of {} run", loom.name), within, async || {
+        let pods = loom.virtual_side.list("v1/Pod", &loom.name).await.map_err(|error| error.to_string())?;
+        let run = pods.iter().filter(|pod| name(pod).starts_with(prefix) && phase(pod) == "Running").count();
+        if run == count { Ok(()) } else { Err(format!("{run}")) }
+    })
+    .await
+}
+
+/// How long it takes from the creation of pods that are bound until all run.
+async fn measure(loom: &Loom, prefix: &str) -> Result<Duration> {
+    let began = Instant::now();
+    create(loom, prefix, FEW).await?;
+    all_run(loom, prefix, FEW, SOON).await?;
+    Ok(began.elapsed())
+}
+
+async fn strikes(trouble: &Trouble, times: u32) -> Result<()> {
+    eventually(&format!("trouble strikes {times} times"), SOON, async || match trouble.struck() {
+        struck if struck >= times => Ok(()),
+        struck => Err(format!("{struck}")),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_busy_or_hanging_cluster_of_one_binding_does_not_slow_the_other_in_the_same_process() -> Result<()> {
+    // Boxed: it holds several looms.
+    Box::pin(timed(async {
+        let (mut ill, mut well) = tokio::try_join!(
+            pattern("ill").on(Ground::West).node(node("ill-0").pods(500)).through_lines().set_up(),
+            pattern("well").on(Ground::East).set_up(),
+        )?;
+        let test = async {
+            tokio::try_join!(ill.start(), well.start())?;
+            tokio::try_join!(ill.vnode_ready(ill.node()), well.vnode_ready(well.node()))?;
+            // The first pods open connections.
+            measure(&well, "first").await?;
+            let before = measure(&well, "before").await?;
+            // Three times, for a machine that does other things too, and four seconds. If anything were shared (connections, calls in
+            // flight, the pause that a 429 asks for) these pods would not run before the trouble ends, and it does not end here.
+            let most = before * 3 + Duration::from_secs(4);
+
+            let busy = ill.line(Side::Physical).trouble(Fault::Busy(RETRY_AFTER), Requests::all());
+            ill.line(Side::Physical).reset();
+            create(&ill, "storm", MANY).await?;
+            strikes(&busy, 5).await?;
+            let storm = measure(&well, "storm").await?;
+            drop(busy);
+            all_run(&ill, "storm", MANY, LATE).await?;
+
+            let silence = ill.line(Side::Physical).trouble(Fault::Silence, Requests::all());
+            create(&ill, "hang", MANY).await?;
+            // Every call that it may have in flight hangs.
+            strikes(&silence, u32::try_from(CONCURRENCY)?).await?;
+            let hang = measure(&well, "hang").await?;
+            ensure!(ill.copies("hang-0").await?.is_empty(), "the cluster did not hang");
+            drop(silence);
+            all_run(&ill, "hang", MANY, LATE).await?;
+
+            eprintln!(
+                "{FEW} pods: {before:?} in peace, {storm:?} beside a 429 storm, {hang:?} beside a cluster that hangs"
+            );
+            ensure!(storm < most, "{storm:?} beside a 429 storm, {before:?} in peace");
+            ensure!(hang < most, "{hang:?} beside a cluster that hangs, {before:?} in peace");
+            tokio::try_join!(ill.at_peace(&[], SOON), well.at_peace(&[], SOON)).map(drop)
+        };
+        let ended = Box::pin(test).await;
+        wind_up(ended, [ill, well]).await
+    }))
+    .await
+}

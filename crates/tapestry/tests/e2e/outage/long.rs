@@ -1,0 +1,329 @@
+//! Silences that last longer than Kubernetes is patient: 50 s until a node without renewals is called unknown (the default of the
+//! controller-manager, which runs here), and the time that pods tolerate it. All cases wait together, in one virtual cluster.
+//! One of them is a syncer that is dead: that its pods are evicted shows that those of the others would be, too. And a
+//! healthy cluster stands beside: where all nodes are down the controller-manager evicts nobody.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use tapestry_api::keys;
+use tapestry_syncer::start::user_agent;
+use tapestry_testbed::builders::{Pod, node};
+use tapestry_testbed::supervisor::Signal;
+use tapestry_testbed::{Cluster, eventually};
+use tokio::sync::OnceCell;
+
+use crate::grounds::{Ground, bare, own};
+use crate::looks::{SOON, condition, items, phase, taints, text, uid};
+use crate::loom::{Loom, pattern, wind_up};
+use crate::process::syncer::Process;
+use crate::timing::timed;
+
+/// `--node-monitor-grace-period` of the controller-manager.
+const MONITOR_GRACE: Duration = Duration::from_secs(50);
+/// How long the pods here tolerate a node that is not ready or not heard of.
+const TOLERATED: Duration = Duration::from_secs(5);
+/// Longer than both: the controller-manager looks every 5 s.
+const LONG: Duration = MONITOR_GRACE.saturating_add(TOLERATED).saturating_add(Duration::from_secs(5));
+/// What nodes of the dark and of the bright cluster have in common.
+const POOL: &str = "example.com/pool";
+const LEASE: &str = "coordination.k8s.io/v1/Lease";
+
+/// A pod that Kubernetes would soon evict.
+fn brief(mut pod: Pod) -> Pod {
+    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        let seconds = TOLERATED.as_secs();
+        pod = pod
+            .tolerate(json!({ "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds }));
+    }
+    pod
+}
+
+/// A pod that runs on both sides, and is to stay the same.
+struct Runner<'a> {
+    loom: &'a Loom,
+    name: &'static str,
+    vpod: Value,
+    ppod: Value,
+}
+
+impl<'a> Runner<'a> {
+    /// Where kwok plays the kubelets.
+    async fn start(loom: &'a Loom, name: &'static str, pod: Pod) -> Result<Self> {
+        loom.virtual_side.create(&pod.build()).await?;
+        let (vpod, ppod) = loom.runs(name).await?;
+        Ok(Self { loom, name, vpod, ppod })
+    }
+
+    /// Where the test does.
+    async fn play(loom: &'a Loom, name: &'static str, pod: Pod) -> Result<Self> {
+        loom.virtual_side.create(&pod.build()).await?;
+        loom.play_running(&loom.copy(name).await?).await?;
+        let (vpod, ppod) = loom.runs(name).await?;
+        Ok(Self { loom, name, vpod, ppod })
+    }
+
+    /// It is the one that was started, it runs, and nobody has asked it to go.
+    async fn lives_above(&self) -> Result<()> {
+        let vpod = self.loom.vpod(self.name).await?;
+        let lives = vpod["metadata"]["deletionTimestamp"].is_null() && phase(&vpod) == "Running";
+        ensure!(lives && uid(&vpod) == uid(&self.vpod), "{} was touched: {vpod}", self.loom.at(self.name));
+        Ok(())
+    }
+
+    /// The same of both, and no container was started again.
+    async fn lives(&self) -> Result<()> {
+        self.lives_above().await?;
+        let ppod = self.loom.copy(self.name).await?;
+        let lives = ppod["metadata"]["deletionTimestamp"].is_null() && phase(&ppod) == "Running";
+        let same = uid(&ppod) == uid(&self.ppod) && ppod["status"]["startTime"] == self.ppod["status"]["startTime"];
+        ensure!(lives && same, "the copy of {} was touched: {ppod}", self.loom.at(self.name));
+        ensure!(items(&ppod["status"]["containerStatuses"]).iter().all(|status| status["restartCount"] == 0), "{ppod}");
+        Ok(())
+    }
+
+    async fn is_ready(&self) -> Result<()> {
+        self.loom.vpod_when(self.name, "is ready", |vpod| condition(vpod, "Ready")["status"] == "True").await.map(drop)
+    }
+}
+
+fn dark(vnode: &Value) -> bool {
+    taints(vnode).contains(&(keys::TAINT_PHYSICAL_UNREACHABLE.to_owned(), "NoSchedule".to_owned()))
+}
+
+fn reachable(vnode: &Value) -> &str {
+    text(&condition(vnode, keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE)["status"])
+}
+
+/// Whether the taint stands on the node by which Kubernetes evicts.
+fn given_up(vnode: &Value) -> bool {
+    items(&vnode["spec"]["taints"]).iter().any(|taint| taint["effect"] == "NoExecute")
+}
+
+fn leaving(vpod: &Value) -> bool {
+    !vpod["metadata"]["deletionTimestamp"].is_null()
+}
+
+async fn vnode(loom: &Loom) -> Result<Value> {
+    loom.virtual_side.get("v1/Node", &loom.vnode()).await?.context("no virtual node")
+}
+
+/// Says of a pod that it is not ready, as the controller-manager does when it takes a node for dead.
+async fn flip_ready(loom: &Loom, pod: &str) -> Result<()> {
+    let mut conditions = items(&loom.vpod(pod).await?["status"]["conditions"]).to_vec();
+    for condition in conditions.iter_mut().filter(|condition| condition["type"] == "Ready") {
+        condition["status"] = json!("False");
+    }
+    let patch = json!({ "status": { "conditions": conditions } });
+    loom.virtual_side.patch_subresource("status", "v1/Pod", &loom.at(pod), &patch).await?;
+    Ok(())
+}
+
+/// Two seconds apart, for as long as the silence lasts: nothing of what would hurt is there for a moment.
+async fn all_the_while(began: Instant, look: impl AsyncFn() -> Result<()>) -> Result<()> {
+    while began.elapsed() < LONG {
+        look().await?;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+    Ok(())
+}
+
+/// `partition: Hold`, the default: the physical API server is gone, and nobody is.
+async fn hold(cluster: &Cluster, loom: &Loom, bright: &Loom) -> Result<()> {
+    loom.vnode_ready(loom.node()).await?;
+    bright.vnode_ready(bright.node()).await?;
+    let web = Runner::play(loom, "web", brief(loom.bound("web"))).await?;
+    let beside = Runner::start(bright, "web", brief(bright.bound("web"))).await?;
+    let mark = loom.virtual_cluster.audit().mark().await?;
+
+    cluster.apiserver().kill().await?;
+    let began = Instant::now();
+    loom.vnode_when(loom.node(), "says that its cluster is gone", |vnode| dark(vnode) && reachable(vnode) == "False")
+        .await?;
+    let took = began.elapsed();
+    ensure!(took < Duration::from_secs(15), "visible only after {took:?}");
+    flip_ready(loom, "web").await?;
+    // One that may go there only, and some that may go to either.
+    loom.virtual_side.create(&brief(loom.pod("late")).build()).await?;
+    for pod in ["either-0", "either-1", "either-2"] {
+        let toleration = json!({ "key": keys::TAINT_VNODE, "operator": "Exists" });
+        let either = tapestry_testbed::builders::pod(pod).namespace(&bright.name).tolerate(toleration);
+        bright.virtual_side.create(&either.node_label(POOL, "long").build()).await?;
+    }
+    for pod in ["either-0", "either-1", "either-2"] {
+        let (vpod, _) = bright.runs(pod).await?;
+        assert_eq!(text(&vpod["spec"]["nodeName"]), bright.vnode());
+    }
+    all_the_while(began, async || {
+        let seen = vnode(loom).await?;
+        let held = dark(&seen) && condition(&seen, "Ready")["status"] == "True" && !given_up(&seen);
+        ensure!(held, "the node was given up after {:?}: {} {}", began.elapsed(), seen["spec"], seen["status"]);
+        web.lives_above().await?;
+        let late = loom.vpod("late").await?;
+        ensure!(late["spec"]["nodeName"].is_null(), "placed where nobody answers: {late}");
+        beside.lives().await
+    })
+    .await?;
+    assert_eq!(condition(&loom.vpod("web").await?, "Ready")["status"], "False", "statuses are frozen");
+
+    cluster.apiserver().start()?;
+    Box::pin(cluster.ready()).await?;
+    let returned = Instant::now();
+    let back = |vnode: &Value| !dark(vnode) && reachable(vnode) == "True";
+    loom.vnode_when(loom.node(), "is as before", back).await?;
+    web.is_ready().await?;
+    let late = loom.copy("late").await?;
+    loom.play_running(&late).await?;
+    loom.runs("late").await?;
+    let took = returned.elapsed();
+    eprintln!("all is well {took:?} after the return");
+    // The probe asks every 5 s; watches must not sleep on after it has been answered.
+    ensure!(took < Duration::from_secs(12), "{took:?} after the return");
+    web.lives().await?;
+    beside.lives().await?;
+    // What was known is said again before anything new begins.
+    let said = loom.virtual_cluster.audit().since(&mark).await?.by_agent(&user_agent(&loom.name));
+    let about = |pod: &str, subresource: &str| {
+        let these = said.only(|request| {
+            request.namespace == loom.name && request.name == pod && request.subresource == subresource
+        });
+        these.0.iter().map(|request| request.received).min().with_context(|| format!("nothing was said of {pod}"))
+    };
+    let (ready, mapped) = (about("web", "status")?, about("late", "")?);
+    ensure!(ready < mapped, "late was mapped at {mapped}, and web told to be ready at {ready}");
+    loom.at_peace(&[], SOON).await?;
+    bright.at_peace(&[], SOON).await
+}
+
+/// Nobody renews: Kubernetes calls the node unknown and evicts who does not tolerate it. Whoever comes back finishes that,
+/// and leaves the others as they are.
+async fn dead(loom: &Loom) -> Result<()> {
+    let syncer = Process::new(loom, "info,tapestry_cluster=debug")?;
+    syncer.start()?;
+    loom.vnode_ready(loom.node()).await?;
+    let stays = Runner::start(loom, "stays", loom.bound("stays")).await?;
+    let goes = Runner::start(loom, "goes", brief(loom.bound("goes"))).await?;
+    syncer.end(Signal::Kill).await?;
+    let began = Instant::now();
+    eventually("the node is unknown and its pod evicted", LONG + SOON, async || {
+        let seen = vnode(loom).await.map_err(|error| error.to_string())?;
+        let vpod = loom.vpod("goes").await.map_err(|error| error.to_string())?;
+        let unknown = condition(&seen, "Ready")["status"] == "Unknown" && given_up(&seen);
+        let told = format!("{} {}", condition(&seen, "Ready"), vpod["metadata"]);
+        if unknown && leaving(&vpod) { Ok(()) } else { Err(told) }
+    })
+    .await?;
+    let took = began.elapsed();
+    eprintln!("without a syncer: evicted after {took:?}");
+    // At its death the last renewal was ten seconds old at most.
+    ensure!(took + Duration::from_secs(10) > MONITOR_GRACE, "{took:?}: it was not the silence");
+    stays.lives_above().await?;
+    assert_eq!(condition(&loom.vpod("stays").await?, "Ready")["status"], "False", "the controller-manager said so");
+    // Nobody was there to end anything.
+    let copies = loom.ppods().await?;
+    ensure!(copies.len() == 2 && copies.iter().all(|ppod| !leaving(ppod)), "{copies:?}");
+    ensure!(copies.iter().any(|ppod| uid(ppod) == uid(&goes.ppod)), "{copies:?}");
+
+    syncer.start()?;
+    loom.vnode_when(loom.node(), "is trusted again", |vnode| {
+        condition(vnode, "Ready")["status"] == "True" && !given_up(vnode)
+    })
+    .await?;
+    loom.gone("goes").await?;
+    stays.is_ready().await?;
+    stays.lives().await?;
+    loom.at_peace(&[], SOON).await
+}
+
+/// A physical node that is not ready is no outage: mirrored as it is, and Kubernetes does what it does.
+async fn broken(loom: &Loom) -> Result<()> {
+    let kubelet_says = async |ready: &str| {
+        let ready = json!([{
+            "type": "Ready", "status": ready, "reason": "SaidByATest", "message": "",
+            "lastTransitionTime": "2026-01-02T00:00:00Z", "lastHeartbeatTime": "2026-01-02T00:00:00Z",
+        }]);
+        let status = json!({ "status": { "conditions": ready } });
+        loom.physical_side.patch_subresource("status", "v1/Node", loom.node(), &status).await
+    };
+    loom.vnode_ready(loom.node()).await?;
+    let stays = Runner::play(loom, "stays", loom.bound("stays")).await?;
+    let goes = Runner::play(loom, "goes", brief(loom.bound("goes"))).await?;
+    kubelet_says("False").await?;
+    let vnode =
+        loom.vnode_when(loom.node(), "is not ready", |vnode| condition(vnode, "Ready")["status"] == "False").await?;
+    assert_eq!((dark(&vnode), reachable(&vnode)), (false, "True"), "the API server answers");
+    let copy = loom.physical_leaving(&goes.ppod).await?;
+    loom.play_removed(&copy).await?;
+    loom.gone("goes").await?;
+    kubelet_says("True").await?;
+    loom.vnode_when(loom.node(), "is ready again", |vnode| {
+        condition(vnode, "Ready")["status"] == "True" && !given_up(vnode)
+    })
+    .await?;
+    stays.is_ready().await?;
+    stays.lives().await?;
+    Runner::play(loom, "late", loom.pod("late")).await?.lives().await
+}
+
+/// The clock of the syncer's machine is set forward by hours, and back by more: no node looks dead, nothing ends.
+async fn clocks(loom: &Loom) -> Result<()> {
+    loom.vnode_ready(loom.node()).await?;
+    let web = Runner::start(loom, "web", brief(loom.bound("web"))).await?;
+    let place = format!("kube-node-lease/{}", loom.vnode());
+    let renewed = async || -> Result<Timestamp> {
+        let lease = loom.virtual_side.get(LEASE, &place).await?.context("no Lease")?;
+        Ok(text(&lease["spec"]["renewTime"]).parse()?)
+    };
+    let renewed_after = async |what: &str, moment: Timestamp| {
+        eventually(what, SOON, async || match renewed().await {
+            Ok(at) if at > moment => Ok(at),
+            other => Err(format!("{other:?}")),
+        })
+        .await
+    };
+    let start = renewed().await?;
+    loom.set_clock(SignedDuration::from_hours(5));
+    let ahead = renewed_after("renewed with the clock ahead", start + Duration::from_hours(4)).await?;
+    web.lives().await?;
+    loom.set_clock(SignedDuration::from_hours(-11));
+    let began = Instant::now();
+    all_the_while(began, async || {
+        let seen = vnode(loom).await?;
+        let ready = condition(&seen, "Ready")["status"] == "True" && !given_up(&seen);
+        ensure!(ready, "called dead after {:?}: {} {}", began.elapsed(), seen["spec"], seen["status"]);
+        web.lives().await
+    })
+    .await?;
+    // For the controller-manager only a later time is a renewal.
+    renewed_after("renewed with the clock set back", ahead).await?;
+    // And it works as before.
+    Runner::start(loom, "late", loom.pod("late")).await?.lives().await?;
+    loom.at_peace(&[], SOON).await
+}
+
+#[tokio::test]
+async fn law_01_silences_longer_than_every_grace_end_no_pod_while_somebody_renews() -> Result<()> {
+    static DARK: OnceCell<Cluster> = OnceCell::const_new();
+    // Boxed: it holds several looms.
+    Box::pin(timed(async {
+        let cluster = DARK.get_or_try_init(|| own(bare("dark"))).await?;
+        let pooled = |name: &str| node(name).label(POOL, "long");
+        let (mut held, mut bright, lost, mut broke, mut clock) = tokio::try_join!(
+            pattern("long-dark").on(Ground::Own(cluster)).node(pooled("long-dark-0")).set_up(),
+            // More nodes than can be down: else the controller-manager would take it for its own fault and evict nobody.
+            pattern("long-bright").on(Ground::East).node(pooled("long-bright-0")).node(node("long-bright-1")).set_up(),
+            pattern("long-dead").on(Ground::West).set_up(),
+            pattern("long-broken").on(Ground::Still).set_up(),
+            pattern("long-clocks").on(Ground::East).set_up(),
+        )?;
+        let test = async {
+            tokio::try_join!(held.start(), bright.start(), broke.start(), clock.start())?;
+            tokio::try_join!(hold(cluster, &held, &bright), dead(&lost), broken(&broke), clocks(&clock)).map(drop)
+        };
+        let ended = Box::pin(test).await;
+        wind_up(ended, [held, bright, lost, broke, clock]).await
+    }))
+    .await
+}
