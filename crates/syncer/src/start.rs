@@ -16,6 +16,7 @@ use tapestry_cluster::gate::{LiveGate, Metrics, carry_out};
 use tapestry_cluster::list::ListError;
 use tapestry_cluster::{Call, Cluster, Kind, Name, Refusal, Side, Target, Verb, kind};
 use tapestry_engine::clock::Clock;
+use tapestry_engine::crew::{Deserted, work_with};
 use tapestry_engine::lead::{Leadership, Seat, Terms, stand};
 use tapestry_engine::run::{Inbox as _, run};
 use tapestry_engine::serve::ReadinessGate;
@@ -157,7 +158,8 @@ impl Syncer {
     }
 
     /// Runs until cancelled: no new calls then, those in flight are waited for, and then leadership is given back.
-    pub async fn run(self) {
+    /// The same when a watch, a probe or the election ends before its time, and then that is the error.
+    pub async fn run(self) -> Result<(), Deserted> {
         let Self {
             pair,
             origin,
@@ -173,6 +175,7 @@ impl Syncer {
             cancel,
         } = self;
         let (mut tasks, mut office, resign) = (JoinSet::new(), JoinSet::new(), CancellationToken::new());
+        let stop = cancel.child_token();
         let leadership = seat.map_or_else(Leadership::always, |seat| {
             // Renewals have connections of their own; a configuration that built a client before builds another one.
             let apart = virtual_cluster.apart().unwrap_or_else(|_| virtual_cluster.clone());
@@ -180,17 +183,20 @@ impl Syncer {
             stand(seat, apart, gate, Arc::clone(&clock), &mut office, &resign)
         });
         let clusters = [virtual_cluster, physical_cluster];
-        let inbox = Letters::open(&name, origin, home, clusters, &cancel, &mut tasks);
+        let inbox = Letters::open(&name, origin, home, clusters, &stop, &mut tasks);
         let desk = Desk::new(pair, fastrand::u64(..));
         let show = |desk: &Desk<Pair>| {
             ready.set(desk.model.ready());
             metrics.show(desk);
         };
-        run(desk, gate, inbox, clock, leadership, show, cancel).await;
+        let work = run(desk, gate, inbox, clock, leadership, show, stop.clone());
+        let crews = vec![("the watches and probes", &mut tasks), ("the election", &mut office)];
+        let worked = work_with(work, crews, &stop).await;
         resign.cancel();
         while office.join_next().await.is_some() {}
         tasks.shutdown().await;
         tracing::info!("syncer stopped");
+        worked.map(drop)
     }
 }
 

@@ -97,9 +97,11 @@ impl Args {
         }
         endpoints.spawn(serve_metrics(metrics, Arc::new(registry), cancel.clone()));
         endpoints.spawn(cancel_on_signal(cancel));
-        syncer.run().await;
+        let ran = syncer.run().await;
         endpoints.shutdown().await;
-        Ok(())
+        ran.map_err(|deserted| {
+            Failure::new("the syncer cannot go on", deserted, "start it again; if it recurs, report it with its log")
+        })
     }
 }
 
