@@ -171,6 +171,33 @@ fn an_outage_that_lasts_makes_nodes_unknown_only_where_the_binding_says_so() {
 }
 
 #[test]
+fn a_restored_physical_cluster_is_not_silent_and_never_makes_nodes_unknown() {
+    let mut scene = Scene::new();
+    scene.see_binding(json!({"partition": "Evict", "evictAfterSeconds": 60}));
+    let said = |scene: &Scene, kind: &str| {
+        let vnode = vnode(scene);
+        let conditions = vnode["status"]["conditions"].as_array().unwrap();
+        let condition = conditions.iter().find(|condition| condition["type"] == kind).unwrap();
+        format!("{} {}", condition["status"].as_str().unwrap(), condition["reason"].as_str().unwrap())
+    };
+    scene.see(Seen::Connection(Side::Physical, Connection::Restored("versions went back".to_owned())));
+    for _ in 0..3 {
+        scene.follow_node("n1");
+        scene.pass(Duration::from_hours(1));
+    }
+    assert_eq!(said(&scene, keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE), "False PhysicalClusterRestored");
+    assert_eq!(said(&scene, "Ready"), "True KubeletReady", "it answers: nobody has to go");
+    // A silence after it counts from its own beginning.
+    scene.see(Seen::Connection(Side::Physical, Connection::Down("refused".to_owned())));
+    scene.follow_node("n1");
+    assert_eq!(said(&scene, keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE), "False ApiServerSilent");
+    assert_eq!(said(&scene, "Ready"), "True KubeletReady", "it has only just fallen silent");
+    scene.pass(Duration::from_secs(70));
+    scene.follow_node("n1");
+    assert!(said(&scene, "Ready").starts_with("Unknown"));
+}
+
+#[test]
 fn the_lease_of_a_new_virtual_node_is_made_at_once_and_that_of_a_known_one_looked_for() {
     let mut scene = Scene::new();
     let lease = Key::Lease(name("vnode-east-n1"));
