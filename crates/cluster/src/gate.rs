@@ -153,7 +153,8 @@ fn is_expected(call: &Call, body: &[u8]) -> bool {
     struct Metadata {
         uid: Uid,
     }
-    let evident = [&crate::kind::POD, &crate::kind::NODE, &crate::kind::POLICY].contains(&call.target.kind);
+    use crate::kind::{CLUSTER_BINDING, NODE, POD, POLICY};
+    let evident = [&POD, &NODE, &POLICY, &CLUSTER_BINDING].contains(&call.target.kind);
     let expected = || call.target.uid.as_ref().zip(serde_json::from_slice::<Object>(body).ok());
     !evident || expected().is_some_and(|(uid, object)| *uid == object.metadata.uid)
 }

@@ -220,7 +220,7 @@ impl Model for Pair {
     fn settle(&mut self, key: &Key, call: &Call, done: Result<Answer, Refusal>, now: Now, dirty: &mut Dirty<Key>) {
         self.be_at(now);
         match key {
-            Key::Binding => self.settle_binding(done, dirty),
+            Key::Binding => self.settle_binding(call, done, dirty),
             Key::Ground(ground) => self.settle_ground(*ground, &done, dirty),
             Key::Guard(guard) => self.settle_guard(*guard, call, done, now, dirty),
             Key::Node(name) => self.settle_node(name, call, done, now, dirty),
