@@ -45,6 +45,8 @@ pub(crate) struct Bound {
     /// It is out of sight, which proves nothing: it holds until the API server says that it is gone (law 1). With the version
     /// from which on a word of it counts again.
     doubted: Option<Rv>,
+    /// Condition `Connected` by an answer that is older than what we know. That comes from a restored cluster.
+    told: Option<(String, String)>,
 }
 
 impl Row for BindingRow {
@@ -188,6 +190,9 @@ impl Pair {
             return;
         }
         if let Put::Stale = self.bindings.put(row.clone(), epoch) {
+            if let Some(bound) = &mut self.bound {
+                bound.told = row.connected;
+            }
             return;
         }
         self.follow_breaker(row.trip.clone(), row.resume.as_deref(), dirty);
@@ -206,7 +211,7 @@ impl Pair {
         let doubted = before.as_ref().and_then(|before| before.doubted);
         let doubted = doubted.filter(|from| epoch.is_none() && row.rv < *from);
         let changed = before.is_none_or(|before| before.binding != binding || before.row.deleting != row.deleting);
-        self.bound = Some(Bound { binding, row, valid, doubted });
+        self.bound = Some(Bound { binding, row, valid, doubted, told: None });
         if changed {
             self.grounds.reset();
             self.open_all_doors(dirty);
@@ -226,7 +231,9 @@ impl Pair {
             let seen = self.identity(*side);
             seen.is_some() && seen.map(Uid::as_str) == pin(bound, *side)
         });
-        (pinned && self.complete()).then_some(bound)
+        // What is known of a restored cluster is of a future that never was.
+        let restored = matches!(self.connection(Side::Virtual), Connection::Restored(_));
+        (pinned && !restored && self.complete()).then_some(bound)
     }
 
     /// Whether the virtual cluster is the one that our nodes were made in. Known without the binding: whatever becomes of it,
@@ -245,6 +252,14 @@ impl Pair {
         if virtual_seen.is_none() || (virtual_pin.is_some() && virtual_pin != virtual_seen) {
             // Not the cluster this binding was made in: not a word.
             return Plan::Rest;
+        }
+        if let Connection::Restored(what) = self.connection(Side::Virtual) {
+            let message = format!(
+                "the virtual cluster was restored from a backup ({what}): nothing is written but this and the Leases of its nodes; restart the syncer to go on from what is there"
+            );
+            // Nothing of it can be as new as the row, so the answer to this report is the last word.
+            let said = bound.told.as_ref().or(bound.row.connected.as_ref());
+            return self.report(&bound.row, said, &("False", "VirtualClusterRestored", message), now);
         }
         if bound.doubted.is_some() {
             return match self.connection(Side::Virtual) {

@@ -151,3 +151,27 @@ fn law_12_a_binding_of_which_no_word_was_ever_understood_is_told_so() {
     see(&mut scene, newer, 1);
     assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "not a word in a binding of another cluster");
 }
+
+#[test]
+fn a_restored_virtual_cluster_stops_everything_but_the_leases_and_says_so_once() {
+    let mut scene = Scene::new();
+    scene.see_vpod(&vpod("web"));
+    let connected = json!([{"type": "Connected", "status": "True", "reason": "Connected"}]);
+    let mut there = binding();
+    there["status"]["conditions"] = connected;
+    see(&mut scene, there.clone(), 1);
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "all is well");
+    scene.see(Seen::Connection(Side::Virtual, Connection::Restored("versions went back".to_owned())));
+    let said = reported(&scene);
+    assert_eq!((said["status"].as_str(), said["reason"].as_str()), (Some("False"), Some("VirtualClusterRestored")));
+    for key in [Key::Pod(Uid::new("v-web")), Key::Node(name("n1"))] {
+        assert_eq!(scene.plan(&key), Plan::Rest, "{key:?}");
+    }
+    assert_eq!(scene.call(&lease()).why, "CreateLease");
+    // The answer is of the past, in which its versions are.
+    let call = scene.call(&Key::Binding);
+    there["metadata"]["resourceVersion"] = json!("1");
+    there["status"]["conditions"] = json!([said]);
+    scene.settle(&Key::Binding, &call, Ok(Answer { object: there.to_string().into() }));
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "once");
+}
