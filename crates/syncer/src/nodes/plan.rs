@@ -28,7 +28,9 @@ pub(super) const GONE_FOR: Duration = Duration::from_mins(1);
 impl Pair {
     /// The plan for the physical node of this name, which may be gone.
     pub(crate) fn plan_node(&self, name: &Name, now: Now) -> Plan {
-        let Some(bound) = self.knowing().filter(|_| self.policies.owner_known()) else { return Plan::Rest };
+        let Some(bound) = self.knowing().filter(|_| self.policies.owner_known()) else {
+            return self.plan_unseen(name, now);
+        };
         let case = self.nodes.cases.get(name).cloned().unwrap_or_default();
         match (self.nodes.pnode(name), self.nodes.vnode_of(name)) {
             (None, None) => Plan::Rest,

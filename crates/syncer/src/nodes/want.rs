@@ -298,7 +298,7 @@ pub(super) fn unknown_from(bound: &Bound, vnode: Option<&VNode>, connection: &Co
 /// Reason of the condition while the physical API server does not answer; how long it has stood is how long the silence has lasted.
 const SILENT: &str = "ApiServerSilent";
 
-fn reachable(vnode: Option<&VNode>, connection: &Connection, now: jiff::Timestamp) -> Condition {
+pub(super) fn reachable(vnode: Option<&VNode>, connection: &Connection, now: jiff::Timestamp) -> Condition {
     let (status, reason, message) = match connection {
         Connection::Up(_) => ("True", "ApiServerAnswers", "the physical API server answers"),
         Connection::Down(_) | Connection::Unknown => {
@@ -383,7 +383,7 @@ pub(super) fn render_taint(taint: &Taint) -> Value {
     value
 }
 
-fn render_condition(condition: &Condition) -> Value {
+pub(super) fn render_condition(condition: &Condition) -> Value {
     let Condition { kind, status, reason, message, last_transition_time, last_heartbeat_time } = condition;
     let mut value = json!({"type": kind, "status": status, "reason": reason, "message": message});
     for (field, time) in [("lastTransitionTime", last_transition_time), ("lastHeartbeatTime", last_heartbeat_time)] {
