@@ -2,39 +2,19 @@
 //! Watches one object in the virtual cluster; writes `physicalClusterUID`, `virtualClusterUID`, our
 //! finalizer and condition `Connected`.
 
-use bytes::Bytes;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::Deserialize;
+mod row;
+
 use serde_json::{Value, json};
-use tapestry_api::binding::{BreakerTrip, ClusterBindingSpec, ClusterBindingStatus, Pinned};
-use tapestry_api::{Binding, ClusterBinding, Invalid, keys};
-use tapestry_cluster::feed::{Change, Epoch, Row};
+use tapestry_api::{Binding, keys};
+use tapestry_cluster::feed::{Change, Epoch, Row as _};
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Rv, Side, Sub, Target, Uid, Verb, kind};
 use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Now, Plan};
 
+pub use self::row::BindingRow;
 use crate::guards::Guard;
-use crate::json::Meta;
 use crate::pair::{Key, Pair};
-
-/// A binding as the watch brings it.
-#[derive(Debug, Clone)]
-pub struct BindingRow {
-    uid: Uid,
-    rv: Rv,
-    name: Name,
-    deleting: bool,
-    generation: i64,
-    parsed: Result<Binding, Invalid>,
-    pinned: Pinned,
-    finalizers: Vec<String>,
-    /// Status and reason of condition `Connected`.
-    connected: Option<(String, String)>,
-    trip: Option<BreakerTrip>,
-    /// The trip that somebody has looked at.
-    resume: Option<String>,
-}
 
 /// The binding in force.
 pub(crate) struct Bound {
@@ -47,98 +27,6 @@ pub(crate) struct Bound {
     doubted: Option<Rv>,
     /// Condition `Connected` by an answer that is older than what we know. That comes from a restored cluster.
     told: Option<(String, String)>,
-}
-
-impl Row for BindingRow {
-    fn uid(&self) -> &Uid {
-        &self.uid
-    }
-    fn rv(&self) -> Rv {
-        self.rv
-    }
-    fn deleting(&self) -> bool {
-        self.deleting
-    }
-}
-
-#[derive(Deserialize)]
-struct Outline<'a> {
-    #[serde(borrow)]
-    metadata: Meta<'a>,
-    #[serde(default)]
-    status: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct Specified {
-    metadata: ObjectMeta,
-    spec: ClusterBindingSpec,
-}
-
-/// What we read of the status. The rest of it may be of a newer version, and is none of our business.
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Told {
-    #[serde(rename = "physicalClusterUID")]
-    physical_cluster: Option<String>,
-    #[serde(rename = "virtualClusterUID")]
-    virtual_cluster: Option<String>,
-    breaker: Option<BreakerTrip>,
-    conditions: Vec<ToldCondition>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct ToldCondition {
-    #[serde(rename = "type")]
-    kind: String,
-    status: String,
-    reason: String,
-}
-
-impl BindingRow {
-    /// Decodes a binding. One that cannot be understood, such as one of a newer version, is a row that says so, never an
-    /// absent one: absence has consequences.
-    pub fn decode(json: &Bytes) -> Result<Option<Self>, serde_json::Error> {
-        let Outline { metadata: meta, status } = serde_json::from_slice(json)?;
-        let (told, status_error) = match status.map(serde_json::from_value::<Told>).transpose() {
-            Ok(told) => (told.unwrap_or_default(), None),
-            Err(error) => (Told::default(), Some(error)),
-        };
-        let pinned = Pinned { physical_cluster: told.physical_cluster, virtual_cluster: told.virtual_cluster };
-        let parsed = match (status_error, serde_json::from_slice::<Specified>(json)) {
-            // Which clusters it was made for, and whether its breaker has tripped, is not to be guessed.
-            (Some(error), _) => Err(Invalid::of("status", error.to_string())),
-            (None, Err(error)) => Err(Invalid::of("spec", error.to_string())),
-            (None, Ok(Specified { metadata, spec })) => {
-                let status = ClusterBindingStatus {
-                    physical_cluster_uid: pinned.physical_cluster.clone(),
-                    virtual_cluster_uid: pinned.virtual_cluster.clone(),
-                    ..Default::default()
-                };
-                Binding::parse(&ClusterBinding { metadata, spec, status: Some(status) })
-            }
-        };
-        let connected = told.conditions.into_iter().find(|condition| condition.kind == CONNECTED);
-        Ok(Some(Self {
-            resume: meta.annotation(keys::RESUME).map(str::to_owned),
-            finalizers: meta.finalizers.iter().map(|finalizer| (**finalizer).to_owned()).collect(),
-            uid: meta.uid,
-            rv: meta.resource_version,
-            name: meta.name,
-            deleting: meta.deletion_timestamp.is_some(),
-            generation: meta.generation,
-            parsed,
-            pinned,
-            connected: connected.map(|condition| (condition.status, condition.reason)),
-            trip: told.breaker,
-        }))
-    }
-
-    /// The valid binding, or what to change.
-    pub fn parsed(&self) -> Result<&Binding, &Invalid> {
-        self.parsed.as_ref()
-    }
 }
 
 const CONNECTED: &str = "Connected";
@@ -245,7 +133,7 @@ impl Pair {
     }
 
     pub(crate) fn plan_binding(&self, now: Now) -> Plan {
-        let Some(bound) = &self.bound else { return self.plan_unheeded(now) };
+        let Some(bound) = self.bound.as_ref().filter(|_| self.lack.is_none()) else { return self.plan_unheeded(now) };
         let target = target(&bound.row);
         let virtual_pin = pin(bound, Side::Virtual);
         let virtual_seen = self.identity(Side::Virtual).map(Uid::as_str);
@@ -288,20 +176,25 @@ impl Pair {
         self.report(&bound.row, bound.row.connected.as_ref(), &self.judge_connection(bound), now)
     }
 
-    /// A binding of which no word was ever understood: all that can be done is to say so.
+    /// A binding that cannot be served at all, because no word of it was ever understood or its physical cluster cannot be had:
+    /// all that can be done is to say so.
     fn plan_unheeded(&self, now: Now) -> Plan {
         let Some(row) = self.bindings.iter().find(|row| row.uid.as_str() == &*self.binding_uid) else {
             return Plan::Rest;
         };
-        let strange =
-            row.pinned.virtual_cluster.as_deref().is_some_and(|pinned| pinned != self.origin.virtual_cluster());
-        match &row.parsed {
-            Err(invalid) if self.at_home() && !strange => {
-                let message = format!("the binding is invalid: {invalid}");
-                self.report(row, row.connected.as_ref(), &("False", invalid.reason(), message), now)
-            }
-            _ => Plan::Rest,
+        let ours = self.origin.virtual_cluster();
+        let strange = row.pinned.virtual_cluster.as_deref().is_some_and(|pinned| pinned != ours);
+        if strange || !self.at_home() {
+            return Plan::Rest;
         }
+        let (reason, message) = match (&self.lack, &row.parsed) {
+            (Some((reason, message)), _) => (*reason, message.clone()),
+            (None, Err(invalid)) => (invalid.reason(), format!("the binding is invalid: {invalid}")),
+            (None, Ok(_)) => return Plan::Rest,
+        };
+        // What to change may be something else by now, for the same reason.
+        let said = row.connected.as_ref().filter(|_| row.message == message);
+        self.report(row, said, &("False", reason, message), now)
     }
 
     /// Says how the connection stands, if that is news.

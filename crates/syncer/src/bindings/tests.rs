@@ -144,12 +144,38 @@ fn law_12_a_binding_of_which_no_word_was_ever_understood_is_told_so() {
     let said = reported(&scene);
     assert_eq!((said["status"].as_str(), said["reason"].as_str()), (Some("False"), Some("ValidationFailed")));
     assert_eq!(scene.call(&lease()).why, "LookForLease");
-    newer["status"]["conditions"] = json!([{"type": "Connected", "status": "False", "reason": "ValidationFailed"}]);
+    newer["status"]["conditions"] = json!([said]);
+    newer["metadata"]["labels"] = json!({"a": "longer text than before"});
     see(&mut scene, newer.clone(), 1);
-    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "once");
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "once, whatever else changes");
     newer["status"] = json!({"virtualClusterUID": "another"});
     see(&mut scene, newer, 1);
     assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "not a word in a binding of another cluster");
+}
+
+#[test]
+fn a_binding_whose_physical_cluster_cannot_be_had_is_told_why_and_only_leases_are_kept() {
+    let there = Scene::new().vnode("vnode-east-n1");
+    let mut scene = Scene::empty();
+    scene.pair = scene.pair.lacking("KubeconfigUnusable", "cannot read Secret s".to_owned());
+    // Not even its finalizer, or what it was made for.
+    let mut bare = binding();
+    (bare["metadata"]["finalizers"], bare["status"]) = (json!([]), json!({}));
+    see(&mut scene, bare.clone(), 1);
+    scene.see_vnode(there);
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "nobody knows yet whose cluster this is");
+    scene.see(Seen::Connection(Side::Virtual, Connection::Up(Uid::new("v-cluster"))));
+    let said = reported(&scene);
+    let words = [&said["status"], &said["reason"], &said["message"]].map(|word| word.as_str().unwrap());
+    assert_eq!(words, ["False", "KubeconfigUnusable", "cannot read Secret s"]);
+    assert_eq!(scene.call(&lease()).why, "LookForLease");
+    assert_eq!(scene.plan(&Key::Node(name("n1"))), Plan::Rest);
+    bare["status"]["conditions"] = json!([said]);
+    see(&mut scene, bare.clone(), 1);
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "once");
+    bare["status"]["conditions"][0]["message"] = json!("another trouble");
+    see(&mut scene, bare, 1);
+    assert_eq!(reported(&scene)["message"], "cannot read Secret s", "what to change is always true");
 }
 
 #[test]

@@ -216,7 +216,7 @@ fn an_outage_goes_on_counting_over_a_restart_and_a_restore_is_no_outage() {
     scene.see(Seen::Connection(Side::Physical, Connection::Restored("versions went back".to_owned())));
     assert_eq!(scene.plan(&key()), Plan::Rest);
     scene.see(Seen::Connection(Side::Physical, Connection::Down("refused".to_owned())));
-    let due = scene.now.steady + Duration::from_secs(60);
+    let due = scene.now.steady + Duration::from_mins(1);
     assert_eq!(scene.follow_node("n1"), Plan::Wait(due));
     assert_eq!(ready(&scene), "True", "not yet");
     scene.pass(Duration::from_secs(61));
