@@ -175,7 +175,11 @@ impl Cluster {
     /// is known then is of a future that never was, so nothing of it may be acted upon until somebody starts us anew.
     pub(crate) fn note_restored(&self, what: String) {
         if self.inner.restored.set(what).is_ok() {
-            tracing::error!(cluster = self.name(), what = self.restored(), "the cluster was restored from a backup");
+            tracing::error!(
+                cluster = self.name(),
+                what = self.restored(),
+                "the cluster was restored from a backup: nothing more is written until we are started anew"
+            );
         }
     }
 

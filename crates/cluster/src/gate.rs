@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, ready};
 use http::Request;
 use kube::client::Body;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -27,7 +27,8 @@ pub trait Gate: Send + Sync {
 /// The gate to two real clusters.
 pub struct LiveGate {
     virtual_cluster: Cluster,
-    physical_cluster: Cluster,
+    /// `None` while it cannot be had.
+    physical_cluster: Option<Cluster>,
     metrics: Metrics,
 }
 
@@ -80,21 +81,24 @@ impl LiveGate {
     /// A gate to this pair.
     #[must_use]
     pub fn new(virtual_cluster: Cluster, physical_cluster: Cluster, metrics: Metrics) -> Self {
-        Self { virtual_cluster, physical_cluster, metrics }
+        Self { virtual_cluster, physical_cluster: Some(physical_cluster), metrics }
     }
 
-    /// The same gate by another way to the virtual cluster.
+    /// A gate to the virtual cluster alone.
     #[must_use]
-    pub fn by(&self, virtual_cluster: Cluster) -> Self {
-        Self { virtual_cluster, physical_cluster: self.physical_cluster.clone(), metrics: self.metrics.clone() }
+    pub fn to_virtual(virtual_cluster: Cluster, metrics: Metrics) -> Self {
+        Self { virtual_cluster, physical_cluster: None, metrics }
     }
 }
 
 impl Gate for LiveGate {
     fn call(&self, call: Arc<Call>, lead: Lead) -> BoxFuture<'static, Result<Answer, Refusal>> {
         let cluster = match call.target.side {
-            Side::Virtual => self.virtual_cluster.clone(),
+            Side::Virtual => Some(self.virtual_cluster.clone()),
             Side::Physical => self.physical_cluster.clone(),
+        };
+        let Some(cluster) = cluster else {
+            return ready(Err(Refusal::Unknown("the physical cluster is not connected".to_owned()))).boxed();
         };
         let metrics = self.metrics.clone();
         async move {
@@ -153,7 +157,8 @@ fn is_expected(call: &Call, body: &[u8]) -> bool {
     struct Metadata {
         uid: Uid,
     }
-    let evident = [&crate::kind::POD, &crate::kind::NODE, &crate::kind::POLICY].contains(&call.target.kind);
+    use crate::kind::{CLUSTER_BINDING, NODE, POD, POLICY};
+    let evident = [&POD, &NODE, &POLICY, &CLUSTER_BINDING].contains(&call.target.kind);
     let expected = || call.target.uid.as_ref().zip(serde_json::from_slice::<Object>(body).ok());
     !evident || expected().is_some_and(|(uid, object)| *uid == object.metadata.uid)
 }

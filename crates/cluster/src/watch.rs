@@ -222,14 +222,20 @@ impl<R: Row + Clone> Watch<R> {
                     return End::Failed("a line that is not a watch event".to_owned());
                 };
                 self.reached = self.reached.max(self.at);
-                if let Err(end) = self.take(event, &object) {
+                let taken = match self.take(event, &object) {
+                    Ok(Some(rv)) => self.complete(rv).await,
+                    Ok(None) => Ok(()),
+                    Err(end) => Err(end),
+                };
+                if let Err(end) = taken {
                     return end;
                 }
             }
         }
     }
 
-    fn take(&mut self, event: Event, object: &Bytes) -> Result<(), End> {
+    /// Hands an event on; says at which version the list is complete when it is with this one.
+    fn take(&mut self, event: Event, object: &Bytes) -> Result<Option<Rv>, End> {
         match event {
             Event::Put | Event::Deleted => {
                 let row = match (self.decode)(object) {
@@ -249,7 +255,7 @@ impl<R: Row + Clone> Watch<R> {
                     self.at =
                         row.as_ref().map(Row::rv).or_else(|| Version::of(object).map(|version| version.rv)).or(self.at);
                 }
-                let Some(row) = row else { return Ok(()) };
+                let Some(row) = row else { return Ok(None) };
                 self.feed.send(match event {
                     Event::Put => Change::Put(row, self.epoch),
                     // On a selector watch, losing the label also sends DELETED, without deletionTimestamp.
@@ -260,18 +266,20 @@ impl<R: Row + Clone> Watch<R> {
                 let Some(version) = Version::of(object) else {
                     return Err(End::Failed("a bookmark without a version".to_owned()));
                 };
-                let complete = version.ends_list();
-                if self.at.is_none() && complete {
-                    self.complete(version.rv)?;
-                }
-                if self.at.is_some() || complete {
-                    self.at = Some(version.rv);
-                    (self.failures, self.refused) = (0, 0);
+                if self.at.is_some() {
+                    self.go_on_from(version.rv);
+                } else if version.ends_list() {
+                    return Ok(Some(version.rv));
                 }
             }
             Event::Error => return Err(refused(object, None)),
         }
-        Ok(())
+        Ok(None)
+    }
+
+    fn go_on_from(&mut self, rv: Rv) {
+        self.at = Some(rv);
+        (self.failures, self.refused) = (0, 0);
     }
 
     /// A watch that resumes after a version of the future is silent until that future comes (seen on 1.36), so after every
@@ -281,23 +289,35 @@ impl<R: Row + Clone> Watch<R> {
             let body = self.open("limit=1").await?;
             let bytes = read(body).await?;
             let page: Page<'_> = serde_json::from_slice(&bytes).map_err(|error| End::Failed(error.to_string()))?;
-            self.compare(page.metadata.rv)?;
+            self.compare(page.metadata.rv).await?;
             self.doubtful = false;
         }
         Ok(())
     }
 
     /// The list is complete. Every list is as new as etcd, so none can be older than what was read before.
-    fn complete(&mut self, rv: Rv) -> Result<(), End> {
-        self.compare(rv)?;
+    async fn complete(&mut self, rv: Rv) -> Result<(), End> {
+        self.compare(rv).await?;
         self.doubtful = false;
         self.reached = Some(rv);
+        self.go_on_from(rv);
         self.feed.send(Change::Listed(self.epoch));
         Ok(())
     }
 
-    fn compare(&self, rv: Rv) -> Result<(), End> {
-        let Some(reached) = self.reached.filter(|reached| rv < *reached) else { return Ok(()) };
+    /// Compares a version with what was read before. Versions of two clusters have nothing to do with each other, so first it
+    /// is asked who answers: a line that leads elsewhere is a broken line, and neither a restore nor a word of our cluster.
+    async fn compare(&self, rv: Rv) -> Result<(), End> {
+        let Some(reached) = self.reached else { return Ok(()) };
+        if let Some(pinned) = self.cluster.identity() {
+            let answers = self.cluster.ask_identity().await.map_err(|error| End::Broken(error.to_string()))?;
+            if answers != *pinned {
+                return Err(End::Broken(format!("cluster {answers} answers, which is not the pinned one")));
+            }
+        }
+        if rv >= reached {
+            return Ok(());
+        }
         let kind = self.query.kind.plural;
         self.cluster.note_restored(format!("the versions of {kind} went back from {reached} to {rv}"));
         Err(End::Failed("older than what was read before".to_owned()))
@@ -349,8 +369,7 @@ impl<R: Row + Clone> Watch<R> {
             match page.metadata.more {
                 Some(token) if !token.is_empty() => query = format!("limit={PAGE}&continue={}", encode(&token)),
                 _ => {
-                    self.complete(page.metadata.rv)?;
-                    self.failures = 0;
+                    self.complete(page.metadata.rv).await?;
                     return Ok(page.metadata.rv);
                 }
             }

@@ -2,6 +2,7 @@
 //! and what every daemon needs: clock, health and metrics endpoints, telemetry. Knows no Kubernetes kind but the Lease it leads by.
 
 pub mod clock;
+pub mod crew;
 pub mod desk;
 pub mod lead;
 pub mod model;

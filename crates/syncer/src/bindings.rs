@@ -2,35 +2,19 @@
 //! Watches one object in the virtual cluster; writes `physicalClusterUID`, `virtualClusterUID`, our
 //! finalizer and condition `Connected`.
 
-use bytes::Bytes;
+mod row;
+
 use serde_json::{Value, json};
-use tapestry_api::binding::BreakerTrip;
-use tapestry_api::{Binding, ClusterBinding, Invalid, keys};
-use tapestry_cluster::feed::{Change, Epoch, Row};
+use tapestry_api::{Binding, keys};
+use tapestry_cluster::feed::{Change, Epoch, Row as _};
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Rv, Side, Sub, Target, Uid, Verb, kind};
 use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Now, Plan};
 
+pub use self::row::BindingRow;
 use crate::guards::Guard;
 use crate::pair::{Key, Pair};
-
-/// A binding as the watch brings it.
-#[derive(Debug, Clone)]
-pub struct BindingRow {
-    uid: Uid,
-    rv: Rv,
-    name: Name,
-    deleting: bool,
-    generation: i64,
-    parsed: Result<Binding, Invalid>,
-    finalizers: Vec<String>,
-    /// Status and reason of condition `Connected`.
-    connected: Option<(String, String)>,
-    trip: Option<BreakerTrip>,
-    /// The trip that somebody has looked at.
-    resume: Option<String>,
-}
 
 /// The binding in force.
 pub(crate) struct Bound {
@@ -38,51 +22,11 @@ pub(crate) struct Bound {
     row: BindingRow,
     /// Whether the object says what is in force; otherwise it is the last valid one that is.
     valid: bool,
-}
-
-impl Row for BindingRow {
-    fn uid(&self) -> &Uid {
-        &self.uid
-    }
-    fn rv(&self) -> Rv {
-        self.rv
-    }
-    fn deleting(&self) -> bool {
-        self.deleting
-    }
-}
-
-impl BindingRow {
-    /// Decodes a binding; an invalid one is a row that says so.
-    pub fn decode(json: &Bytes) -> Result<Option<Self>, serde_json::Error> {
-        let object: ClusterBinding = serde_json::from_slice(json)?;
-        let missing = |what: &str| <serde_json::Error as serde::de::Error>::custom(format!("a binding without {what}"));
-        let meta = &object.metadata;
-        let conditions = object.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-        let connected = conditions.iter().find(|condition| condition.type_ == CONNECTED);
-        Ok(Some(Self {
-            uid: Uid::new(meta.uid.clone().ok_or_else(|| missing("uid"))?),
-            rv: meta
-                .resource_version
-                .as_ref()
-                .and_then(|rv| rv.parse().ok())
-                .map(Rv::new)
-                .ok_or_else(|| missing("version"))?,
-            name: Name::parse(meta.name.as_deref().unwrap_or_default()).map_err(|_| missing("name"))?,
-            deleting: meta.deletion_timestamp.is_some(),
-            generation: meta.generation.unwrap_or_default(),
-            parsed: Binding::parse(&object),
-            finalizers: meta.finalizers.clone().unwrap_or_default(),
-            connected: connected.map(|condition| (condition.status.clone(), condition.reason.clone())),
-            trip: object.status.as_ref().and_then(|status| status.breaker.clone()),
-            resume: meta.annotations.as_ref().and_then(|annotations| annotations.get(keys::RESUME).cloned()),
-        }))
-    }
-
-    /// The valid binding, or what to change.
-    pub fn parsed(&self) -> Result<&Binding, &Invalid> {
-        self.parsed.as_ref()
-    }
+    /// It is out of sight, which proves nothing: it holds until the API server says that it is gone (law 1). With the version
+    /// from which on a word of it counts again.
+    doubted: Option<Rv>,
+    /// Condition `Connected` by an answer that is older than what we know. That comes from a restored cluster.
+    told: Option<(String, String)>,
 }
 
 const CONNECTED: &str = "Connected";
@@ -99,24 +43,32 @@ impl Pair {
     pub(crate) fn see_binding(&mut self, change: Change<BindingRow>, dirty: &mut Dirty<Key>) {
         match change {
             Change::Put(row, epoch) => self.take_binding(row, Some(epoch), dirty),
-            Change::Gone { row, .. } => {
-                self.bindings.bury(&row.uid, row.rv);
-                self.drop_binding(&row.uid);
-            }
+            Change::Gone { row, proven: true } => self.lose_binding(&row.uid, row.rv),
+            // At this version it went: an answer that is older was given before.
+            Change::Gone { row, .. } => self.doubt_binding(&row.uid, row.rv, dirty),
             Change::Listed(epoch) => {
                 for uid in self.bindings.listed(epoch) {
-                    self.bindings.remove(&uid);
-                    self.drop_binding(&uid);
+                    match self.bindings.get(&uid).map(BindingRow::rv) {
+                        Some(rv) if self.bound.is_some() => self.doubt_binding(&uid, rv, dirty),
+                        _ => drop(self.bindings.remove(&uid)),
+                    }
                 }
             }
         }
     }
 
-    /// Nothing is planned for a binding that is not there. Its nodes are then the manager's to remove.
-    fn drop_binding(&mut self, uid: &Uid) {
-        if self.bound.as_ref().is_some_and(|bound| bound.row.uid == *uid) {
-            tracing::warn!("the binding is gone: nothing is planned any more");
-            self.bound = None;
+    fn doubt_binding(&mut self, uid: &Uid, from: Rv, dirty: &mut Dirty<Key>) {
+        if let Some(bound) = self.bound.as_mut().filter(|bound| bound.row.uid == *uid) {
+            bound.doubted = Some(from);
+            dirty.mark(Key::Binding);
+        }
+    }
+
+    /// Nothing is planned for a binding that is not there, but the Leases of its nodes: those are the manager's to remove.
+    fn lose_binding(&mut self, uid: &Uid, rv: Rv) {
+        self.bindings.bury(uid, rv);
+        if self.bound.take_if(|bound| bound.row.uid == *uid).is_some() {
+            tracing::warn!("the binding is gone: nothing is planned any more but the Leases of its nodes");
         }
     }
 
@@ -126,25 +78,32 @@ impl Pair {
             return;
         }
         if let Put::Stale = self.bindings.put(row.clone(), epoch) {
+            if let Some(bound) = &mut self.bound {
+                bound.told = row.connected;
+            }
             return;
         }
         self.follow_breaker(row.trip.clone(), row.resume.as_deref(), dirty);
+        dirty.mark(Key::Binding);
         let before = self.bound.take();
         let (binding, valid) = match (&row.parsed, before.as_ref().map(|bound| bound.binding.clone())) {
             (Ok(binding), _) => (binding.clone(), true),
             (Err(invalid), last) => {
-                tracing::warn!(binding = %row.name, %invalid, "the binding is invalid: what it said before stays in force");
+                if before.as_ref().is_none_or(|before| before.valid) {
+                    tracing::warn!(binding = %row.name, %invalid, "the binding is invalid: what it said before stays in force");
+                }
                 let Some(last) = last else { return };
                 (last, false)
             }
         };
+        let doubted = before.as_ref().and_then(|before| before.doubted);
+        let doubted = doubted.filter(|from| epoch.is_none() && row.rv < *from);
         let changed = before.is_none_or(|before| before.binding != binding || before.row.deleting != row.deleting);
-        self.bound = Some(Bound { binding, row, valid });
+        self.bound = Some(Bound { binding, row, valid, doubted, told: None });
         if changed {
             self.grounds.reset();
             self.open_all_doors(dirty);
         }
-        dirty.mark(Key::Binding);
     }
 
     /// The binding, when everything may be planned: both clusters answer and are the right ones, all lists are in.
@@ -160,23 +119,39 @@ impl Pair {
             let seen = self.identity(*side);
             seen.is_some() && seen.map(Uid::as_str) == pin(bound, *side)
         });
-        (pinned && self.complete()).then_some(bound)
+        // What is known of a restored cluster is of a future that never was.
+        let restored = matches!(self.connection(Side::Virtual), Connection::Restored(_));
+        (pinned && !restored && self.complete()).then_some(bound)
     }
 
-    /// Whether the virtual cluster is the one that the binding was made in.
+    /// Whether the virtual cluster is the one that our nodes were made in. Known without the binding: whatever becomes of it,
+    /// its nodes must not look dead.
     pub(crate) fn at_home(&self) -> bool {
+        let seen = self.identity(Side::Virtual).map(Uid::as_str);
         let pinned = self.bound.as_ref().and_then(|bound| pin(bound, Side::Virtual));
-        pinned.is_some() && self.identity(Side::Virtual).map(Uid::as_str) == pinned
+        seen == Some(self.origin.virtual_cluster()) && pinned.is_none_or(|pinned| seen == Some(pinned))
     }
 
     pub(crate) fn plan_binding(&self, now: Now) -> Plan {
-        let Some(bound) = &self.bound else { return Plan::Rest };
-        let target = Target::cluster(Side::Virtual, &kind::CLUSTER_BINDING, bound.row.name.clone()).uid(&bound.row.uid);
+        let Some(bound) = self.bound.as_ref().filter(|_| self.lack.is_none()) else { return self.plan_unheeded(now) };
+        let target = target(&bound.row);
         let virtual_pin = pin(bound, Side::Virtual);
         let virtual_seen = self.identity(Side::Virtual).map(Uid::as_str);
         if virtual_seen.is_none() || (virtual_pin.is_some() && virtual_pin != virtual_seen) {
             // Not the cluster this binding was made in: not a word.
             return Plan::Rest;
+        }
+        if let Connection::Restored(what) = self.connection(Side::Virtual) {
+            let message = format!("the virtual cluster was restored from a backup ({what}): {ANEW}");
+            // Nothing of it can be as new as the row, so the answer to this report is the last word.
+            let said = bound.told.as_ref().or(bound.row.connected.as_ref());
+            return self.report(&bound.row, said, &("False", "VirtualClusterRestored", message), now);
+        }
+        if bound.doubted.is_some() {
+            return match self.connection(Side::Virtual) {
+                Connection::Up(_) => Call { target, verb: Verb::Get, why: "LookForBinding" }.into(),
+                _ => Plan::Rest,
+            };
         }
         // Whoever connects first pins; what is pinned is never overwritten.
         let mut pins = serde_json::Map::new();
@@ -193,36 +168,69 @@ impl Pair {
             let verb = Verb::Merge(Sub::Main, json!({"metadata": {"finalizers": finalizers}}));
             return Call { target: target.rv(bound.row.rv), verb, why: "Finalizer" }.into();
         }
-        let (connected, reason, message) = self.judge_connection(bound);
-        let says = (connected.to_owned(), reason.to_owned());
-        let same = bound.row.connected.as_ref() == Some(&says) && bound.row.trip.as_ref() == self.breaker.trip();
-        if self.connection(Side::Physical) == &Connection::Unknown || same {
+        if self.connection(Side::Physical) == &Connection::Unknown {
+            return Plan::Rest;
+        }
+        self.report(&bound.row, bound.row.connected.as_ref(), &self.judge_connection(bound), now)
+    }
+
+    /// A binding that cannot be served at all, because no word of it was ever understood or its physical cluster cannot be had:
+    /// all that can be done is to say so.
+    fn plan_unheeded(&self, now: Now) -> Plan {
+        let Some(row) = self.bindings.iter().find(|row| row.uid.as_str() == &*self.binding_uid) else {
+            return Plan::Rest;
+        };
+        let ours = self.origin.virtual_cluster();
+        let strange = row.pinned.virtual_cluster.as_deref().is_some_and(|pinned| pinned != ours);
+        if strange || !self.at_home() {
+            return Plan::Rest;
+        }
+        let (reason, message) = match (&self.lack, &row.parsed) {
+            (Some((reason, message)), _) => (*reason, message.clone()),
+            (None, Err(invalid)) => (invalid.reason(), format!("the binding is invalid: {invalid}")),
+            (None, Ok(_)) => return Plan::Rest,
+        };
+        // What to change may be something else by now, for the same reason.
+        let said = row.connected.as_ref().filter(|_| row.message == message);
+        self.report(row, said, &("False", reason, message), now)
+    }
+
+    /// Says how the connection stands, if that is news.
+    fn report(
+        &self,
+        row: &BindingRow,
+        said: Option<&(String, String)>,
+        (connected, reason, message): &(&str, &str, String),
+        now: Now,
+    ) -> Plan {
+        let says = ((*connected).to_owned(), (*reason).to_owned());
+        if said == Some(&says) && row.trip.as_ref() == self.breaker.trip() {
             return Plan::Rest;
         }
         let condition = |kind: &str, status: &str, reason: &str, message: &str, since: &str| {
             json!({
                 "type": kind, "status": status, "reason": reason, "message": message,
-                "lastTransitionTime": since, "observedGeneration": bound.row.generation,
+                "lastTransitionTime": since, "observedGeneration": row.generation,
             })
         };
         let since = format!("{:.0}", now.wall);
         // All that is ours in one: what an apply leaves out, it takes away.
-        let mut status = json!({"conditions": [condition(CONNECTED, connected, reason, &message, &since)]});
+        let mut status = json!({"conditions": [condition(CONNECTED, connected, reason, message, &since)]});
         if let (Some(trip), Some(conditions)) = (self.breaker.trip(), status["conditions"].as_array_mut()) {
             let message = format!(
                 "{} of {} pods would end although nobody asked for the end of each: nothing ends; look, then run `tapestry resume {}`",
-                trip.ends, trip.pods, bound.row.name
+                trip.ends, trip.pods, row.name
             );
             conditions.push(condition(TRIPPED, "True", "MassDeletion", &message, &trip.since));
             status["breaker"] = json!(trip);
         }
-        if reason == CHANGED {
+        if *reason == CHANGED {
             status["phase"] = json!("Failed");
         }
         let kind = &kind::CLUSTER_BINDING;
         let body = json!({"apiVersion": kind.api_version(), "kind": kind.kind, "status": status});
-        Call { target, verb: Verb::Apply(Sub::Status, with_name(body, &bound.row.name)), why: "ReportConnection" }
-            .into()
+        let verb = Verb::Apply(Sub::Status, with_name(body, &row.name));
+        Call { target: target(row), verb, why: "ReportConnection" }.into()
     }
 
     /// Before the first virtual node ours is there; it goes when nothing of ours is left on either side.
@@ -253,15 +261,19 @@ impl Pair {
         }
     }
 
-    pub(crate) fn settle_binding(&mut self, done: Result<Answer, Refusal>, dirty: &mut Dirty<Key>) {
-        if let Ok(answer) = done
-            && let Ok(Some(row)) = BindingRow::decode(&answer.object)
-        {
-            if let Connection::Restored(_) = self.connection(Side::Virtual) {
-                // Versions went back there: what is known is not newer than this answer, it never was.
-                self.bindings.remove(&row.uid);
+    pub(crate) fn settle_binding(&mut self, call: &Call, done: Result<Answer, Refusal>, dirty: &mut Dirty<Key>) {
+        let known = self.bound.as_ref().map(|bound| (bound.row.uid.clone(), bound.row.rv));
+        match (done, &call.verb, known) {
+            (Ok(answer), verb, known) => {
+                let Ok(Some(row)) = BindingRow::decode(&answer.object) else { return };
+                if let (Verb::Get, Some((uid, rv))) = (verb, known.filter(|(uid, _)| *uid != row.uid)) {
+                    // Another one has the name by now, so the one we asked for is gone.
+                    self.lose_binding(&uid, rv);
+                }
+                self.take_binding(row, None, dirty);
             }
-            self.take_binding(row, None, dirty);
+            (Err(Refusal::Gone), Verb::Get, Some((uid, rv))) => self.lose_binding(&uid, rv),
+            (Err(_), ..) => {}
         }
     }
 
@@ -269,10 +281,6 @@ impl Pair {
         if let (false, Err(invalid)) = (bound.valid, &bound.row.parsed) {
             let message = format!("the binding is invalid, and what it said before stays in force: {invalid}");
             return ("Unknown", invalid.reason(), message);
-        }
-        if let Connection::Restored(what) = self.connection(Side::Virtual) {
-            let message = format!("the virtual cluster was restored from a backup ({what}): {ANEW}");
-            return ("False", "VirtualClusterRestored", message);
         }
         match self.connection(Side::Physical) {
             Connection::Up(seen) if pin(bound, Side::Physical).is_some_and(|pin| pin != seen.as_str()) => {
@@ -295,6 +303,10 @@ impl Pair {
 const CHANGED: &str = "PhysicalClusterChanged";
 const ANEW: &str = "no pod is touched; restart the syncer to go on from what is there";
 
+fn target(row: &BindingRow) -> Target {
+    Target::cluster(Side::Virtual, &kind::CLUSTER_BINDING, row.name.clone()).uid(&row.uid)
+}
+
 fn with_name(mut body: Value, name: &Name) -> Value {
     body["metadata"]["name"] = json!(name.as_str());
     body
@@ -309,29 +321,4 @@ fn pin(bound: &Bound, side: Side) -> Option<&str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::pair::Seen;
-    use crate::scene::{Scene, merge};
-
-    #[test]
-    fn law_01_a_restored_virtual_cluster_is_told_once_and_no_pod_is_planned_for() {
-        let mut scene = Scene::new();
-        assert!(scene.pair.ready());
-        scene.see_binding(json!({}));
-        scene.see(Seen::Connection(Side::Virtual, Connection::Restored("the versions went back".to_owned())));
-        assert!(!scene.pair.ready());
-        let call = scene.call(&Key::Binding);
-        let said = call.body().unwrap().into_owned();
-        assert_eq!(said["status"]["conditions"][0]["reason"], "VirtualClusterRestored");
-        // Its answer has a version that is older than all we knew.
-        let mut object = json!({
-            "metadata": {"name": "east", "uid": "b-uid", "resourceVersion": "1", "finalizers": [keys::FINALIZER_SYNCER]},
-            "spec": {"clusterID": "east", "secretRef": {"name": "s", "namespace": "t"}, "mountNamespace": "mount"},
-            "status": {"physicalClusterUID": "p-cluster", "virtualClusterUID": "v-cluster"},
-        });
-        merge(&mut object, said);
-        scene.settle(&Key::Binding, &call, Ok(Answer { object: object.to_string().into() }));
-        assert_eq!(scene.plan(&Key::Binding), Plan::Rest);
-    }
-}
+mod tests;

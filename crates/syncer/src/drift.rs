@@ -11,9 +11,9 @@ use crate::start::{LookError, Syncer};
 impl Syncer {
     /// Every way in which the two clusters are not as they must be at this moment; some of it may be on its way.
     pub async fn drift(self) -> Result<Vec<String>, LookError> {
-        let now = self.clock.now().wall;
-        let (origin, home) = (self.origin.clone(), self.home.clone());
-        let (vside, pside) = (self.virtual_cluster.clone(), self.physical_cluster.clone());
+        let now = self.post.clock.now().wall;
+        let (origin, home) = (self.post.origin.clone(), self.physical.home.clone());
+        let (vside, pside) = (self.post.virtual_cluster.clone(), self.physical.cluster.clone());
         let pair = self.look().await?;
         let (vpods, vnodes) = tokio::try_join!(vside.list(&kind::POD), vside.list(&kind::NODE))?;
         let (ppods, pnodes) = tokio::try_join!(pside.list(&kind::POD), pside.list(&kind::NODE))?;

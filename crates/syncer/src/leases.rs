@@ -1,5 +1,5 @@
 //! Node Leases of the virtual nodes: says to the virtual cluster that somebody looks after them.
-//! Writes `kube-node-lease/<vnode>`; renews whatever the physical cluster does, because outages never kill.
+//! Writes `kube-node-lease/<vnode>`; renews whatever becomes of the physical cluster and the binding, because outages never kill.
 //! Each has its own moment in every ten seconds, so that a thousand of them are no burst.
 
 use std::collections::HashMap;
@@ -77,7 +77,7 @@ fn next_turn(turn: Duration, earliest: Duration) -> Duration {
 
 impl Pair {
     pub(crate) fn plan_lease(&self, vnode: &Name, now: Now) -> Plan {
-        // Whatever the physical cluster does: a silent one must not look like a dead node.
+        // Whatever the physical cluster does and whatever becomes of the binding: neither must look like a dead node.
         let (Some(row), true) = (self.nodes.vnode(vnode), self.at_home()) else { return Plan::Rest };
         let Ok(namespace) = Name::parse(NAMESPACE) else { return Plan::Rest };
         let target = Target::namespaced(Side::Virtual, &kind::LEASE, namespace, vnode.clone());

@@ -69,6 +69,50 @@ impl Letters {
     }
 }
 
+/// What a syncer reads that has no physical cluster yet: its binding and its virtual nodes.
+pub(crate) struct HomeLetters {
+    bindings: Mailbox<BindingRow>,
+    vnodes: Mailbox<VNode>,
+    connection: channel::Receiver<Connection>,
+    bell: Arc<Notify>,
+}
+
+impl HomeLetters {
+    /// Starts the watches and the probe of the virtual cluster.
+    pub(crate) fn open(
+        name: &Name,
+        origin: &Origin,
+        home: &Home,
+        cluster: &Cluster,
+        cancel: &CancellationToken,
+        tasks: &mut JoinSet<()>,
+    ) -> Self {
+        let bell = Arc::new(Notify::new());
+        let Queries { bindings: (_, bindings), vnodes: (_, vnodes), .. } = Queries::new(name, origin, home);
+        let (ring, end) = (|| Arc::clone(&bell), || cancel.clone());
+        Self {
+            bindings: start_watch(cluster.clone(), bindings, BindingRow::decode, ring(), end(), tasks),
+            vnodes: start_watch(cluster.clone(), vnodes, VNode::decode, ring(), end(), tasks),
+            connection: start_probe(cluster.clone(), ring(), tasks),
+            bell,
+        }
+    }
+}
+
+impl Inbox<Seen> for HomeLetters {
+    fn drain(&mut self, into: &mut Vec<Seen>) {
+        if self.connection.has_changed().unwrap_or(false) {
+            into.push(Seen::Connection(Side::Virtual, self.connection.borrow_and_update().clone()));
+        }
+        into.extend(self.bindings.drain().into_iter().map(Seen::Binding));
+        into.extend(self.vnodes.drain().into_iter().map(Seen::VNode));
+    }
+
+    fn bell(&self) -> Arc<Notify> {
+        Arc::clone(&self.bell)
+    }
+}
+
 /// What is asked of which cluster: all that is watched, as data, so that the rights to it can be compared.
 struct Queries {
     bindings: (Side, Query),
@@ -121,13 +165,24 @@ impl Watches<'_> {
         (side, query): (Side, Query),
         decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync + 'static,
     ) -> Mailbox<R> {
-        let feed: Arc<Feed<R>> = Arc::default();
-        let mailbox = feed.subscribe(Arc::clone(&self.bell));
-        let decode: Decode<R> = Arc::new(decode);
         let cluster = self.clusters[side as usize].clone();
-        self.tasks.spawn(watch(cluster, query, decode, feed, self.cancel.clone()));
-        mailbox
+        start_watch(cluster, query, decode, Arc::clone(&self.bell), self.cancel.clone(), self.tasks)
     }
+}
+
+fn start_watch<R: Row + Clone>(
+    cluster: Cluster,
+    query: Query,
+    decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync + 'static,
+    bell: Arc<Notify>,
+    cancel: CancellationToken,
+    tasks: &mut JoinSet<()>,
+) -> Mailbox<R> {
+    let feed: Arc<Feed<R>> = Arc::default();
+    let mailbox = feed.subscribe(bell);
+    let decode: Decode<R> = Arc::new(decode);
+    tasks.spawn(watch(cluster, query, decode, feed, cancel));
+    mailbox
 }
 
 fn start_probe(cluster: Cluster, bell: Arc<Notify>, tasks: &mut JoinSet<()>) -> channel::Receiver<Connection> {

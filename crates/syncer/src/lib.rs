@@ -22,3 +22,4 @@ pub mod rights;
 mod scene;
 pub mod start;
 mod terms;
+mod vigil;

@@ -3,6 +3,7 @@
 
 mod plan;
 pub mod row;
+mod silence;
 pub(crate) mod standing;
 mod want;
 

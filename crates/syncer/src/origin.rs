@@ -50,6 +50,11 @@ impl Origin {
         }
     }
 
+    /// UID of the virtual cluster.
+    pub(crate) fn virtual_cluster(&self) -> &str {
+        self.full.split_once('/').map_or("", |(cluster, _)| cluster)
+    }
+
     /// The labels of every object we make.
     pub(crate) fn labels(&self) -> [(&'static str, String); 3] {
         [

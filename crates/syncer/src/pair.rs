@@ -80,6 +80,8 @@ pub struct Pair {
     pub(crate) home: Home,
     pub(crate) bindings: Table<BindingRow>,
     pub(crate) bound: Option<Bound>,
+    /// Why there is no physical cluster at all, as reason and message: then only Leases are kept.
+    pub(crate) lack: Option<(&'static str, String)>,
     /// When the last fact came in: doors are judged by it.
     pub(crate) now: Now,
     connections: [Connection; 2],
@@ -106,6 +108,7 @@ impl Pair {
             home,
             bindings: Table::default(),
             bound: None,
+            lack: None,
             now: Now { wall: jiff::Timestamp::UNIX_EPOCH, steady: std::time::Duration::ZERO },
             connections: [Connection::Unknown, Connection::Unknown],
             identities: [None, None],
@@ -119,6 +122,12 @@ impl Pair {
             breaker: Breaker::default(),
             notes: Notes::default(),
         }
+    }
+
+    /// The same without a physical cluster: it keeps Leases and says why it does nothing else.
+    pub(crate) fn lacking(mut self, reason: &'static str, message: String) -> Self {
+        self.lack = Some((reason, message));
+        self
     }
 
     pub(crate) fn connection(&self, side: Side) -> &Connection {
@@ -221,7 +230,7 @@ impl Model for Pair {
     fn settle(&mut self, key: &Key, call: &Call, done: Result<Answer, Refusal>, now: Now, dirty: &mut Dirty<Key>) {
         self.be_at(now);
         match key {
-            Key::Binding => self.settle_binding(done, dirty),
+            Key::Binding => self.settle_binding(call, done, dirty),
             Key::Ground(ground) => self.settle_ground(*ground, &done, dirty),
             Key::Guard(guard) => self.settle_guard(*guard, call, done, now, dirty),
             Key::Node(name) => self.settle_node(name, call, done, now, dirty),

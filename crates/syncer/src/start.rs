@@ -1,5 +1,7 @@
 //! How a syncer comes to life: reads its binding, connects the physical cluster, starts watches, probes, the loop and the election.
-//! The only room here that waits or spawns; decides nothing about objects.
+//! The only room here that waits or spawns, with `vigil` for what cannot be connected; decides nothing about objects.
+
+mod errors;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,12 +12,14 @@ use k8s_openapi::ByteString;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use serde::Deserialize;
-use tapestry_api::{Binding, keys};
-use tapestry_cluster::connect::{ConnectError, Trust};
+use tapestry_api::{Binding, Invalid, keys};
+use tapestry_cluster::connect::Trust;
+use tapestry_cluster::feed::Row as _;
 use tapestry_cluster::gate::{LiveGate, Metrics, carry_out};
 use tapestry_cluster::list::ListError;
-use tapestry_cluster::{Call, Cluster, Kind, Name, Refusal, Side, Target, Verb, kind};
+use tapestry_cluster::{Call, Cluster, Kind, Name, Refusal, Side, Target, Uid, Verb, kind};
 use tapestry_engine::clock::Clock;
+use tapestry_engine::crew::{Deserted, work_with};
 use tapestry_engine::lead::{Leadership, Seat, Terms, stand};
 use tapestry_engine::run::{Inbox as _, run};
 use tapestry_engine::serve::ReadinessGate;
@@ -28,51 +32,37 @@ use crate::letters::Letters;
 use crate::origin::{Home, Origin};
 use crate::pair::Pair;
 
-/// Why a syncer cannot start. All of it is for people to mend.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// A name given by the user is none.
-    #[error("{0}")]
-    BadName(#[from] tapestry_cluster::object::BadName),
-    /// The virtual cluster does not answer, or not as an API server.
-    #[error("the virtual cluster cannot be used")]
-    ConnectVirtual(#[source] ConnectError),
-    /// The physical cluster's kubeconfig is missing or refused.
-    #[error("the physical cluster cannot be used")]
-    ConnectPhysical(#[source] ConnectError),
-    /// An object that must be there cannot be read.
-    #[error("cannot read {what}: {why}")]
-    ReadObject {
-        /// Which one.
-        what: String,
-        /// What the API server said.
-        why: String,
-    },
-    /// The binding says something that cannot be obeyed.
-    #[error("ClusterBinding {name} is invalid: {why}")]
-    InvalidBinding {
-        /// Its name.
-        name: String,
-        /// What to change.
-        why: String,
-    },
+pub use errors::{RunError, StartError};
+
+/// The post of a binding's syncer: all that is known without its physical cluster.
+pub struct Post {
+    pub(crate) name: Name,
+    /// Of the binding.
+    pub(crate) uid: Box<str>,
+    pub(crate) origin: Origin,
+    pub(crate) virtual_cluster: Cluster,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// What it stands for; without one it leads alone.
+    seat: Option<Seat>,
+    metrics: SyncerMetrics,
+    pub(crate) calls: Metrics,
+    ready: ReadinessGate,
+    pub(crate) cancel: CancellationToken,
 }
 
-impl StartError {
-    /// What the user can do about it.
-    #[must_use]
-    pub fn hint(&self) -> &'static str {
-        match self {
-            Self::BadName(_) => "names are lower-case letters, digits, '-' and '.'",
-            Self::ConnectVirtual(_) => "check --virtual-kubeconfig, and that its API server answers",
-            Self::ConnectPhysical(_) => "check the kubeconfig in the Secret that the binding's secretRef names",
-            Self::ReadObject { .. } => "check that it exists and that this identity may read it",
-            Self::InvalidBinding { .. } => "edit the binding as the message says, then start again",
-        }
-    }
+/// The physical side of a binding.
+pub(crate) struct Physical {
+    pub(crate) cluster: Cluster,
+    pub(crate) home: Home,
 }
 
-/// Runs the syncer of one binding until cancelled.
+/// A syncer that is ready to run.
+pub struct Syncer {
+    pub(crate) post: Post,
+    pub(crate) physical: Physical,
+}
+
+/// Makes the syncer of one binding ready to run, or says why it cannot work: for those who wait for the answer.
 pub async fn start(
     binding: &str,
     virtual_cluster: Cluster,
@@ -81,73 +71,42 @@ pub async fn start(
     ready: ReadinessGate,
     cancel: CancellationToken,
 ) -> Result<Syncer, StartError> {
-    let name = Name::parse(binding)?;
-    let identity = virtual_cluster.ask_identity().await.map_err(StartError::ConnectVirtual)?;
-    // Before anything is read: what does not exist is believed only of a pinned cluster.
-    if !virtual_cluster.pin(&identity) {
-        tracing::error!("a fresh connection has a pinned identity already");
-    }
-    let object = read(&virtual_cluster, &kind::CLUSTER_BINDING, None, name.clone()).await?;
-    let unreadable = |why: serde_json::Error| StartError::ReadObject {
-        what: format!("ClusterBinding {name}"),
-        why: why.to_string(),
-    };
-    let row = BindingRow::decode(&object).map_err(unreadable)?;
-    let row = row.ok_or_else(|| StartError::ReadObject {
-        what: format!("ClusterBinding {name}"),
-        why: "it is none".to_owned(),
-    })?;
-    let parsed = row
-        .parsed()
-        .map_err(|invalid| StartError::InvalidBinding { name: binding.to_owned(), why: invalid.to_string() })?;
-    let physical_cluster = connect_physical(&virtual_cluster, parsed).await?;
-    // The pinned identity, if there is one, is what the gate demands; else the first answer pins.
-    if let Some(pinned) = &parsed.pinned.physical_cluster
-        && !physical_cluster.pin(&tapestry_cluster::Uid::new(pinned.as_str()))
-    {
-        tracing::error!("a fresh connection has a pinned identity already");
-    }
-    let origin = Origin::new(identity.as_str(), &parsed.uid, binding);
-    let home = Home::new(&parsed.cluster_id, &parsed.mount_namespace)?;
-    let pair = Pair::new(origin.clone(), home.clone(), &parsed.uid, Box::new(entropy));
-    let metrics = SyncerMetrics::register(registry);
-    let gate = Arc::new(LiveGate::new(virtual_cluster.clone(), physical_cluster.clone(), Metrics::register(registry)));
-    tracing::info!(binding, cluster = %parsed.cluster_id, mount = %parsed.mount_namespace, "syncer starts");
-    let seat = None;
-    Ok(Syncer {
-        pair,
-        origin,
-        home,
-        name,
-        virtual_cluster,
-        physical_cluster,
-        gate,
-        clock,
-        seat,
-        metrics,
-        ready,
-        cancel,
-    })
+    let post = Post::open(binding, virtual_cluster, clock, registry, ready, cancel).await?;
+    let physical = post.connect().await?;
+    Ok(Syncer { post, physical })
 }
 
-/// A syncer that is ready to run.
-pub struct Syncer {
-    pair: Pair,
-    pub(crate) origin: Origin,
-    pub(crate) home: Home,
-    name: Name,
-    pub(crate) virtual_cluster: Cluster,
-    pub(crate) physical_cluster: Cluster,
-    gate: Arc<LiveGate>,
-    pub(crate) clock: Arc<dyn Clock>,
-    /// What it stands for; without one it leads alone.
-    seat: Option<Seat>,
-    metrics: SyncerMetrics,
-    ready: ReadinessGate,
-    cancel: CancellationToken,
-}
+impl Post {
+    /// Finds the binding, which must be there.
+    pub async fn open(
+        binding: &str,
+        virtual_cluster: Cluster,
+        clock: Arc<dyn Clock>,
+        registry: &mut Registry,
+        ready: ReadinessGate,
+        cancel: CancellationToken,
+    ) -> Result<Self, StartError> {
+        let name = Name::parse(binding)?;
+        let identity = virtual_cluster.ask_identity().await.map_err(StartError::ConnectVirtual)?;
+        // Before anything is read: what does not exist is believed only of a pinned cluster.
+        if !virtual_cluster.pin(&identity) {
+            tracing::error!("a fresh connection has a pinned identity already");
+        }
+        let uid: Box<str> = read_binding(&virtual_cluster, &name).await?.uid().as_str().into();
+        Ok(Self {
+            origin: Origin::new(identity.as_str(), &uid, binding),
+            name,
+            uid,
+            virtual_cluster,
+            clock,
+            seat: None,
+            metrics: SyncerMetrics::register(registry),
+            calls: Metrics::register(registry),
+            ready,
+            cancel,
+        })
+    }
 
-impl Syncer {
     /// Lets it work only while it leads. Whoever runs this binding's syncer, and wherever, stands for the same Lease.
     pub fn elected(mut self, identity: &str, terms: Terms) -> Result<Self, StartError> {
         // With a name too long for the prefix, the Lease is called like the binding alone.
@@ -156,51 +115,113 @@ impl Syncer {
         Ok(self)
     }
 
-    /// Runs until cancelled: no new calls then, those in flight are waited for, and then leadership is given back.
-    pub async fn run(self) {
-        let Self {
-            pair,
-            origin,
-            home,
-            name,
-            virtual_cluster,
-            physical_cluster,
-            gate,
-            clock,
-            seat,
-            metrics,
-            ready,
-            cancel,
-        } = self;
-        let (mut tasks, mut office, resign) = (JoinSet::new(), JoinSet::new(), CancellationToken::new());
-        let leadership = seat.map_or_else(Leadership::always, |seat| {
+    /// Serves the binding until cancelled. While its physical cluster cannot be had, keeps its nodes alive and tries again.
+    pub async fn serve(self) -> Result<(), RunError> {
+        let first = self.connect().await;
+        self.serve_from(first).await
+    }
+
+    /// No new calls once cancelled, those in flight are waited for, and then leadership is given back. The same when a watch,
+    /// a probe or the election ends before its time, and then that is the error.
+    async fn serve_from(self, first: Result<Physical, StartError>) -> Result<(), RunError> {
+        let (mut office, resign) = (JoinSet::new(), CancellationToken::new());
+        let leadership = self.seat.clone().map_or_else(Leadership::always, |seat| {
             // Renewals have connections of their own; a configuration that built a client before builds another one.
-            let apart = virtual_cluster.apart().unwrap_or_else(|_| virtual_cluster.clone());
-            let gate = Arc::new(gate.by(apart.clone()));
-            stand(seat, apart, gate, Arc::clone(&clock), &mut office, &resign)
+            let apart = self.virtual_cluster.apart().unwrap_or_else(|_| self.virtual_cluster.clone());
+            let gate = Arc::new(LiveGate::to_virtual(apart.clone(), self.calls.clone()));
+            stand(seat, apart, gate, Arc::clone(&self.clock), &mut office, &resign)
         });
-        let clusters = [virtual_cluster, physical_cluster];
-        let inbox = Letters::open(&name, origin, home, clusters, &cancel, &mut tasks);
-        let desk = Desk::new(pair, fastrand::u64(..));
-        let show = |desk: &Desk<Pair>| {
-            ready.set(desk.model.ready());
-            metrics.show(desk);
-        };
-        run(desk, gate, inbox, clock, leadership, show, cancel).await;
+        let served = self.serve_while(first, &leadership, &mut office).await;
         resign.cancel();
         while office.join_next().await.is_some() {}
-        tasks.shutdown().await;
         tracing::info!("syncer stopped");
+        served
+    }
+
+    async fn serve_while(
+        &self,
+        mut physical: Result<Physical, StartError>,
+        leadership: &Leadership,
+        office: &mut JoinSet<()>,
+    ) -> Result<(), RunError> {
+        loop {
+            physical = match physical {
+                Ok(physical) => return Ok(self.work(physical, leadership, office).await?),
+                Err(replaced @ StartError::Replaced(_)) => return Err(RunError::Start(replaced)),
+                Err(why) => match self.keep_vigil(&why, leadership, office).await? {
+                    Some(next) => next,
+                    None => return Ok(()),
+                },
+            };
+        }
+    }
+
+    async fn work(
+        &self,
+        Physical { cluster, home }: Physical,
+        leadership: &Leadership,
+        office: &mut JoinSet<()>,
+    ) -> Result<(), Deserted> {
+        tracing::info!(binding = %self.name, cluster = cluster.name(), mount = %home.mount, "syncer starts");
+        let (stop, mut tasks) = (self.cancel.child_token(), JoinSet::new());
+        let pair = Pair::new(self.origin.clone(), home.clone(), &self.uid, Box::new(entropy));
+        let gate = LiveGate::new(self.virtual_cluster.clone(), cluster.clone(), self.calls.clone());
+        let clusters = [self.virtual_cluster.clone(), cluster];
+        let inbox = Letters::open(&self.name, self.origin.clone(), home, clusters, &stop, &mut tasks);
+        let desk = Desk::new(pair, fastrand::u64(..));
+        let show = |desk: &Desk<Pair>| self.show(desk);
+        let clock = Arc::clone(&self.clock);
+        let work = Box::pin(run(desk, Arc::new(gate), inbox, clock, leadership.clone(), show, stop.clone()));
+        let crews = vec![("the watches and probes", &mut tasks), ("the election", office)];
+        let worked = work_with(work, crews, &stop).await;
+        tasks.shutdown().await;
+        worked.map(drop)
+    }
+
+    pub(crate) fn show(&self, desk: &Desk<Pair>) {
+        self.ready.set(desk.model.ready());
+        self.metrics.show(desk);
+    }
+
+    /// Connects the physical cluster as the binding says it now. Sends nothing to it yet.
+    pub(crate) async fn connect(&self) -> Result<Physical, StartError> {
+        let row = read_binding(&self.virtual_cluster, &self.name).await?;
+        if row.uid().as_str() != &*self.uid {
+            return Err(StartError::Replaced(self.name.clone()));
+        }
+        let invalid = |why: &Invalid| StartError::InvalidBinding { name: self.name.to_string(), why: why.clone() };
+        let parsed = row.parsed().map_err(invalid)?;
+        let cluster = connect_physical(&self.virtual_cluster, parsed).await?;
+        // The pinned identity, if there is one, is what the gate demands; else the first answer pins.
+        if let Some(pinned) = &parsed.pinned.physical_cluster
+            && !cluster.pin(&Uid::new(pinned.as_str()))
+        {
+            tracing::error!("a fresh connection has a pinned identity already");
+        }
+        Ok(Physical { cluster, home: Home::new(&parsed.cluster_id, &parsed.mount_namespace)? })
     }
 }
 
+async fn read_binding(virtual_cluster: &Cluster, name: &Name) -> Result<BindingRow, StartError> {
+    let unreadable = |why: String| StartError::ReadObject { what: format!("ClusterBinding {name}"), why };
+    let object = read(virtual_cluster, &kind::CLUSTER_BINDING, None, name.clone()).await?;
+    let row = BindingRow::decode(&object).map_err(|error| unreadable(error.to_string()))?;
+    row.ok_or_else(|| unreadable("it is none".to_owned()))
+}
+
 impl Syncer {
+    /// Runs until cancelled; see [`Post::serve`].
+    pub async fn run(self) -> Result<(), RunError> {
+        self.post.serve_from(Ok(self.physical)).await
+    }
+
     /// Reads everything once, without a word to either cluster: what the syncer would know, for people who ask.
     pub async fn look(self) -> Result<Pair, LookError> {
-        let Self { mut pair, origin, home, name, virtual_cluster, physical_cluster, clock, cancel, .. } = self;
+        let Self { post: Post { name, uid, origin, virtual_cluster, clock, cancel, .. }, physical } = self;
+        let Physical { cluster, home } = physical;
+        let mut pair = Pair::new(origin.clone(), home.clone(), &uid, Box::new(entropy));
         let mut tasks = JoinSet::new();
-        let clusters = [virtual_cluster, physical_cluster];
-        let mut inbox = Letters::open(&name, origin, home, clusters, &cancel, &mut tasks);
+        let mut inbox = Letters::open(&name, origin, home, [virtual_cluster, cluster], &cancel, &mut tasks);
         let bell = inbox.bell();
         let mut facts = Vec::new();
         let read = async {
@@ -235,7 +256,7 @@ pub enum LookError {
 }
 
 /// Ten characters of a physical pod's name come from here: from the operating system, so that nobody can foresee them.
-fn entropy() -> [u8; 8] {
+pub(crate) fn entropy() -> [u8; 8] {
     let mut bytes = [0; 8];
     if getrandom::fill(&mut bytes).is_err() {
         // Without the system's generator names are only unlikely to clash; a clash is noticed and another name taken.
@@ -280,8 +301,13 @@ async fn read(
     let what = format!("{} {name}", kind.kind);
     let target = Target { side: Side::Virtual, kind, namespace, name, uid: None, rv: None };
     let answer = carry_out(cluster, &Call { target, verb: Verb::Get, why: "Start" }).await;
-    let told = |refusal: Refusal| StartError::ReadObject { what, why: refusal.message().to_owned() };
-    answer.map(|answer| answer.object).map_err(told)
+    answer.map(|answer| answer.object).map_err(|refusal| {
+        let why = refusal.message().to_owned();
+        match refusal {
+            Refusal::Gone | Refusal::Denied(_) | Refusal::Invalid(_) => StartError::ReadObject { what, why },
+            _ => StartError::Unanswered { what, why },
+        }
+    })
 }
 
 struct SyncerMetrics {

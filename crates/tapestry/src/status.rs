@@ -130,4 +130,20 @@ west: MassDeletion: look, then run `tapestry resume west`
 ";
         assert_eq!(text, expected);
     }
+    #[test]
+    fn a_restored_virtual_cluster_shows_in_the_table_and_below_it() {
+        let mut binding = ClusterBinding::default();
+        let condition = serde_json::json!({
+            "type": "Connected", "status": "False", "reason": "VirtualClusterRestored", "message": "restart the syncer",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        let status = serde_json::json!({ "conditions": [condition] });
+        binding.status = serde_json::from_value(status).unwrap();
+        let text = render(&[Standing::of("east", &binding, 3)]);
+        assert!(
+            text.contains("VirtualClusterRestored  3")
+                && text.contains("east: VirtualClusterRestored: restart the syncer"),
+            "{text}"
+        );
+    }
 }

@@ -11,7 +11,7 @@ use tapestry_cluster::connect::{ConnectError, Trust};
 use tapestry_engine::clock::SystemClock;
 use tapestry_engine::serve::{Readiness, listen, serve_health, serve_metrics};
 use tapestry_engine::telemetry::{self, Format};
-use tapestry_syncer::start::{start, user_agent};
+use tapestry_syncer::start::{Post, StartError, user_agent};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -89,17 +89,18 @@ impl Args {
         let virtual_cluster = connect(virtual_kubeconfig, &cluster_binding).await?;
         let mut registry = Registry::with_prefix("tapestry_syncer");
         let clock = Arc::new(SystemClock::start());
-        let mut syncer = start(&cluster_binding, virtual_cluster, clock, &mut registry, ready, cancel.clone())
+        let failed = |error: StartError| Failure::from_error(&error, error.hint());
+        let mut post = Post::open(&cluster_binding, virtual_cluster, clock, &mut registry, ready, cancel.clone())
             .await
-            .map_err(|error| Failure::from_error(&error, error.hint()))?;
+            .map_err(failed)?;
         if let Some((identity, terms)) = election {
-            syncer = syncer.elected(&identity, terms).map_err(|error| Failure::from_error(&error, error.hint()))?;
+            post = post.elected(&identity, terms).map_err(failed)?;
         }
         endpoints.spawn(serve_metrics(metrics, Arc::new(registry), cancel.clone()));
         endpoints.spawn(cancel_on_signal(cancel));
-        syncer.run().await;
+        let served = post.serve().await;
         endpoints.shutdown().await;
-        Ok(())
+        served.map_err(|error| Failure::from_error(&error, error.hint()))
     }
 }
 

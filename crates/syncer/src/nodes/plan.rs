@@ -5,7 +5,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Epoch};
-use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Verb, kind};
 use tapestry_domain::names::{vnode_name, vnode_name_hashed};
 use tapestry_engine::{Dirty, Now, Plan};
@@ -29,7 +28,9 @@ pub(super) const GONE_FOR: Duration = Duration::from_mins(1);
 impl Pair {
     /// The plan for the physical node of this name, which may be gone.
     pub(crate) fn plan_node(&self, name: &Name, now: Now) -> Plan {
-        let Some(bound) = self.knowing().filter(|_| self.policies.owner_known()) else { return Plan::Rest };
+        let Some(bound) = self.knowing().filter(|_| self.policies.owner_known()) else {
+            return self.plan_unseen(name, now);
+        };
         let case = self.nodes.cases.get(name).cloned().unwrap_or_default();
         match (self.nodes.pnode(name), self.nodes.vnode_of(name)) {
             (None, None) => Plan::Rest,
@@ -74,7 +75,7 @@ impl Pair {
         let until = terms.as_ref().and_then(|terms| terms.until);
         let force = standing.force_at().filter(|at| *at > now.wall);
         let placement = case.placement.until.filter(|until| *until > now.steady);
-        let unknown = unknown_from(bound, Some(vnode)).filter(|at| *at > now.wall);
+        let unknown = unknown_from(bound, Some(vnode), self.connection(Side::Physical)).filter(|at| *at > now.wall);
         let edges = until.into_iter().chain(force).chain(unknown).map(|at| steady_at(at, now));
         let next = edges.chain(placement).min();
         next.map_or(Plan::Rest, Plan::Wait)
@@ -147,7 +148,7 @@ impl Pair {
         standing: &Standing,
         now: Now,
     ) -> Want {
-        let reachable = matches!(self.connection(Side::Physical), Connection::Up(_));
+        let connection = self.connection(Side::Physical);
         let crowded = case.placement.until.is_some_and(|until| until > now.steady);
         Want::new(
             pnode,
@@ -158,7 +159,7 @@ impl Pair {
                 vnode,
                 terms,
                 standing,
-                reachable,
+                connection,
                 crowded,
                 now: now.wall,
             },

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tapestry_api::keys;
+use tapestry_cluster::probe::Connection;
 use tapestry_domain::names::label_value;
 use tapestry_domain::resources::Resources;
 
@@ -50,7 +51,8 @@ pub(crate) struct Circumstances<'a> {
     /// On which terms it is lent; `None` when it is on its way out.
     pub(crate) terms: Option<&'a Terms<'a>>,
     pub(crate) standing: &'a Standing,
-    pub(crate) reachable: bool,
+    /// The way to the physical cluster.
+    pub(crate) connection: &'a Connection,
     /// Pods had to be sent away lately.
     pub(crate) crowded: bool,
     pub(crate) now: jiff::Timestamp,
@@ -108,13 +110,13 @@ impl Want {
             features: pnode.features.clone(),
             provider_id: format!("tapestry://{}/{}", binding.cluster_id, pnode.name),
         };
-        if let Some(due) = unknown_from(about.bound, about.vnode).filter(|due| !about.reachable && *due <= about.now) {
+        if let Some(due) = unknown_from(about.bound, about.vnode, about.connection).filter(|due| *due <= about.now) {
             want.conditions
                 .iter_mut()
                 .filter(|condition| condition.kind == "Ready")
                 .for_each(|ready| ready.forget(due));
         }
-        want.conditions.push(reachable(about));
+        want.conditions.push(reachable(about.vnode, about.connection, about.now));
         want.conditions.push(lending(about));
         let expected = serde_json::to_string(&want.expected()).unwrap_or_default();
         want.annotations.insert(keys::EXPECTED_METADATA.to_owned(), expected);
@@ -276,7 +278,7 @@ fn own_taints(pnode: &PNode, about: &Circumstances<'_>) -> Vec<Taint> {
     let plain = [
         (pnode.cordoned, keys::TAINT_PHYSICAL_CORDONED),
         (!about.bound.binding.disable_default_taint, keys::TAINT_VNODE),
-        (!about.reachable, keys::TAINT_PHYSICAL_UNREACHABLE),
+        (!matches!(about.connection, Connection::Up(_)), keys::TAINT_PHYSICAL_UNREACHABLE),
         (about.crowded, keys::TAINT_PLACEMENT_FAILED),
     ];
     taints.extend(plain.into_iter().filter(|(wanted, _)| *wanted).map(|(_, key)| Taint::plain(key)));
@@ -284,24 +286,37 @@ fn own_taints(pnode: &PNode, about: &Circumstances<'_>) -> Vec<Taint> {
 }
 
 /// With `partition: Evict`: from when on nobody knows how the node is, if the physical API server stays as silent as it is.
-/// Kubernetes then evicts its pods.
-pub(super) fn unknown_from(bound: &Bound, vnode: Option<&VNode>) -> Option<jiff::Timestamp> {
-    let silent = vnode?.condition(keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE).filter(|told| told.status == "False")?;
+/// Kubernetes then evicts its pods. One that answers is not silent, whatever else is wrong with it.
+pub(super) fn unknown_from(bound: &Bound, vnode: Option<&VNode>, connection: &Connection) -> Option<jiff::Timestamp> {
+    let Connection::Down(_) = connection else { return None };
+    let told = vnode?.condition(keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE)?;
+    let silent = Some(told).filter(|told| told.status == "False" && told.reason == SILENT)?;
     let since: jiff::Timestamp = silent.last_transition_time.as_ref()?.parse().ok()?;
     since.checked_add(bound.binding.evict_after?).ok()
 }
 
-fn reachable(about: &Circumstances<'_>) -> Condition {
-    let (status, reason, message) = if about.reachable {
-        ("True", "ApiServerAnswers", "the physical API server answers")
-    } else {
-        (
+/// Reason of the condition while the physical API server does not answer; how long it has stood is how long the silence has lasted.
+const SILENT: &str = "ApiServerSilent";
+
+pub(super) fn reachable(vnode: Option<&VNode>, connection: &Connection, now: jiff::Timestamp) -> Condition {
+    let (status, reason, message) = match connection {
+        Connection::Up(_) => ("True", "ApiServerAnswers", "the physical API server answers"),
+        Connection::Down(_) | Connection::Unknown => {
+            ("False", SILENT, "the physical API server does not answer; pods keep running and nothing new is placed")
+        }
+        Connection::Restored(_) => (
             "False",
-            "ApiServerSilent",
-            "the physical API server does not answer; pods keep running and nothing new is placed",
-        )
+            "PhysicalClusterRestored",
+            "the physical cluster was restored from a backup; pods keep running and nothing new is placed until the syncer is started anew",
+        ),
     };
-    own_condition(about, keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE, status, reason, message.to_owned())
+    let kind = keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE;
+    let mut condition = own_condition(vnode, now, kind, status, reason, message.to_owned());
+    if vnode.and_then(|vnode| vnode.condition(kind)).is_some_and(|known| known.reason != reason) {
+        // Another trouble begins at its own time: a silence is not as old as the restore before it.
+        condition.last_transition_time.clone_from(&condition.last_heartbeat_time);
+    }
+    condition
 }
 
 /// Whether the node is lent, and if not, why and until when.
@@ -316,12 +331,19 @@ fn lending(about: &Circumstances<'_>) -> Condition {
             ("True", "Lending", format!("lent by {}{until}", about.terms.map(Terms::names).unwrap_or_default()))
         }
     };
-    own_condition(about, keys::CONDITION_LENDING, status, reason, message)
+    own_condition(about.vnode, about.now, keys::CONDITION_LENDING, status, reason, message)
 }
 
-fn own_condition(about: &Circumstances<'_>, kind: &str, status: &str, reason: &str, message: String) -> Condition {
-    let now = format!("{:.0}", about.now);
-    let known = about.vnode.and_then(|vnode| vnode.condition(kind)).filter(|known| known.status == status);
+fn own_condition(
+    vnode: Option<&VNode>,
+    now: jiff::Timestamp,
+    kind: &str,
+    status: &str,
+    reason: &str,
+    message: String,
+) -> Condition {
+    let now = format!("{now:.0}");
+    let known = vnode.and_then(|vnode| vnode.condition(kind)).filter(|known| known.status == status);
     Condition {
         kind: kind.to_owned(),
         status: status.to_owned(),
@@ -361,7 +383,7 @@ pub(super) fn render_taint(taint: &Taint) -> Value {
     value
 }
 
-fn render_condition(condition: &Condition) -> Value {
+pub(super) fn render_condition(condition: &Condition) -> Value {
     let Condition { kind, status, reason, message, last_transition_time, last_heartbeat_time } = condition;
     let mut value = json!({"type": kind, "status": status, "reason": reason, "message": message});
     for (field, time) in [("lastTransitionTime", last_transition_time), ("lastHeartbeatTime", last_heartbeat_time)] {

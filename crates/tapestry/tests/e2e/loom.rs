@@ -28,7 +28,7 @@ use tapestry_domain::names::vnode_name;
 use tapestry_engine::Now;
 use tapestry_engine::clock::{Clock, SystemClock};
 use tapestry_engine::serve::Readiness;
-use tapestry_syncer::start::{start, user_agent};
+use tapestry_syncer::start::{RunError, start, user_agent};
 use tapestry_testbed::audit::{Mark, Requests};
 use tapestry_testbed::builders::{self, Binding, Node, Pod, Policy, namespace, pod, policy};
 use tapestry_testbed::{Cluster, Objects, eventually};
@@ -253,7 +253,7 @@ pub(crate) struct Loom {
 struct Running {
     cancel: CancellationToken,
     /// Aborts what is in it when dropped: a test that panics leaves no syncer.
-    tasks: JoinSet<()>,
+    tasks: JoinSet<Result<(), RunError>>,
 }
 
 /// The machine's clock, which a test may put forward.
@@ -329,6 +329,7 @@ impl Loom {
         cancel.cancel();
         match tokio::time::timeout(SOON, tasks.join_next()).await {
             Ok(Some(Err(error))) if error.is_panic() => bail!("the syncer of {} panicked: {error}", self.name),
+            Ok(Some(Ok(Err(error)))) => Err(anyhow!(error).context(format!("the syncer of {} gave up", self.name))),
             Ok(_) => Ok(()),
             Err(_) => bail!("the syncer of {} did not stop", self.name),
         }

@@ -16,7 +16,7 @@ use tapestry_testbed::{Cluster, eventually};
 
 use self::syncer::{Process, http};
 use crate::grounds::{Ground, Home, bare, own};
-use crate::looks::{LATE, SOON, annotation, name, phase, uid};
+use crate::looks::{LATE, SOON, annotation, condition, name, phase, text, uid};
 use crate::loom::{BINDING, pattern};
 use crate::stub::kubeconfig;
 use crate::timing::timed;
@@ -269,7 +269,12 @@ async fn law_10_a_syncer_that_cannot_start_says_why_and_shows_no_credential() ->
                 expect(&run(&loom.name, &path.display().to_string()).await?, &words)?;
             }
 
-            // Now the binding's Secret.
+            // Now the binding's Secret: who asks is told; what a daemon does about it is told below.
+            let look = async |binding: &str| -> Result<String> {
+                let mut command = tokio::process::Command::new(TAPESTRY);
+                command.args(["calendar", binding, "--kubeconfig", &there]).stdin(Stdio::null()).kill_on_drop(true);
+                failed(&tokio::time::timeout(SOON, command.output()).await.context("it does not end")??)
+            };
             let place = format!("{}/{}", keys::NAMESPACE, loom.name);
             let secret = |text: &str| kubeconfig_secret(keys::NAMESPACE, &loom.name, text);
             let server = loom.physical_cluster.url();
@@ -284,18 +289,18 @@ async fn law_10_a_syncer_that_cannot_start_says_why_and_shows_no_credential() ->
                 (kubeconfig("http://127.0.0.1:1", r#"{"token":"hunter2"}"#), vec!["without https is not allowed"]),
             ] {
                 loom.virtual_side.apply(&secret(&text)).await?;
-                expect(&run(&loom.name, &there).await?, &words)?;
+                expect(&look(&loom.name).await?, &words)?;
             }
             let mut empty = secret("");
             empty["data"] = json!({ "config": "aHVudGVyMg==" });
             loom.virtual_side.delete("v1/Secret", &place).await?;
-            expect(&run(&loom.name, &there).await?, &["Secret", "does not exist"])?;
+            expect(&look(&loom.name).await?, &["Secret", "does not exist"])?;
             loom.virtual_side.create(&empty).await?;
-            expect(&run(&loom.name, &there).await?, &["no key `kubeconfig`"])?;
+            expect(&look(&loom.name).await?, &["no key `kubeconfig`"])?;
             // And a binding that the schema lets pass.
             let permissive = builders::binding("unstartable-2").cluster_id("unstartable-2").secret("", "").build();
             loom.virtual_side.create(&permissive).await?;
-            let said = run("unstartable-2", &there).await;
+            let said = look("unstartable-2").await;
             loom.virtual_side.delete(BINDING, "unstartable-2").await?;
             expect(&said?, &["ClusterBinding unstartable-2 is invalid", "spec.mountNamespace"])?;
 
@@ -303,6 +308,65 @@ async fn law_10_a_syncer_that_cannot_start_says_why_and_shows_no_credential() ->
             let usage = tokio::process::Command::new(TAPESTRY).arg("syncer").output().await?;
             assert_eq!(usage.status.code(), Some(2));
             Ok(std::fs::remove_dir_all(&folder)?)
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_syncer_started_without_its_kubeconfig_keeps_its_nodes_alive_until_it_is_back() -> Result<()> {
+    pattern("vigil")
+        .on(Ground::East)
+        .run_without(async |loom| {
+            let syncer = Process::new(loom, "info")?;
+            syncer.start()?;
+            syncer.ready().await?;
+            loom.vnode_ready(loom.node()).await?;
+            loom.virtual_side.create(&loom.bound("web").build()).await?;
+            let (vpod, ppod) = loom.runs("web").await?;
+            syncer.end(Signal::Kill).await?;
+            loom.virtual_side.delete("v1/Secret", &format!("{}/{}", keys::NAMESPACE, loom.name)).await?;
+            syncer.start()?;
+
+            let says = async |reason: &str, words: &str| {
+                eventually(&format!("the binding says {reason}"), SOON, async || {
+                    let binding = loom.binding().await.map_err(|error| error.to_string())?;
+                    let connected = condition(&binding, "Connected");
+                    let told = connected["reason"] == reason && text(&connected["message"]).contains(words);
+                    if told { Ok(()) } else { Err(connected.to_string()) }
+                })
+                .await
+            };
+            says("KubeconfigUnusable", "does not exist").await?;
+            let pid = syncer.pid()?;
+            let place = format!("kube-node-lease/{}", loom.vnode());
+            let renewed = async || -> Result<String> {
+                let lease = loom.virtual_side.get("coordination.k8s.io/v1/Lease", &place).await?.context("no Lease")?;
+                Ok(text(&lease["spec"]["renewTime"]).to_owned())
+            };
+            for _ in 0..2 {
+                let since = renewed().await?;
+                eventually("the Lease of the node is renewed", SOON, async || match renewed().await {
+                    // Timestamps of one format compare as text.
+                    Ok(now) if now > since => Ok(()),
+                    other => Err(format!("{other:?}")),
+                })
+                .await?;
+            }
+            // Another trouble is another word, and no credential.
+            let secret = |text: &str| kubeconfig_secret(keys::NAMESPACE, &loom.name, text);
+            loom.virtual_side.apply(&secret("users: [{user: {token: hunter2}}")).await?;
+            says("KubeconfigUnreadable", "not the YAML").await?;
+            ensure!(!syncer.log()?.contains("hunter2"), "a credential was logged");
+
+            loom.virtual_side.apply(&secret(&loom.physical_kubeconfig)).await?;
+            syncer.ready().await?;
+            says("Connected", "").await?;
+            let (vpod_now, ppod_now) = loom.runs("web").await?;
+            assert_eq!([uid(&vpod_now), uid(&ppod_now)], [uid(&vpod), uid(&ppod)]);
+            loom.virtual_side.create(&loom.bound("next").build()).await?;
+            loom.runs("next").await?;
+            assert_eq!(syncer.pid()?, pid, "it was started anew");
+            Ok(())
         })
         .await
 }

@@ -420,6 +420,68 @@ async fn a_page_that_expired_starts_the_list_over_and_half_a_list_completes_noth
 }
 
 #[tokio::test]
+async fn law_01_another_cluster_behind_the_address_is_a_broken_line_and_no_restore() -> Result<()> {
+    timed(async {
+        // Who answers, and at which version; and how often it was asked for the latter.
+        let now = Arc::new(Mutex::new(("ours", 10)));
+        let asks = Arc::new(AtomicU32::new(0));
+        let (answers, count) = (Arc::clone(&now), Arc::clone(&asks));
+        let stub = Stub::serve(move |asked| {
+            let (who, version) = *answers.lock().unwrap_or_else(PoisonError::into_inner);
+            if asked.contains("kube-system") {
+                let namespace = json!({ "kind": "Namespace", "metadata": { "name": "kube-system", "uid": who } });
+                return Reply::Whole(200, "", namespace.to_string());
+            }
+            if asked.contains("sendInitialEvents") {
+                return Reply::Torn(end_of_list(version));
+            }
+            if asked.contains("limit=1") {
+                count.fetch_add(1, Ordering::Relaxed);
+                let page = json!({ "metadata": { "resourceVersion": version.to_string() }, "items": [] });
+                return Reply::Whole(200, "", page.to_string());
+            }
+            if who != "ours" {
+                return Reply::Nothing;
+            }
+            // Torn as well, so that every watch is followed by a question.
+            let bookmark = event("BOOKMARK", &json!({ "metadata": { "resourceVersion": version.to_string() } }));
+            Reply::Torn(event("ADDED", &thing(&format!("ours-{version}"), version)) + &bookmark)
+        })
+        .await?;
+        let cluster = Connection::connect("test", &stub.kubeconfig(), Trust::Operator, "tapestry-e2e-watch").await?;
+        ensure!(cluster.pin(&Uid::new("ours")), "pinned already");
+        let feed: Arc<Feed<Thing>> = Arc::default();
+        let mailbox = feed.subscribe(Arc::default());
+        let (mut tasks, cancel) = (JoinSet::new(), CancellationToken::new());
+        tasks.spawn(watch(cluster.clone(), query(&CONFIG_MAP), Arc::new(decode), feed, cancel.clone()));
+        let eye = Eye { mailbox, seen: Mutex::default(), cancel, _tasks: tasks };
+        let turn = async |who: &'static str, version: u32| {
+            *now.lock().unwrap_or_else(PoisonError::into_inner) = (who, version);
+            let before = asks.load(Ordering::Relaxed);
+            eventually("it has asked twice", SOON, async || {
+                let asked = asks.load(Ordering::Relaxed) - before;
+                if asked >= 2 { Ok(()) } else { Err(format!("{asked} times")) }
+            })
+            .await
+        };
+        eye.until("the list is complete", |seen| listed(seen, 1)).await?;
+        // Older and newer than ours: neither counts.
+        for version in [5, 500] {
+            turn("other", version).await?;
+            assert_eq!(cluster.restored(), None, "at {version}");
+        }
+        turn("ours", 20).await?;
+        eye.until("it goes on", |seen| was_put(seen, "ours-20")).await?;
+        assert_eq!(cluster.restored(), None, "back again");
+        // The same from the right cluster is a restore.
+        turn("ours", 15).await?;
+        let restored = || cluster.restored().filter(|what| what.contains("from 20 to 15")).map(drop);
+        eventually("it is told", SOON, async || restored().ok_or_else(|| format!("{:?}", cluster.restored()))).await
+    })
+    .await
+}
+
+#[tokio::test]
 async fn ten_thousand_pods_arrive_once_each() -> Result<()> {
     timed(async {
         // The events of a stub: how fast a real server creates pods is not what this is about.

@@ -1,0 +1,136 @@
+//! What we keep of a binding: what it says, and what its status says of it.
+
+use bytes::Bytes;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Deserialize;
+use serde_json::Value;
+use tapestry_api::binding::{BreakerTrip, ClusterBindingSpec, ClusterBindingStatus, Pinned};
+use tapestry_api::{Binding, ClusterBinding, Invalid, keys};
+use tapestry_cluster::feed::Row;
+use tapestry_cluster::{Name, Rv, Uid};
+
+use super::CONNECTED;
+use crate::json::Meta;
+
+/// A binding as the watch brings it.
+#[derive(Debug, Clone)]
+pub struct BindingRow {
+    pub(super) uid: Uid,
+    pub(super) rv: Rv,
+    pub(super) name: Name,
+    pub(super) deleting: bool,
+    pub(super) generation: i64,
+    pub(super) parsed: Result<Binding, Invalid>,
+    pub(super) pinned: Pinned,
+    pub(super) finalizers: Vec<String>,
+    /// Status and reason of condition `Connected`.
+    pub(super) connected: Option<(String, String)>,
+    /// Its message.
+    pub(super) message: String,
+    pub(super) trip: Option<BreakerTrip>,
+    /// The trip that somebody has looked at.
+    pub(super) resume: Option<String>,
+}
+
+impl Row for BindingRow {
+    fn uid(&self) -> &Uid {
+        &self.uid
+    }
+    fn rv(&self) -> Rv {
+        self.rv
+    }
+    fn deleting(&self) -> bool {
+        self.deleting
+    }
+}
+
+#[derive(Deserialize)]
+struct Outline<'a> {
+    #[serde(borrow)]
+    metadata: Meta<'a>,
+    #[serde(default)]
+    status: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Specified {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: Value,
+}
+
+impl Specified {
+    /// By way of a value: an error then tells no column, which would be another one with every change of the metadata.
+    fn decode(json: &Bytes) -> Result<(ObjectMeta, ClusterBindingSpec), serde_json::Error> {
+        let Self { metadata, spec } = serde_json::from_slice(json)?;
+        Ok((metadata, serde_json::from_value(spec)?))
+    }
+}
+
+/// What we read of the status. The rest of it may be of a newer version, and is none of our business.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Told {
+    #[serde(rename = "physicalClusterUID")]
+    physical_cluster: Option<String>,
+    #[serde(rename = "virtualClusterUID")]
+    virtual_cluster: Option<String>,
+    breaker: Option<BreakerTrip>,
+    conditions: Vec<ToldCondition>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct ToldCondition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+    reason: String,
+    message: String,
+}
+
+impl BindingRow {
+    /// Decodes a binding. One that cannot be understood, such as one of a newer version, is a row that says so, never an
+    /// absent one: absence has consequences.
+    pub fn decode(json: &Bytes) -> Result<Option<Self>, serde_json::Error> {
+        let Outline { metadata: meta, status } = serde_json::from_slice(json)?;
+        let (told, status_error) = match status.map(serde_json::from_value::<Told>).transpose() {
+            Ok(told) => (told.unwrap_or_default(), None),
+            Err(error) => (Told::default(), Some(error)),
+        };
+        let pinned = Pinned { physical_cluster: told.physical_cluster, virtual_cluster: told.virtual_cluster };
+        let parsed = match (status_error, Specified::decode(json)) {
+            // Which clusters it was made for, and whether its breaker has tripped, is not to be guessed.
+            (Some(error), _) => Err(Invalid::of("status", error.to_string())),
+            (None, Err(error)) => Err(Invalid::of("spec", error.to_string())),
+            (None, Ok((metadata, spec))) => {
+                let status = ClusterBindingStatus {
+                    physical_cluster_uid: pinned.physical_cluster.clone(),
+                    virtual_cluster_uid: pinned.virtual_cluster.clone(),
+                    ..Default::default()
+                };
+                Binding::parse(&ClusterBinding { metadata, spec, status: Some(status) })
+            }
+        };
+        let connected = told.conditions.into_iter().find(|condition| condition.kind == CONNECTED);
+        Ok(Some(Self {
+            resume: meta.annotation(keys::RESUME).map(str::to_owned),
+            finalizers: meta.finalizers.iter().map(|finalizer| (**finalizer).to_owned()).collect(),
+            uid: meta.uid,
+            rv: meta.resource_version,
+            name: meta.name,
+            deleting: meta.deletion_timestamp.is_some(),
+            generation: meta.generation,
+            parsed,
+            pinned,
+            message: connected.as_ref().map(|condition| condition.message.clone()).unwrap_or_default(),
+            connected: connected.map(|condition| (condition.status, condition.reason)),
+            trip: told.breaker,
+        }))
+    }
+
+    /// The valid binding, or what to change.
+    pub fn parsed(&self) -> Result<&Binding, &Invalid> {
+        self.parsed.as_ref()
+    }
+}

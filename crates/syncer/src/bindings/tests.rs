@@ -1,0 +1,203 @@
+//! What becomes of everything else when something becomes of the binding.
+
+use serde_json::{Value, json};
+use tapestry_cluster::feed::{Change, Epoch};
+use tapestry_cluster::probe::Connection;
+use tapestry_cluster::{Answer, Refusal, Side, Uid, Verb};
+use tapestry_engine::Plan;
+
+use super::BindingRow;
+use crate::pair::{Key, Seen};
+use crate::scene::{Scene, name, vpod};
+
+fn lease() -> Key {
+    Key::Lease(name("vnode-east-n1"))
+}
+
+/// A list of bindings in which ours is not.
+fn list_without(scene: &mut Scene, epoch: u32) {
+    scene.see(Seen::Binding(Change::Listed(Epoch(epoch))));
+}
+
+fn binding() -> Value {
+    json!({
+        "metadata": {"name": "east", "uid": "b-uid", "finalizers": ["tapestry.io/syncer"], "generation": 2},
+        "spec": {"clusterID": "east", "secretRef": {"name": "s", "namespace": "t"}, "mountNamespace": "mount"},
+        "status": {"physicalClusterUID": "p-cluster", "virtualClusterUID": "v-cluster"},
+    })
+}
+
+fn see(scene: &mut Scene, object: Value, epoch: u32) {
+    let text = scene.stamp(object);
+    let row = BindingRow::decode(&text).unwrap().unwrap();
+    scene.see(Seen::Binding(Change::Put(row, Epoch(epoch))));
+}
+
+fn reported(scene: &Scene) -> Value {
+    let call = scene.call(&Key::Binding);
+    assert_eq!(call.why, "ReportConnection");
+    call.body().unwrap()["status"]["conditions"][0].clone()
+}
+
+#[test]
+fn law_01_a_binding_that_is_absent_from_a_list_is_looked_for_and_stays_in_force() {
+    let mut scene = Scene::new();
+    let web = Key::Pod(Uid::new("v-web"));
+    list_without(&mut scene, 2);
+    scene.see_vpod(&vpod("web"));
+    assert!(matches!(scene.plan(&web), Plan::Do(_)), "it holds until it is proven to be gone");
+    let look = scene.call(&Key::Binding);
+    assert_eq!((look.why, &look.verb), ("LookForBinding", &Verb::Get));
+    scene.refuse(&Key::Binding, Refusal::Unknown("no answer".to_owned()));
+    assert_eq!(scene.call(&Key::Binding).why, "LookForBinding", "no answer is no proof");
+    let object = scene.stamp(binding());
+    scene.settle(&Key::Binding, &look, Ok(Answer { object }));
+    assert_ne!(scene.call(&Key::Binding).why, "LookForBinding", "it is there");
+    list_without(&mut scene, 3);
+    scene.refuse(&Key::Binding, Refusal::Gone);
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest);
+    assert_eq!(scene.plan(&web), Plan::Rest, "now it is proven");
+}
+
+#[test]
+fn law_01_a_binding_is_not_looked_for_in_a_cluster_that_does_not_answer() {
+    let mut scene = Scene::new();
+    list_without(&mut scene, 2);
+    scene.see(Seen::Connection(Side::Virtual, Connection::Down("refused".to_owned())));
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest);
+}
+
+#[test]
+fn a_deletion_without_its_timestamp_is_looked_into_and_one_with_it_is_believed() {
+    for (metadata, plan) in
+        [(json!({}), Some("LookForBinding")), (json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}), None)]
+    {
+        let mut scene = Scene::new();
+        let mut object = binding();
+        crate::scene::merge(&mut object["metadata"], metadata);
+        let text = scene.stamp(object);
+        let row = BindingRow::decode(&text).unwrap().unwrap();
+        let proven = tapestry_cluster::feed::Row::deleting(&row);
+        scene.see(Seen::Binding(Change::Gone { row, proven }));
+        let planned = match scene.plan(&Key::Binding) {
+            Plan::Do(call) => Some(call.why),
+            _ => None,
+        };
+        assert_eq!(planned, plan);
+    }
+}
+
+#[test]
+fn leases_are_renewed_whatever_becomes_of_the_binding() {
+    let mut scene = Scene::new();
+    list_without(&mut scene, 2);
+    assert_eq!(scene.call(&lease()).why, "CreateLease", "absent");
+    scene.refuse(&Key::Binding, Refusal::Gone);
+    assert_eq!(scene.call(&lease()).why, "CreateLease", "gone: its pods are not to be killed by us");
+    scene.see(Seen::Connection(Side::Virtual, Connection::Up(Uid::new("another"))));
+    assert_eq!(scene.plan(&lease()), Plan::Rest, "but in our own cluster only");
+}
+
+#[test]
+fn law_12_a_binding_of_a_newer_version_is_answered_and_what_it_said_before_stays_in_force() {
+    for (field, value) in [
+        ("/spec/podSecurity", json!("paranoid")),
+        ("/spec/partition", json!("Migrate")),
+        ("/spec/secretRef", json!("elsewhere")),
+        ("/status/breaker", json!("closed")),
+    ] {
+        let mut scene = Scene::new();
+        let mut newer = binding();
+        let at = field.rsplit_once('/').unwrap();
+        newer.pointer_mut(at.0).unwrap()[at.1] = value;
+        see(&mut scene, newer, 2);
+        list_without(&mut scene, 2);
+        let said = reported(&scene);
+        assert_eq!((said["status"].as_str(), said["reason"].as_str()), (Some("Unknown"), Some("ValidationFailed")));
+        let words = said["message"].as_str().unwrap();
+        assert!(words.contains(&field[1..5]) && words.contains("stays in force"), "{field}: {words}");
+        scene.see_vpod(&vpod("web"));
+        assert!(matches!(scene.plan(&Key::Pod(Uid::new("v-web"))), Plan::Do(_)), "{field}");
+    }
+}
+
+#[test]
+fn law_12_a_newer_status_beside_what_we_read_of_it_is_none_of_our_business() {
+    let mut scene = Scene::new();
+    let mut newer = binding();
+    newer["status"]["phase"] = json!("Hibernating");
+    newer["status"]["conditions"] =
+        json!([{"type": "Connected", "status": "True", "reason": "Connected", "lastTransitionTime": 12}]);
+    see(&mut scene, newer, 1);
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest);
+}
+
+#[test]
+fn law_12_a_binding_of_which_no_word_was_ever_understood_is_told_so() {
+    let there = Scene::new().vnode("vnode-east-n1");
+    let mut scene = Scene::empty();
+    let mut newer = binding();
+    newer["spec"]["partition"] = json!("Migrate");
+    see(&mut scene, newer.clone(), 1);
+    scene.see_vnode(there);
+    scene.complete();
+    let said = reported(&scene);
+    assert_eq!((said["status"].as_str(), said["reason"].as_str()), (Some("False"), Some("ValidationFailed")));
+    assert_eq!(scene.call(&lease()).why, "LookForLease");
+    newer["status"]["conditions"] = json!([said]);
+    newer["metadata"]["labels"] = json!({"a": "longer text than before"});
+    see(&mut scene, newer.clone(), 1);
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "once, whatever else changes");
+    newer["status"] = json!({"virtualClusterUID": "another"});
+    see(&mut scene, newer, 1);
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "not a word in a binding of another cluster");
+}
+
+#[test]
+fn a_binding_whose_physical_cluster_cannot_be_had_is_told_why_and_only_leases_are_kept() {
+    let there = Scene::new().vnode("vnode-east-n1");
+    let mut scene = Scene::empty();
+    scene.pair = scene.pair.lacking("KubeconfigUnusable", "cannot read Secret s".to_owned());
+    // Not even its finalizer, or what it was made for.
+    let mut bare = binding();
+    (bare["metadata"]["finalizers"], bare["status"]) = (json!([]), json!({}));
+    see(&mut scene, bare.clone(), 1);
+    scene.see_vnode(there);
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "nobody knows yet whose cluster this is");
+    scene.see(Seen::Connection(Side::Virtual, Connection::Up(Uid::new("v-cluster"))));
+    let said = reported(&scene);
+    let words = [&said["status"], &said["reason"], &said["message"]].map(|word| word.as_str().unwrap());
+    assert_eq!(words, ["False", "KubeconfigUnusable", "cannot read Secret s"]);
+    assert_eq!(scene.call(&lease()).why, "LookForLease");
+    assert_eq!(scene.plan(&Key::Node(name("n1"))), Plan::Rest);
+    bare["status"]["conditions"] = json!([said]);
+    see(&mut scene, bare.clone(), 1);
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "once");
+    bare["status"]["conditions"][0]["message"] = json!("another trouble");
+    see(&mut scene, bare, 1);
+    assert_eq!(reported(&scene)["message"], "cannot read Secret s", "what to change is always true");
+}
+
+#[test]
+fn a_restored_virtual_cluster_stops_everything_but_the_leases_and_says_so_once() {
+    let mut scene = Scene::new();
+    scene.see_vpod(&vpod("web"));
+    let connected = json!([{"type": "Connected", "status": "True", "reason": "Connected"}]);
+    let mut there = binding();
+    there["status"]["conditions"] = connected;
+    see(&mut scene, there.clone(), 1);
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "all is well");
+    scene.see(Seen::Connection(Side::Virtual, Connection::Restored("versions went back".to_owned())));
+    let said = reported(&scene);
+    assert_eq!((said["status"].as_str(), said["reason"].as_str()), (Some("False"), Some("VirtualClusterRestored")));
+    for key in [Key::Pod(Uid::new("v-web")), Key::Node(name("n1"))] {
+        assert_eq!(scene.plan(&key), Plan::Rest, "{key:?}");
+    }
+    assert_eq!(scene.call(&lease()).why, "CreateLease");
+    // The answer is of the past, in which its versions are.
+    let call = scene.call(&Key::Binding);
+    there["metadata"]["resourceVersion"] = json!("1");
+    there["status"]["conditions"] = json!([said]);
+    scene.settle(&Key::Binding, &call, Ok(Answer { object: there.to_string().into() }));
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "once");
+}

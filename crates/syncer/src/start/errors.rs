@@ -1,0 +1,103 @@
+//! Why a syncer cannot start or go on, for people: what, why, and what to do about it. Never quotes a credential.
+
+use tapestry_api::Invalid;
+use tapestry_cluster::Name;
+use tapestry_cluster::connect::ConnectError;
+use tapestry_engine::crew::Deserted;
+
+/// Why a syncer cannot start. All of it is for people to mend.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A name given by the user is none.
+    #[error("{0}")]
+    BadName(#[from] tapestry_cluster::object::BadName),
+    /// The virtual cluster does not answer, or not as an API server.
+    #[error("the virtual cluster cannot be used")]
+    ConnectVirtual(#[source] ConnectError),
+    /// The physical cluster's kubeconfig is missing or refused.
+    #[error("the physical cluster cannot be used")]
+    ConnectPhysical(#[source] ConnectError),
+    /// An object that must be there cannot be read.
+    #[error("cannot read {what}: {why}")]
+    ReadObject {
+        /// Which one.
+        what: String,
+        /// What the API server said.
+        why: String,
+    },
+    /// The virtual cluster did not answer when it was asked for an object.
+    #[error("cannot read {what}: {why}")]
+    Unanswered {
+        /// Which one.
+        what: String,
+        /// What was heard instead.
+        why: String,
+    },
+    /// The binding says something that cannot be obeyed.
+    #[error("ClusterBinding {name} is invalid: {why}")]
+    InvalidBinding {
+        /// Its name.
+        name: String,
+        /// What to change.
+        why: Invalid,
+    },
+    /// Another binding has taken the name: another origin.
+    #[error("ClusterBinding {0} was deleted and made anew")]
+    Replaced(Name),
+}
+
+impl StartError {
+    /// What the user can do about it.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::BadName(_) => "names are lower-case letters, digits, '-' and '.'",
+            Self::ConnectVirtual(_) | Self::Unanswered { .. } => {
+                "check --virtual-kubeconfig, and that its API server answers"
+            }
+            Self::ConnectPhysical(_) => "check the kubeconfig in the Secret that the binding's secretRef names",
+            Self::ReadObject { .. } => "check that it exists and that this identity may read it",
+            Self::InvalidBinding { .. } => "edit the binding as the message says",
+            Self::Replaced(_) => "start again to serve the new one",
+        }
+    }
+
+    /// `PascalCase`, for the condition.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::BadName(_) | Self::ReadObject { .. } => "KubeconfigUnusable",
+            Self::ConnectVirtual(_) | Self::Unanswered { .. } => "VirtualClusterSilent",
+            Self::ConnectPhysical(error) => error.reason(),
+            Self::InvalidBinding { why, .. } => why.reason(),
+            Self::Replaced(_) => "BindingReplaced",
+        }
+    }
+
+    /// What is wrong, why, and what to do about it.
+    pub(crate) fn told(&self) -> String {
+        let cause = std::error::Error::source(self).map_or(String::new(), |cause| format!(": {cause}"));
+        format!("{self}{cause}; {}", self.hint())
+    }
+}
+
+/// Why a syncer ended although nobody asked it to.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A watch, a probe or the election is not there any more.
+    #[error("the syncer cannot go on")]
+    Deserted(#[from] Deserted),
+    /// What it served is not there any more.
+    #[error(transparent)]
+    Start(StartError),
+}
+
+impl RunError {
+    /// What the user can do about it.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Deserted(_) => "start it again; if it recurs, report it with its log",
+            Self::Start(error) => error.hint(),
+        }
+    }
+}
