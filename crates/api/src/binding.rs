@@ -299,13 +299,13 @@ pub struct ClusterBindingStatus {
 /// Why the mass-delete breaker tripped.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
 pub struct BreakerTrip {
-    /// Which trip: `tapestry resume` names it.
+    /// Which trip: `tapestry resume` names it, and how many there may be.
     pub id: String,
 
     /// When.
     pub since: String,
 
-    /// How many pods would have ended although nobody asked for the end of each.
+    /// How many pods at most would end although nobody asked for the end of each.
     pub ends: i64,
 
     /// Of how many.

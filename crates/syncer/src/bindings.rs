@@ -1,6 +1,6 @@
-//! Our own `ClusterBinding`: pins the identity of both clusters and says whether they are connected.
-//! Watches one object in the virtual cluster; writes `physicalClusterUID`, `virtualClusterUID`, our
-//! finalizer and condition `Connected`.
+//! Our own `ClusterBinding`: pins the identity of both clusters, says whether they are connected and what the breaker holds.
+//! Watches one object in the virtual cluster; writes `physicalClusterUID`, `virtualClusterUID`, our finalizer, `breaker` and
+//! conditions `Connected` and `BreakerTripped`.
 
 mod row;
 
@@ -69,6 +69,14 @@ impl Pair {
         self.bindings.bury(uid, rv);
         if self.bound.take_if(|bound| bound.row.uid == *uid).is_some() {
             tracing::warn!("the binding is gone: nothing is planned any more but the Leases of its nodes");
+        }
+    }
+
+    /// Follows once more what the binding says of the breaker.
+    pub(crate) fn heed_resume(&mut self, dirty: &mut Dirty<Key>) {
+        if let Some(Bound { row, .. }) = &self.bound {
+            let (trip, resume) = (row.trip.clone(), row.resume.clone());
+            self.follow_breaker(trip, resume.as_deref(), dirty);
         }
     }
 

@@ -11,8 +11,9 @@ use tapestry_engine::{Dirty, Now};
 
 use crate::pair::{Key, Pair};
 
-/// How long an end counts.
+/// How long an end counts, and how long while more than a few are out of sight: those belong to the same loss.
 const WINDOW: Duration = Duration::from_mins(1);
+const LONG_WINDOW: Duration = Duration::from_hours(1);
 /// So many may end without a question.
 const FEW: usize = 20;
 /// More than this share of the pods is too much: one in so many.
@@ -23,6 +24,8 @@ const SHARE: usize = 4;
 pub(crate) struct Breaker {
     /// Pods that run on one side and are not in sight on the other, although nobody asked for their end.
     alone: BTreeMap<Uid, Evidence>,
+    /// How many of them are proven to end.
+    proven: usize,
     /// Those of them that somebody has looked at.
     approved: BTreeSet<Uid>,
     /// When others ended so.
@@ -54,27 +57,23 @@ impl Breaker {
 
     /// What stands in the books of a pod has changed.
     pub(crate) fn note(&mut self, vuid: &Uid, stands: Stands, now: Now) {
-        let evidence = match stands {
-            Stands::Alone => Some(Evidence::Lacking),
-            Stands::Ends => Some(Evidence::Proven),
-            Stands::Over | Stands::Fine => None,
-        };
-        if let Some(evidence) = evidence {
-            // Looking again does not make what was proven undone.
-            let known = self.alone.entry(vuid.clone()).or_insert(evidence);
-            if evidence == Evidence::Proven {
-                *known = evidence;
+        let before = self.alone.remove(vuid);
+        self.proven -= usize::from(before == Some(Evidence::Proven));
+        match (stands, before) {
+            (Stands::Alone, Some(Evidence::Lacking) | None) => drop(self.alone.insert(vuid.clone(), Evidence::Lacking)),
+            // Looking again does not make undone what came of the proof before.
+            (Stands::Alone, Some(_)) => drop(self.alone.insert(vuid.clone(), Evidence::Doubted)),
+            (Stands::Ends, _) => {
+                self.alone.insert(vuid.clone(), Evidence::Proven);
+                self.proven += 1;
             }
-            return;
-        }
-        let wanted = self.alone.remove(vuid).is_some_and(|evidence| evidence != Evidence::Lacking);
-        let approved = self.approved.remove(vuid);
-        // Whether our answer or the watch brings it first.
-        if let Stands::Over = stands
-            && wanted
-            && !approved
-        {
-            self.ended.insert(vuid.clone(), now.steady);
+            (Stands::Over | Stands::Fine, before) => {
+                let approved = self.approved.remove(vuid);
+                // Whether our answer or the watch brings it first, and whether we did it or the leader before us.
+                if let (Stands::Over, Some(_), false) = (stands, before, approved) {
+                    self.ended.insert(vuid.clone(), now.steady);
+                }
+            }
         }
     }
 
@@ -83,18 +82,25 @@ impl Breaker {
         for evidence in self.alone.values_mut().filter(|evidence| **evidence == Evidence::Proven) {
             *evidence = Evidence::Doubted;
         }
+        self.proven = 0;
+    }
+
+    /// Nothing was known of one side until now, so nothing has ended.
+    pub(crate) fn begin(&mut self) {
+        self.ended.clear();
     }
 
     /// How many ends are certain, and how many there may be at most.
-    fn weigh(&mut self, now: Now) -> (usize, usize) {
-        self.ended.retain(|_, at| *at + WINDOW >= now.steady);
-        let questionable = self.alone.iter().filter(|(vuid, _)| !self.approved.contains(*vuid));
-        let (mut certain, mut most) = (self.ended.len(), self.ended.len());
-        for (_, evidence) in questionable {
-            most += 1;
-            certain += usize::from(*evidence == Evidence::Proven);
-        }
-        (certain, most)
+    fn count(&mut self, now: Now) -> (usize, usize) {
+        let window = if self.alone.len() > FEW { LONG_WINDOW } else { WINDOW };
+        self.ended.retain(|_, at| *at + window >= now.steady);
+        let approved = |evidence: Option<Evidence>| {
+            let of_those = self.approved.iter().filter_map(|vuid| self.alone.get(vuid));
+            of_those.filter(|is| evidence.is_none_or(|evidence| evidence == **is)).count()
+        };
+        let certain = self.proven - approved(Some(Evidence::Proven));
+        let most = self.alone.len() - approved(None);
+        (self.ended.len() + certain, self.ended.len() + most)
     }
 
     /// Whether a pod of these is not in sight on one side.
@@ -120,10 +126,10 @@ impl Pair {
     /// Trips when too many would end: as soon as more than a few are proven to, and those that are not in sight either make up
     /// too large a share. Waiting for the proof of each would let those go that were proven first.
     pub(crate) fn weigh_ends(&mut self, dirty: &mut Dirty<Key>) {
-        if self.breaker.alone.len() + self.breaker.ended.len() <= FEW {
+        if self.breaker.alone.len() + self.breaker.ended.len() <= FEW || !self.complete() {
             return;
         }
-        let (certain, most) = self.breaker.weigh(self.now);
+        let (certain, most) = self.breaker.count(self.now);
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         if let Some(trip) = &mut self.breaker.trip {
             if number(most) > trip.ends {
@@ -153,6 +159,8 @@ impl Pair {
 
     /// Folds in what the binding says of the breaker: it survives us, and somebody may have resumed.
     pub(crate) fn follow_breaker(&mut self, kept: Option<BreakerTrip>, resume: Option<&str>, dirty: &mut Dirty<Key>) {
+        // Before all lists are in nobody knows to what it is said.
+        let resume = resume.filter(|_| self.complete());
         let breaker = &mut self.breaker;
         let own = breaker.trip.take();
         let kept = kept.filter(|kept| breaker.resumed.as_ref() != Some(&kept.id));
@@ -163,7 +171,7 @@ impl Pair {
         };
         let Some(trip) = tripped else { return };
         // Whoever resumes names the number that was shown: more than that were not looked at.
-        let (_, most) = breaker.weigh(self.now);
+        let (_, most) = breaker.count(self.now);
         let resumed = resume == Some(&*trip.resume_mark()) && i64::try_from(most).is_ok_and(|most| most <= trip.ends);
         if !resumed {
             breaker.trip = Some(trip);

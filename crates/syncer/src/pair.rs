@@ -202,7 +202,7 @@ impl Model for Pair {
         }
         if !knew && self.complete() {
             // Only now is it known who is inside.
-            self.note_stands();
+            self.note_stands(dirty);
             self.open_all_doors(dirty);
         }
     }

@@ -96,7 +96,7 @@ impl Pods {
 
     /// Whether nothing of ours is left in the physical cluster.
     pub(crate) fn none_left(&self) -> bool {
-        self.ppods.iter().all(|ppod| ppod.ours.is_none() && ppod.stray.as_ref().is_none_or(|stray| !stray.marked))
+        self.ppods.iter().all(|ppod| ppod.ours.is_none() && !ppod.made_by_us())
     }
 
     /// What the pods inside a virtual node ask for.
@@ -173,18 +173,6 @@ impl Pods {
         claimants().find(named).or_else(|| claimants().next())
     }
 
-    /// Whether a virtual pod says that this physical pod is its copy, and recorded no other one.
-    fn names(&self, vuid: &Uid, name: &Name, uid: &Uid) -> bool {
-        let vpod = self.vpods.get(vuid).filter(|vpod| vpod.names(name));
-        vpod.is_some_and(|vpod| vpod.recorded().is_none_or(|recorded| recorded == uid))
-    }
-
-    /// The virtual pod that recorded this physical pod by UID, if no other one as much as names it.
-    fn recorder(&self, name: &Name, uid: &Uid) -> Option<&VPod> {
-        let mut naming = self.vpods.iter().filter(|vpod| vpod.names(name));
-        naming.next().filter(|vpod| vpod.recorded() == Some(uid) && naming.next().is_none())
-    }
-
     /// What a physical pod takes away from what can be lent.
     fn contribution(&self, ppod: &PPod) -> Option<(Name, Resources)> {
         let node = ppod.node.clone().filter(|_| !ppod.terminal)?;
@@ -201,6 +189,18 @@ impl Pods {
 }
 
 impl Pair {
+    /// Virtual pods on nodes of ours whose mapping names this physical pod.
+    fn naming(&self, name: &Name) -> impl Iterator<Item = &VPod> {
+        self.pods.vpods.iter().filter(move |vpod| vpod.names(name) && self.nodes.vnode(&vpod.node).is_some())
+    }
+
+    /// The one virtual pod that names this physical pod, if it recorded no other one under that name. A name is written before
+    /// the copy is made, and drawn so that nobody can foresee it. Looks at all virtual pods.
+    fn owner(&self, name: &Name, uid: &Uid) -> Option<&VPod> {
+        let mut naming = self.naming(name);
+        naming.next().filter(|vpod| vpod.claims(name, uid) && naming.next().is_none())
+    }
+
     /// Folds in what a watch said of a virtual pod.
     pub(crate) fn see_vpod(&mut self, change: Change<VPod>, dirty: &mut Dirty<Key>) {
         match change {
@@ -284,6 +284,14 @@ impl Pair {
 
     fn put_ppod(&mut self, mut row: PPod, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
         row.disown_outside(&self.home.mount);
+        if self.pods.ppods.get(&row.uid).is_some_and(|known| known.rv > row.rv) {
+            // An answer that the watch has overtaken; only that it was listed counts.
+            return drop(self.pods.ppods.put(row, epoch));
+        }
+        let (name, uid) = (row.ours.as_ref().map(|copy| copy.name.clone()), row.uid.clone());
+        let claimed = |pods: &Pods, vuid: &Uid| {
+            pods.vpods.get(vuid).is_some_and(|vpod| name.as_ref().is_some_and(|name| vpod.claims(name, &uid)))
+        };
         match (self.pods.ppods.get(&row.uid), &mut row.ours) {
             // Somebody stripped what marks it. It is the same object, so it stays ours, and is to be mended.
             (Some(PPod { ours: Some(known), .. }), None) => {
@@ -291,8 +299,7 @@ impl Pair {
             }
             // The pod it now points to names it and the other does not: both ends agree (law 5), the table was mistaken.
             (Some(known @ PPod { ours: Some(before), .. }), Some(claims))
-                if self.pods.names(&claims.vpod.uid, &claims.name, &row.uid)
-                    && !self.pods.names(&before.vpod.uid, &claims.name, &row.uid) =>
+                if claimed(&self.pods, &claims.vpod.uid) && !claimed(&self.pods, &before.vpod.uid) =>
             {
                 let known = known.clone();
                 self.lose_ppod(known, false, dirty);

@@ -235,15 +235,23 @@ fn owner(world: &mut World, rng: &mut Rng) {
                 world.edit(Physical, &kind::POD, &path, |pod| pod["metadata"]["labels"] = json!({}));
             }
         }
-        // Takes from a copy what says whose it is, or makes it point to nobody.
-        forgery @ (9 | 10) => {
+        // Takes from a copy what says whose it is, or makes it point to nobody, or to another pod.
+        forgery @ 9..12 => {
+            let victim = world.pick(Virtual, &kind::POD, rng, |_| true);
+            let victim = victim.and_then(|path| world.get(Virtual, &kind::POD, &path)).cloned();
             if let Some(path) = world.pick(Physical, &kind::POD, rng, whole) {
                 world.edit(Physical, &kind::POD, &path, |pod| {
+                    let whose = owner_of(pod).map(ToOwned::to_owned);
                     let annotations = &mut pod["metadata"]["annotations"];
                     if forgery == 9 {
                         for key in [keys::VIRTUAL_POD_NAMESPACE, keys::VIRTUAL_POD_NAME, keys::VIRTUAL_POD_UID] {
                             annotations.as_object_mut().map(|annotations| annotations.remove(key));
                         }
+                    } else if let (11, Some(victim)) = (forgery, &victim) {
+                        annotations[keys::VIRTUAL_POD_NAMESPACE] = victim["metadata"]["namespace"].clone();
+                        annotations[keys::VIRTUAL_POD_NAME] = victim["metadata"]["name"].clone();
+                        annotations[keys::VIRTUAL_POD_UID] = victim["metadata"]["uid"].clone();
+                        annotations[FORGED] = json!(whose);
                     } else {
                         annotations[keys::VIRTUAL_POD_UID] = json!(format!("nobody-{path}"));
                     }
@@ -268,10 +276,18 @@ fn alive(pod: &Value) -> bool {
     !terminal && pod["metadata"]["deletionTimestamp"].is_null()
 }
 
+/// Whose a copy is that was made to point to another pod: that one then has two, and not by us.
+const FORGED: &str = "example.com/forged";
+
+fn owner_of(ppod: &Value) -> Option<&str> {
+    ppod["metadata"]["annotations"][FORGED].as_str().or_else(|| back(ppod))
+}
+
 /// Never two live copies of one virtual pod.
 fn one_copy_per_pod(world: &World) -> Result<(), String> {
     let mut copies: BTreeMap<&str, u32> = BTreeMap::new();
-    for ppod in world.list(Physical, &kind::POD).filter(|ppod| alive(ppod)) {
+    let honest = |ppod: &&Value| ppod["metadata"]["annotations"][FORGED].is_null();
+    for ppod in world.list(Physical, &kind::POD).filter(|ppod| alive(ppod)).filter(honest) {
         if let Some(uid) = back(ppod) {
             *copies.entry(uid).or_default() += 1;
         }
@@ -313,7 +329,7 @@ fn only_with_reason(world: &World, _leader: usize, call: &Call) -> Result<(), St
                 return Err(format!("{call} hits a pod that is not ours"));
             }
             let pointed =
-                || world.list(Virtual, &kind::POD).find(|vpod| vpod["metadata"]["uid"].as_str() == back(ppod));
+                || world.list(Virtual, &kind::POD).find(|vpod| vpod["metadata"]["uid"].as_str() == owner_of(ppod));
             let vpod = recorder.or_else(pointed);
             let finished = |vpod: &Value| {
                 matches!(vpod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))

@@ -16,11 +16,13 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Let happen what the mass-delete breaker of a binding holds back.
 #[derive(clap::Args)]
-#[command(after_help = "The pods that would end end now. Look at them first: `tapestry status` says how many, and
+#[command(
+    after_help = "The pods that would end do so, each when that is proven. Look at them first: `tapestry status` says how many, and
 `kubectl get pods -A` shows those that run nowhere.
 
 Example:
-  tapestry resume east")]
+  tapestry resume east"
+)]
 pub(crate) struct Args {
     /// The binding
     binding: String,

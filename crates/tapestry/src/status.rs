@@ -130,6 +130,7 @@ west: MassDeletion: look, then run `tapestry resume west`
 ";
         assert_eq!(text, expected);
     }
+
     #[test]
     fn a_restored_virtual_cluster_shows_in_the_table_and_below_it() {
         let mut binding = ClusterBinding::default();

@@ -7,7 +7,7 @@ use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Epoch};
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Refusal, Side, Uid};
-use tapestry_engine::Plan;
+use tapestry_engine::{Model as _, Plan};
 
 use crate::pair::{Key, Seen};
 use crate::scene::{Scene, mapped, merge, vpod};
@@ -172,8 +172,8 @@ fn law_01_it_trips_at_the_twenty_first_however_slowly_they_are_proven() {
     let mut scene = emptied(100);
     let mut lost = 0;
     for n in 0..100 {
-        // One pod a second: looked for, then lost.
-        scene.pass(Duration::from_secs(1));
+        // One pod in four seconds: looked for, then lost.
+        scene.pass(Duration::from_secs(4));
         let look = scene.call(&key(n));
         scene.settle(&key(n), &look, Err(Refusal::Gone));
         let Plan::Do(call) = scene.plan(&key(n)) else { break };
@@ -242,5 +242,56 @@ fn pods_that_users_deleted_by_force_are_no_mass_deletion_because_the_line_broke(
     for n in 0..PODS {
         assert_eq!(scene.call(&key(n)).why, "VirtualPodGone");
     }
+    assert_eq!(scene.pair.breaker.trip(), None);
+}
+
+#[test]
+fn law_01_what_the_leader_before_us_ended_counts() {
+    let (mut scene, crowd) = crowd(PODS);
+    scene.see(Seen::PPod(Change::Listed(Epoch(2))));
+    // It ended twenty, and was killed.
+    for (up, _) in &crowd[..20] {
+        let mut failed = up.clone();
+        merge(&mut failed, json!({"status": {"phase": "Failed"}}));
+        scene.see_vpod(&failed);
+    }
+    let now = scene.now;
+    scene.pair.take_lead(now);
+    let look = scene.call(&key(20));
+    scene.settle(&key(20), &look, Err(Refusal::Gone));
+    assert!(scene.pair.breaker.trip().is_some(), "the twenty-first");
+}
+
+/// A syncer that starts when its predecessor has tripped, and somebody may have resumed.
+fn restarted(resume: &str) -> Scene {
+    let (before, crowd) = crowd(PODS);
+    let vnode = before.vnode("vnode-east-n1");
+    let mut scene = Scene::empty();
+    let trip = json!({"id": "t-1", "since": "2026-01-01T00:00:00Z", "ends": 21, "pods": 30});
+    scene.see_binding_tripped(&trip, resume);
+    scene.see_policy("all", json!({"cluster": "east"}));
+    scene.see_pnode(crate::scene::pnode("n1"));
+    scene.see_vnode(vnode);
+    // The lists come one after the other.
+    for (up, _) in &crowd {
+        scene.see_vpod(up);
+    }
+    for (_, ppod) in &crowd[21..] {
+        scene.see_ppod(ppod);
+    }
+    scene.complete();
+    scene
+}
+
+#[test]
+fn a_restart_neither_grows_a_trip_nor_forgets_that_somebody_resumed() {
+    let mut scene = restarted("");
+    assert_eq!(scene.pair.breaker.trip().map(|trip| trip.ends), Some(21));
+    assert_eq!(round(&mut scene, PODS), 0);
+    assert_eq!(round(&mut scene, PODS), 0);
+    let mut scene = restarted("t-1/21");
+    assert_eq!(scene.pair.breaker.trip(), None);
+    round(&mut scene, PODS);
+    assert_eq!(round(&mut scene, PODS), 21);
     assert_eq!(scene.pair.breaker.trip(), None);
 }

@@ -62,7 +62,7 @@ impl Pair {
             (None, None) => Plan::Rest,
             (None, Some(ppod)) => self.plan_orphan(case, vuid, ppod, now),
             (Some(vpod), Some(ppod)) => {
-                self.plan_surplus(case, ppod).unwrap_or_else(|| self.plan_pair(case, vpod, ppod, now))
+                self.plan_astray(case, vpod, ppod).unwrap_or_else(|| self.plan_pair(case, vpod, ppod, now))
             }
             // Names that begin alike (`east`, `east-2`): a pod on another binding's node is none of ours, wherever it points (law 6).
             (Some(vpod), None) if case.ended.is_none() && self.nodes.vnode(&vpod.node).is_none() => Plan::Rest,
@@ -186,16 +186,18 @@ impl Pair {
         self.plan_create(bound, vpod, name, now)
     }
 
-    /// More than one points back to this pod: one that another virtual pod recorded was made to, and is given back.
-    fn plan_surplus(&self, case: &Case, copy: &PPod) -> Option<Plan> {
-        let others = case.claimants.iter().filter(|uid| **uid != copy.uid).filter_map(|uid| self.pods.ppods.get(uid));
-        others.into_iter().find_map(|ppod| self.give_back(ppod))
+    /// A physical pod points back to this virtual pod, which does not name it. If another one does, it was made to.
+    fn plan_astray(&self, case: &Case, vpod: &VPod, copy: &PPod) -> Option<Plan> {
+        if case.claimants.len() == 1 && copy.ours.as_ref().is_some_and(|copy| vpod.names(&copy.name)) {
+            return None;
+        }
+        case.claimants.iter().filter_map(|uid| self.pods.ppods.get(uid)).find_map(|ppod| self.give_back(ppod))
     }
 
-    /// A physical pod that does not point to the virtual pod that recorded it, by name and UID, is made to.
+    /// A physical pod that does not point to the virtual pod whose copy it is, is made to.
     fn give_back(&self, ppod: &PPod) -> Option<Plan> {
         let copy = ppod.ours.as_ref()?;
-        let vpod = self.pods.recorder(&copy.name, &ppod.uid).filter(|vpod| vpod.uid != copy.vpod.uid)?;
+        let vpod = self.owner(&copy.name, &ppod.uid).filter(|vpod| vpod.uid != copy.vpod.uid)?;
         let verb = mark(&self.origin, &vpod.back(), copy.generation, Some(&copy.sizes));
         Some(Call { target: ppod_target(copy).uid(&ppod.uid), verb, why: "GiveBack" }.into())
     }
@@ -206,7 +208,10 @@ impl Pair {
         if ppod.deleting.is_some() || case.asked.is_some() {
             return Plan::Rest;
         }
-        if let Some(plan) = self.give_back(ppod) {
+        // One whose pod was seen to go pointed to the right one.
+        if case.vpod_gone != Some(Proof::Seen)
+            && let Some(plan) = self.give_back(ppod)
+        {
             return plan;
         }
         match case.vpod_gone {

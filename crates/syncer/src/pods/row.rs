@@ -291,6 +291,11 @@ impl VPod {
         self.mapping.as_ref().is_some_and(|mapping| mapping.name == *copy)
     }
 
+    /// Whether this is its copy, as far as it says: it names it, and recorded no other one under that name.
+    pub(crate) fn claims(&self, name: &Name, uid: &Uid) -> bool {
+        self.names(name) && self.recorded().is_none_or(|recorded| recorded == uid)
+    }
+
     /// What its copy says of it.
     pub(crate) fn back(&self) -> Back {
         Back { namespace: self.namespace.clone(), name: self.name.clone(), uid: self.uid.clone() }
@@ -331,6 +336,11 @@ impl PPod {
 }
 
 impl PPod {
+    /// Whether it carries all our marks but the one that says whose copy it is.
+    pub(crate) fn made_by_us(&self) -> bool {
+        self.stray.as_ref().is_some_and(|stray| stray.marked)
+    }
+
     /// Outside the mount namespace there is no copy of ours, whatever a pod says of itself: somebody copied one of ours.
     pub(crate) fn disown_outside(&mut self, mount: &Name) {
         self.ours.take_if(|copy| copy.namespace != *mount);

@@ -112,10 +112,16 @@ impl Pair {
             return self.learn_nothing(vuid, now, dirty);
         };
         let ours = row.ours.as_ref().is_some_and(|copy| copy.vpod.uid == *vuid);
+        // It says that it is ours, and we say that it is this one's.
+        let mine = || {
+            let owner = self.owner(&call.target.name, &row.uid).filter(|_| row.ours.is_some() || row.stray.is_some());
+            owner.is_some_and(|vpod| vpod.uid == *vuid)
+        };
+        let mine = matches!(call.verb, Verb::Get) && !ours && mine();
         match call.verb {
             // The object as it was, when it went at once: the watch will say so with proof.
             Verb::Delete { .. } if row.deleting.is_none() => {}
-            Verb::Get if !ours && self.pods.cases.get(vuid).is_some_and(|case| case.taken) => {
+            Verb::Get if !ours && !mine && self.pods.cases.get(vuid).is_some_and(|case| case.taken) => {
                 // A stranger has our name: take another one.
                 let name = self.new_name(vuid);
                 self.around(vuid, dirty, |pods| {
@@ -123,21 +129,20 @@ impl Pair {
                     (case.name, case.taken) = (name, false);
                 });
             }
-            Verb::Get if !ours => self.learn_stranger(vuid, call, row, now, dirty),
+            Verb::Get if mine => {
+                // It is made to point back.
+                self.put_ppod(row, None, dirty);
+                self.learn_nothing(vuid, now, dirty);
+            }
+            Verb::Get if !ours => self.learn_stranger(vuid, call, &row, now, dirty),
             _ => self.put_ppod(row, None, dirty),
         }
     }
 
     /// The pod under the mapped name does not point back to this virtual pod.
-    fn learn_stranger(&mut self, vuid: &Uid, call: &Call, row: PPod, now: Now, dirty: &mut Dirty<Key>) {
+    fn learn_stranger(&mut self, vuid: &Uid, call: &Call, row: &PPod, now: Now, dirty: &mut Dirty<Key>) {
         let Some(vpod) = self.pods.vpods.get(vuid) else { return };
         let recorded = vpod.recorded() == Some(&row.uid);
-        let mine = self.pods.recorder(&call.target.name, &row.uid).is_some_and(|vpod| vpod.uid == *vuid);
-        if mine && (row.stray.is_some() || row.ours.is_some()) {
-            // The very pod we recorded, and it says that it is ours: it is made to point back.
-            self.put_ppod(row, None, dirty);
-            return self.learn_nothing(vuid, now, dirty);
-        }
         if row.ours.is_some() && vpod.print.phase == Phase::Pending {
             // Another pod's copy: this mapping was copied from that one, or forged. It never had a copy, and enters by the door.
             return self.around(vuid, dirty, |pods| {
@@ -146,24 +151,24 @@ impl Pair {
                 }
             });
         }
+        // It carries our marks, and it is not clear whose it is; or none of them, and nothing says that it is ours.
+        let says = if row.ours.is_some() || row.stray.is_some() {
+            "says that it belongs to another virtual pod, or several say that it is theirs"
+        } else {
+            "carries none of our labels and annotations any more"
+        };
+        let (name, known) = (&call.target.name, self.pods.cases.get(vuid).is_some_and(|case| case.looked.is_some()));
         if recorded && vpod.deleting.is_none() {
-            // Stripped of all that marks it while nobody looked: not lost, and not ours to touch.
-            if self.pods.cases.get(vuid).is_some_and(|case| case.looked.is_none()) {
-                let message = format!(
-                    "the physical pod {} carries none of our labels and annotations any more: its status is not followed",
-                    call.target.name
-                );
-                self.notes.add(Note::about_vpod(vpod, "PhysicalPodUnmarked", &message, now), dirty);
-            }
+            // Not lost, and not ours to touch.
+            let message = format!("the physical pod {name} {says}: its status is not followed");
+            let note = Note::about_vpod(vpod, "PhysicalPodUnmarked", &message, now).filter(|_| !known);
+            self.notes.add(note, dirty);
             return self.learn_nothing(vuid, now, dirty);
         }
         // Names are unique: where somebody else's pod stands, ours does not. Only, the one we recorded runs on without its pod.
         let existed = vpod.was_copied();
-        if vpod.recorded() == Some(&row.uid) {
-            let message = format!(
-                "the physical pod {} carries none of our labels and annotations any more: it is left running, delete it by hand",
-                call.target.name
-            );
+        if recorded {
+            let message = format!("the physical pod {name} {says}: it is left running, delete it by hand");
             self.notes.add(Note::about_vpod(vpod, "PhysicalPodLeft", &message, now), dirty);
         }
         self.around(vuid, dirty, |pods| {

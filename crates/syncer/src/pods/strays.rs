@@ -1,6 +1,7 @@
 //! Strays: physical pods of our origin that do not say whose copy they are, because somebody took that from them while nobody
-//! looked. One that a virtual pod recorded gets its mark back. One that nobody names is told, and collected: late, after a live
-//! look, one at a time, and never past the breaker. Must not touch a pod that does not carry our origin (law 6).
+//! looked. One that a virtual pod names gets its mark back. One that nobody names is told, and collected if it carries all
+//! our other marks: late, after a live look, one at a time, and never past the breaker. Must not touch what may be somebody's
+//! likeness of ours (law 6).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use crate::origin::Origin;
 use crate::pair::{Key, Pair};
 
 /// How long a stray may wait for somebody who knows it.
-const PATIENCE: Duration = Duration::from_mins(10);
+const COLLECT_AFTER: Duration = Duration::from_mins(10);
 /// How long a live look is good for.
 const FRESH: Duration = Duration::from_mins(1);
 /// Not more than one is collected in this time.
@@ -74,11 +75,10 @@ impl Pair {
         };
         let Some(stray) = ppod.stray.as_ref().filter(|_| ppod.deleting.is_none()) else { return Plan::Rest };
         let target = Target::namespaced(Side::Physical, &kind::POD, stray.namespace.clone(), stray.name.clone());
-        // Who names it and has recorded no copy never heard of it, and takes another name.
-        if self.pods.vpods.iter().any(|vpod| vpod.names(&stray.name) && vpod.recorded().is_some()) {
-            // It says that it is ours, and one virtual pod says that it is its own, by UID: both ends agree (law 5).
+        if self.naming(&stray.name).next().is_some() {
+            // It says that it is ours, and one virtual pod says that it is its own: both ends agree (law 5).
             // Else somebody knows it, and it is not for us to say who is right.
-            return self.pods.recorder(&stray.name, uid).map_or(Plan::Rest, |vpod| {
+            return self.owner(&stray.name, uid).map_or(Plan::Rest, |vpod| {
                 let verb = mark(&self.origin, &vpod.back(), vpod.generation, None);
                 Call { target: target.uid(uid), verb, why: "MarkStray" }.into()
             });
@@ -93,13 +93,15 @@ impl Pair {
         if now.steady < due {
             return Plan::Wait(due);
         }
-        if !self.proven(sight, now) {
-            return Call { target, verb: Verb::Get, why: "LookAtStray" }.into();
+        if !ppod.terminal && self.breaker.holds(uid) {
+            return Plan::Rest;
         }
         // A pod that misses its copy may miss this one.
-        let missed = self.breaker.misses_one_of(|alone| self.pods.cases.contains_key(alone));
-        if missed || (!ppod.terminal && self.breaker.holds(uid)) {
-            return Plan::Wait(now.steady + PACE);
+        if self.breaker.misses_one_of(|alone| self.pods.cases.contains_key(alone)) {
+            return Plan::Wait(now.steady + FRESH);
+        }
+        if !self.proven(sight, now) {
+            return Call { target, verb: Verb::Get, why: "LookAtStray" }.into();
         }
         let turn = self.pods.strays.collected.map_or(now.steady, |at| at + PACE);
         if turn > now.steady || self.next_stray(now) != Some(uid) {
@@ -112,7 +114,7 @@ impl Pair {
     /// When it is collected; nobody who might know it comes any more once the binding goes.
     fn due(&self, sight: &Sight) -> Duration {
         let leaving = self.bound.as_ref().is_some_and(Bound::leaving);
-        if leaving { sight.since } else { sight.since + PATIENCE }
+        if leaving { sight.since } else { sight.since + COLLECT_AFTER }
     }
 
     /// A live read after all that time, and not long ago, showed that it is still one.
@@ -122,8 +124,9 @@ impl Pair {
 
     /// Whoever was proven first goes first.
     fn next_stray(&self, now: Now) -> Option<&Uid> {
-        let stays = |uid: &Uid| self.pods.ppods.get(uid).is_some_and(|ppod| ppod.deleting.is_none());
-        let proven = self.pods.strays.seen.iter().filter(|(uid, sight)| self.proven(sight, now) && stays(uid));
+        let waits =
+            |uid: &Uid| self.pods.ppods.get(uid).is_some_and(|ppod| ppod.deleting.is_none() && ppod.made_by_us());
+        let proven = self.pods.strays.seen.iter().filter(|(uid, sight)| self.proven(sight, now) && waits(uid));
         proven.min_by_key(|(_, sight)| sight.looked).map(|(uid, _)| uid)
     }
 
@@ -159,7 +162,7 @@ impl Pair {
                 self.working().map(|bound| Note::about_binding(&bound.binding, "OrphanFound", &tell(stray), now));
             self.notes.add(told.flatten(), dirty);
         }
-        if proven && !ppod.terminal && ppod.deleting.is_none() {
+        if proven && !ppod.terminal && ppod.deleting.is_none() && ppod.made_by_us() {
             self.breaker.note(uid, Stands::Ends, now);
             self.weigh_ends(dirty);
         }
@@ -169,7 +172,7 @@ impl Pair {
 fn tell(stray: &Stray) -> String {
     let Stray { namespace, name, marked } = stray;
     let then = if *marked {
-        format!("it is deleted after {} minutes unless a virtual pod names it", PATIENCE.as_secs() / 60)
+        format!("it is deleted after {} minutes unless a virtual pod names it", COLLECT_AFTER.as_secs() / 60)
     } else {
         "it lacks some of our labels too, so it is left alone: delete it by hand".to_owned()
     };

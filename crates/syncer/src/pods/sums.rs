@@ -76,12 +76,14 @@ impl Pair {
         stands
     }
 
-    /// All lists are in: only now is it known who is not in sight.
-    pub(crate) fn note_stands(&mut self) {
+    /// All lists are in: only now is it known who is not in sight, and what somebody who resumed has looked at.
+    pub(crate) fn note_stands(&mut self, dirty: &mut Dirty<Key>) {
         let all: Vec<Uid> = self.pods.cases.keys().cloned().collect();
         for vuid in all {
             self.note_stand(&vuid);
         }
+        self.breaker.begin();
+        self.heed_resume(dirty);
     }
 
     pub(super) fn footprint(&self, vuid: &Uid) -> Footprint {

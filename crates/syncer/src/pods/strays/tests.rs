@@ -2,10 +2,12 @@
 
 use serde_json::{Value, json};
 use tapestry_api::keys;
+use tapestry_cluster::feed::Change;
 use tapestry_cluster::{Answer, Refusal, Uid};
 use tapestry_engine::Plan;
 
 use super::*;
+use crate::pair::Seen;
 use crate::scene::{Scene, created, mapped, merge, vpod};
 
 const BACK: [&str; 3] = [keys::VIRTUAL_POD_NAMESPACE, keys::VIRTUAL_POD_NAME, keys::VIRTUAL_POD_UID];
@@ -80,7 +82,7 @@ fn law_05_a_pod_that_only_names_it_or_shares_it_gets_nothing() {
     scene.see_vpod(&mapped(vpod("web"), &copy, Some("another")));
     scene.see_ppod(&ppod);
     assert_eq!(scene.plan(&key(&ppod)), Plan::Rest);
-    scene.pass(PATIENCE * 2);
+    scene.pass(COLLECT_AFTER * 2);
     assert_eq!(scene.plan(&key(&ppod)), Plan::Rest, "somebody knows it: it is not collected");
     // Two say that it is theirs.
     let mut scene = Scene::new();
@@ -102,7 +104,7 @@ fn one_that_nobody_names_is_told_and_collected_after_a_second_live_look() {
     let event = told[0].body().unwrap().into_owned();
     assert_eq!((&event["reason"], &event["involvedObject"]["kind"]), (&json!("OrphanFound"), &json!("ClusterBinding")));
     assert!(matches!(scene.plan(&key(&ppod)), Plan::Wait(_)));
-    scene.pass(PATIENCE);
+    scene.pass(COLLECT_AFTER);
     // The way to a cluster changed: what was read before proves nothing.
     scene.pair.pods.doubt_evidence();
     look(&mut scene, &ppod);
@@ -121,9 +123,28 @@ fn law_06_one_in_our_likeness_is_told_and_left_alone() {
         let mut scene = Scene::new();
         scene.see_ppod(&ppod);
         look(&mut scene, &ppod);
-        scene.pass(PATIENCE * 2);
+        scene.pass(COLLECT_AFTER * 2);
         assert_eq!(scene.plan(&key(&ppod)), Plan::Rest, "without {also}");
     }
+    // And however many there are, and however often they are read: none of them would end.
+    let mut scene = Scene::new();
+    let crowd: Vec<Value> = (0..21)
+        .map(|n| {
+            let (_, mut ppod) = left();
+            strip(&mut ppod, &BACK);
+            strip(&mut ppod, &[keys::MANAGED_BY]);
+            merge(&mut ppod, json!({"metadata": {"name": format!("like-{n}"), "uid": format!("l-{n}")}}));
+            scene.see_ppod(&ppod);
+            look(&mut scene, &ppod);
+            ppod
+        })
+        .collect();
+    scene.pass(COLLECT_AFTER);
+    scene.pair.pods.doubt_evidence();
+    for ppod in &crowd {
+        look(&mut scene, ppod);
+    }
+    assert_eq!(scene.pair.breaker.trip(), None);
     // In another namespace nothing is ours.
     let (_, mut ppod) = left();
     strip(&mut ppod, &BACK);
@@ -146,7 +167,7 @@ fn strays_go_one_at_a_time_and_never_past_the_breaker() {
             ppod
         })
         .collect();
-    scene.pass(PATIENCE);
+    scene.pass(COLLECT_AFTER);
     let (last, first) = crowd.split_last().unwrap();
     for ppod in first {
         look(&mut scene, ppod);
@@ -236,6 +257,65 @@ fn law_01_a_copy_made_to_point_to_a_neighbour_is_given_back_and_lends_nothing_tw
 }
 
 #[test]
+fn law_01_a_copy_made_to_point_to_a_pod_without_a_copy_is_given_back() {
+    let waiting = vpod("other");
+    let mut deleting = waiting.clone();
+    merge(
+        &mut deleting,
+        json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}}),
+    );
+    let mut finished = waiting.clone();
+    merge(&mut finished, json!({"status": {"phase": "Succeeded"}}));
+    for other in [waiting, deleting, finished] {
+        let (up, mut ppod) = left();
+        forge(&mut ppod, "v-other");
+        let mut scene = Scene::new();
+        scene.see_vpod(&up);
+        scene.see_vpod(&other);
+        scene.see_ppod(&ppod);
+        assert_eq!(scene.call(&Key::Pod(Uid::new("v-other"))).why, "GiveBack");
+    }
+}
+
+#[test]
+fn law_05_a_copy_whose_pod_was_deleted_by_force_is_not_given_to_somebody_who_names_it() {
+    let (up, ppod) = left();
+    let mut scene = Scene::new();
+    scene.see_vpod(&up);
+    scene.see_ppod(&ppod);
+    let copy = ppod["metadata"]["name"].as_str().unwrap();
+    scene.see_vpod(&mapped(vpod("thief"), copy, ppod["metadata"]["uid"].as_str()));
+    let row = scene.pair.pods.vpods.get(&Uid::new("v-web")).unwrap().clone();
+    scene.see(Seen::VPod(Change::Gone { row, proven: true }));
+    assert_eq!(scene.call(&Key::Pod(Uid::new("v-web"))).why, "VirtualPodGone");
+    // Nor is a stray given to one on a node that is none of ours.
+    let (_, mut ppod) = left();
+    strip(&mut ppod, &BACK);
+    let mut scene = Scene::new();
+    let mut elsewhere = mapped(vpod("thief"), copy, ppod["metadata"]["uid"].as_str());
+    elsewhere["spec"]["nodeName"] = "vnode-east-2-n1".into();
+    scene.see_vpod(&elsewhere);
+    scene.see_ppod(&ppod);
+    assert_eq!(scene.call(&key(&ppod)).why, "LookAtStray");
+}
+
+#[test]
+fn an_answer_that_the_watch_has_overtaken_is_not_believed() {
+    let (up, mut ppod) = left();
+    let whole = ppod.clone();
+    strip(&mut ppod, &BACK);
+    let mut scene = Scene::new();
+    scene.see_vpod(&up);
+    scene.see_ppod(&ppod);
+    let call = scene.call(&key(&ppod));
+    let object = scene.stamp(whole);
+    // Marked, and stripped again before we heard of it.
+    scene.see_ppod(&ppod);
+    scene.settle(&key(&ppod), &call, Ok(Answer { object }));
+    assert_eq!(scene.call(&key(&ppod)).why, "MarkStray");
+}
+
+#[test]
 fn law_05_a_mapping_copied_from_another_pod_is_replaced_at_the_door() {
     let (up, ppod) = left();
     let mut scene = Scene::new();
@@ -283,11 +363,11 @@ fn nothing_is_collected_while_a_pod_misses_its_copy_and_all_of_it_when_the_bindi
     scene.see_ppod(&ppod);
     look(&mut scene, &ppod);
     scene.see_vpod(&up);
-    scene.pass(PATIENCE);
-    look(&mut scene, &ppod);
+    scene.pass(COLLECT_AFTER);
     assert!(matches!(scene.plan(&key(&ppod)), Plan::Wait(_)), "it may be the copy of the pod that lost its mapping");
     merge(&mut up, json!({"status": {"phase": "Succeeded"}}));
     scene.see_vpod(&up);
+    look(&mut scene, &ppod);
     assert_eq!(scene.call(&key(&ppod)).why, "CollectStray");
 
     let mut scene = Scene::new();
