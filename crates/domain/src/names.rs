@@ -139,11 +139,23 @@ pub fn label_value(text: &str) -> Cow<'_, str> {
 /// `entropy` comes from the operating system's generator: names recur (`StatefulSet`s), physical pods never may.
 #[must_use]
 pub fn physical_pod_name(vpod_name: &str, entropy: [u8; 8]) -> String {
-    let beginning = match cut(vpod_name, POD_PREFIX) {
+    format!("{}-{}", beginning(vpod_name), base32(entropy))
+}
+
+/// Whether [`physical_pod_name`] can have made this name for that virtual pod.
+#[must_use]
+pub fn is_physical_pod_name(name: &str, vpod_name: &str) -> bool {
+    let rest = name.strip_prefix(beginning(vpod_name)).and_then(|rest| rest.strip_prefix('-'));
+    rest.is_some_and(|random| {
+        random.len() == 10 && random.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7'))
+    })
+}
+
+fn beginning(vpod_name: &str) -> &str {
+    match cut(vpod_name, POD_PREFIX) {
         "" => "pod",
         beginning => beginning,
-    };
-    format!("{beginning}-{}", base32(entropy))
+    }
 }
 
 /// The identity of a virtual cluster and one of its bindings, short enough for a label.

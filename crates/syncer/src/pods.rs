@@ -354,15 +354,17 @@ impl Pair {
         let uid = row.uid.clone();
         // What the table knows may say more than a stripped last state.
         let known = self.pods.ppods.get(&uid).and_then(|known| known.ours.as_ref()).map(|copy| copy.vpod.uid.clone());
+        if known.is_none() {
+            // Counted as a stranger's until now.
+            let before = self.pods.ppods.remove(&uid).and_then(|known| self.pods.contribution(&known));
+            self.forget_stray(&uid, Stands::Over);
+            self.recount(before.into_iter().collect(), Vec::new(), dirty);
+        }
         let Some(vuid) = known.or_else(|| row.ours.as_ref().map(|copy| copy.vpod.uid.clone())) else {
-            let before = self.pods.ppods.get(&uid).and_then(|known| self.pods.contribution(known));
             if proven {
                 self.pods.ppods.bury(&uid, row.rv);
-            } else {
-                self.pods.ppods.remove(&uid);
             }
-            self.forget_stray(&uid, Stands::Over);
-            return self.recount(before.into_iter().collect(), Vec::new(), dirty);
+            return;
         };
         self.around(&vuid, dirty, |pods| {
             if proven {

@@ -179,7 +179,10 @@ fn user(world: &mut World, rng: &mut Rng) {
             pod["status"]["conditions"] = json!([{"type": "Ready", "status": "False"}]);
         })),
         18 => drop(world.edit(Virtual, &kind::POD, &path, |pod| forge(pod, "owner", "app", Some("made-up")))),
-        _ => drop(world.edit(Virtual, &kind::POD, &path, |pod| pod["metadata"]["annotations"] = json!({}))),
+        _ => {
+            let wiped = json!({FORGED: "yes"});
+            world.edit(Virtual, &kind::POD, &path, |pod| pod["metadata"]["annotations"] = wiped);
+        }
     }
 }
 
@@ -188,13 +191,14 @@ fn forge(pod: &mut Value, namespace: &str, name: &str, uid: Option<&str>) {
     annotations[keys::PHYSICAL_POD_NAMESPACE] = json!(namespace);
     annotations[keys::PHYSICAL_POD_NAME] = json!(name);
     annotations[keys::PHYSICAL_POD_UID] = json!(uid);
+    annotations[FORGED] = json!("yes");
 }
 
 /// The owner of the physical cluster: runs pods of his own, deletes ours, takes labels away.
 fn owner(world: &mut World, rng: &mut Rng) {
     let ours = |pod: &Value| pod["metadata"]["labels"][keys::MANAGED_BY].is_string();
     // One that loses both its labels and its back-pointer is left alone, for somebody's likeness of ours.
-    let whole = |pod: &Value| ours(pod) && back(pod).is_some();
+    let whole = |pod: &Value| ours(pod) && back(pod).is_some() && pod["metadata"]["annotations"][FORGED].is_null();
     match rng.u32(..16) {
         12 => drop(world.delete(Physical, &kind::CSI_NODE, NODES[rng.usize(..2)], None)),
         13 => {
@@ -254,6 +258,7 @@ fn owner(world: &mut World, rng: &mut Rng) {
                         annotations[FORGED] = json!(whose);
                     } else {
                         annotations[keys::VIRTUAL_POD_UID] = json!(format!("nobody-{path}"));
+                        annotations[FORGED] = json!(whose);
                     }
                 });
             }
@@ -276,7 +281,8 @@ fn alive(pod: &Value) -> bool {
     !terminal && pod["metadata"]["deletionTimestamp"].is_null()
 }
 
-/// Whose a copy is that was made to point to another pod: that one then has two, and not by us.
+/// Whose a copy is that was made to point to another pod: that one then has two, and not by us. On a virtual pod: that its
+/// mapping was tampered with.
 const FORGED: &str = "example.com/forged";
 
 fn owner_of(ppod: &Value) -> Option<&str> {
@@ -292,7 +298,13 @@ fn one_copy_per_pod(world: &World) -> Result<(), String> {
             *copies.entry(uid).or_default() += 1;
         }
     }
-    match copies.iter().find(|(_, count)| **count > 1) {
+    // Whoever takes the name away while the copy is on its way gets another one; the first is found and removed.
+    let forged = |uid: &str| {
+        let mut forged =
+            world.list(Virtual, &kind::POD).filter(|vpod| !vpod["metadata"]["annotations"][FORGED].is_null());
+        forged.any(|vpod| vpod["metadata"]["uid"] == uid)
+    };
+    match copies.iter().find(|(uid, count)| **count > 1 && !forged(uid)) {
         Some((uid, count)) => Err(format!("{count} live copies of virtual pod {uid}")),
         None => Ok(()),
     }
@@ -336,6 +348,8 @@ fn only_with_reason(world: &World, _leader: usize, call: &Call) -> Result<(), St
                     && vpod["metadata"]["annotations"][keys::PHYSICAL_POD_UID] != ppod["metadata"]["uid"]
             };
             match vpod {
+                // It has another copy, because its own was not to be known any more, on either side.
+                Some(vpod) if said(vpod, FORGED) == "yes" && !names(&vpod) => Ok(()),
                 Some(vpod) if vpod["metadata"]["deletionTimestamp"].is_null() && !finished(vpod) => {
                     Err(format!("{call} although the virtual pod lives"))
                 }

@@ -124,6 +124,7 @@ proptest! {
         }
         let pod = physical_pod_name(&name, entropy);
         prop_assert!(check_dns_subdomain(&pod).is_ok() && pod.len() <= 51, "{}", pod);
+        prop_assert!(is_physical_pod_name(&pod, &name) && !is_physical_pod_name(&pod, "another-pod"));
         prop_assert!(hostname(&name).is_some());
     }
 

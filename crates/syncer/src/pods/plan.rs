@@ -191,7 +191,18 @@ impl Pair {
         if case.claimants.len() == 1 && copy.ours.as_ref().is_some_and(|copy| vpod.names(&copy.name)) {
             return None;
         }
-        case.claimants.iter().filter_map(|uid| self.pods.ppods.get(uid)).find_map(|ppod| self.give_back(ppod))
+        let all = || case.claimants.iter().filter_map(|uid| self.pods.ppods.get(uid));
+        if let Some(back) = all().find_map(|ppod| self.give_back(ppod)) {
+            return Some(back);
+        }
+        // Made under a name that somebody took from the pod while it was on its way: the one that the pod recorded stays.
+        let kept = vpod.recorded() == Some(&copy.uid);
+        let surplus = all().filter(|ppod| kept && ppod.uid != copy.uid && ppod.deleting.is_none());
+        surplus.into_iter().find_map(|ppod| {
+            let mut call = delete(ppod, ppod.ours.as_ref().filter(|copy| copy.intact)?, None, "SurplusCopy");
+            call.target.rv = Some(ppod.rv);
+            Some(call.into())
+        })
     }
 
     /// A physical pod that does not point to the virtual pod whose copy it is, is made to.

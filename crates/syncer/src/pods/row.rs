@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use tapestry_api::keys;
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
+use tapestry_domain::names::is_physical_pod_name;
 use tapestry_domain::podspec::{Sizes, SpecNeeds, Unsupported, unsupported};
 use tapestry_domain::ports::HostPorts;
 use tapestry_domain::quantity::Quantity;
@@ -349,10 +350,11 @@ impl PPod {
 }
 
 impl Mapping {
-    /// What cannot be a name must never reach a URL (law 10), and outside the mount namespace there is no copy of ours:
-    /// such a mapping is as good as none.
+    /// What cannot be a name must never reach a URL (law 10), outside the mount namespace there is no copy of ours, and under a
+    /// name that we did not make for this pod there is none either: such a mapping is as good as none.
     fn read(meta: &Meta<'_>, home: &Home) -> Option<Self> {
         let name = meta.annotation(keys::PHYSICAL_POD_NAME).and_then(|text| Name::parse(text).ok());
+        let name = name.filter(|name| is_physical_pod_name(name.as_str(), meta.name.as_str()));
         let here = meta.annotation(keys::PHYSICAL_POD_NAMESPACE) == Some(home.mount.as_str());
         Some(Self {
             name: name.filter(|_| here)?,
@@ -375,6 +377,10 @@ impl Copy {
         else {
             return Ok(None);
         };
+        // A name that we did not make for that pod: somebody made it point there.
+        if !is_physical_pod_name(meta.name.as_str(), vpod.as_str()) {
+            return Ok(None);
+        }
         let generation = meta.annotation(keys::VIRTUAL_POD_GENERATION).and_then(|text| text.parse().ok()).unwrap_or(0);
         Ok(Some(Self {
             namespace: own.clone(),

@@ -76,7 +76,7 @@ fn law_07_the_copy_carries_fields_that_no_type_of_ours_knows() {
     let mut scene = Scene::new();
     let mut odd = vpod("web");
     merge(&mut odd, json!({"spec": {"aFieldOfTomorrow": {"deep": [1, 0.1, {"x": null}]}}}));
-    scene.see_vpod(&mapped(odd, "web-x", None));
+    scene.see_vpod(&mapped(odd, "web-xxxxxxxxxx", None));
     let create = scene.call(&key("web"));
     assert_eq!(created(&create)["spec"]["aFieldOfTomorrow"], json!({"deep": [1, 0.1, {"x": null}]}));
 }
@@ -145,23 +145,23 @@ fn law_05_a_mapping_into_another_namespace_is_replaced_and_never_followed() {
 #[test]
 fn a_name_that_a_stranger_has_is_given_up_for_another_one() {
     let mut scene = Scene::new();
-    scene.see_vpod(&mapped(vpod("web"), "web-taken", None));
+    scene.see_vpod(&mapped(vpod("web"), "web-takentaken", None));
     scene.refuse(&key("web"), Refusal::Exists);
     let look = scene.call(&key("web"));
     assert_eq!((look.why, &look.verb), ("LookForCopy", &Verb::Get));
     let stranger =
-        json!({"metadata": {"name": "web-taken", "namespace": "mount", "uid": "s"}, "spec": {"containers": []}});
+        json!({"metadata": {"name": "web-takentaken", "namespace": "mount", "uid": "s"}, "spec": {"containers": []}});
     let object = scene.stamp(stranger);
     scene.settle(&key("web"), &look, Ok(Answer { object }));
     let map = scene.call(&key("web"));
     assert_eq!(map.why, "Map");
-    assert_ne!(map.body().unwrap().into_owned()["metadata"]["annotations"][keys::PHYSICAL_POD_NAME], "web-taken");
+    assert_ne!(map.body().unwrap().into_owned()["metadata"]["annotations"][keys::PHYSICAL_POD_NAME], "web-takentaken");
 }
 
 #[test]
 fn a_name_that_our_own_copy_has_is_success() {
     let mut scene = Scene::new();
-    scene.see_vpod(&mapped(vpod("web"), "web-x", None));
+    scene.see_vpod(&mapped(vpod("web"), "web-xxxxxxxxxx", None));
     let create = scene.call(&key("web"));
     scene.refuse(&key("web"), Refusal::Exists);
     let look = scene.call(&key("web"));

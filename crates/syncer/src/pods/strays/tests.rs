@@ -28,6 +28,13 @@ fn left() -> (Value, Value) {
     (up, ppod)
 }
 
+/// Another tenant's pod of the same name.
+fn namesake() -> Value {
+    let mut object = vpod("web");
+    merge(&mut object, json!({"metadata": {"namespace": "elsewhere", "uid": "v-namesake"}}));
+    object
+}
+
 fn strip(ppod: &mut Value, keys: &[&str]) {
     for part in ["labels", "annotations"] {
         if let Some(part) = ppod["metadata"][part].as_object_mut() {
@@ -87,7 +94,7 @@ fn law_05_a_pod_that_only_names_it_or_shares_it_gets_nothing() {
     // Two say that it is theirs.
     let mut scene = Scene::new();
     scene.see_vpod(&up);
-    scene.see_vpod(&mapped(vpod("thief"), &copy, ppod["metadata"]["uid"].as_str()));
+    scene.see_vpod(&mapped(namesake(), &copy, ppod["metadata"]["uid"].as_str()));
     scene.see_ppod(&ppod);
     assert_eq!(scene.plan(&key(&ppod)), Plan::Rest);
 }
@@ -284,7 +291,7 @@ fn law_05_a_copy_whose_pod_was_deleted_by_force_is_not_given_to_somebody_who_nam
     scene.see_vpod(&up);
     scene.see_ppod(&ppod);
     let copy = ppod["metadata"]["name"].as_str().unwrap();
-    scene.see_vpod(&mapped(vpod("thief"), copy, ppod["metadata"]["uid"].as_str()));
+    scene.see_vpod(&mapped(namesake(), copy, ppod["metadata"]["uid"].as_str()));
     let row = scene.pair.pods.vpods.get(&Uid::new("v-web")).unwrap().clone();
     scene.see(Seen::VPod(Change::Gone { row, proven: true }));
     assert_eq!(scene.call(&Key::Pod(Uid::new("v-web"))).why, "VirtualPodGone");
@@ -292,7 +299,7 @@ fn law_05_a_copy_whose_pod_was_deleted_by_force_is_not_given_to_somebody_who_nam
     let (_, mut ppod) = left();
     strip(&mut ppod, &BACK);
     let mut scene = Scene::new();
-    let mut elsewhere = mapped(vpod("thief"), copy, ppod["metadata"]["uid"].as_str());
+    let mut elsewhere = mapped(namesake(), copy, ppod["metadata"]["uid"].as_str());
     elsewhere["spec"]["nodeName"] = "vnode-east-2-n1".into();
     scene.see_vpod(&elsewhere);
     scene.see_ppod(&ppod);
@@ -322,8 +329,10 @@ fn law_05_a_mapping_copied_from_another_pod_is_replaced_at_the_door() {
     scene.see_vpod(&up);
     scene.see_ppod(&ppod);
     let copy = ppod["metadata"]["name"].as_str().unwrap();
-    scene.see_vpod(&mapped(vpod("twin"), copy, ppod["metadata"]["uid"].as_str()));
-    let twin = Key::Pod(Uid::new("v-twin"));
+    // The first name that this scene would draw is the one that the other scene has drawn.
+    scene.pair.pods.fresh_mark();
+    scene.see_vpod(&mapped(namesake(), copy, ppod["metadata"]["uid"].as_str()));
+    let twin = Key::Pod(Uid::new("v-namesake"));
     let look = scene.call(&twin);
     assert_eq!(look.why, "LookForCopy");
     let object = scene.stamp(ppod.clone());
@@ -376,4 +385,30 @@ fn nothing_is_collected_while_a_pod_misses_its_copy_and_all_of_it_when_the_bindi
     scene.see_binding_leaving(json!({}));
     look(&mut scene, &ppod);
     assert_eq!(scene.call(&key(&ppod)).why, "CollectStray");
+}
+
+#[test]
+fn of_two_copies_of_one_pod_the_recorded_one_stays() {
+    let (up, ppod) = left();
+    let mut scene = Scene::new();
+    scene.see_vpod(&up);
+    scene.see_ppod(&ppod);
+    let mut second = ppod.clone();
+    merge(&mut second, json!({"metadata": {"name": "web-secondcopy", "uid": "p-second"}}));
+    scene.see_ppod(&second);
+    let call = scene.call(&Key::Pod(Uid::new("v-web")));
+    assert_eq!((call.why, call.target.name.as_str()), ("SurplusCopy", "web-secondcopy"));
+    assert!(call.target.uid.is_some() && call.target.rv.is_some());
+}
+
+#[test]
+fn a_stray_that_was_marked_and_is_gone_before_we_hear_of_it_is_counted_no_more() {
+    let (_, mut ppod) = left();
+    let whole = ppod.clone();
+    strip(&mut ppod, &BACK);
+    let mut scene = Scene::new();
+    scene.see_ppod(&ppod);
+    scene.lose_ppod(&whole, true);
+    scene.pair.check_sums().unwrap();
+    assert_eq!(scene.plan(&key(&ppod)), Plan::Rest);
 }
