@@ -122,36 +122,6 @@ impl Pods {
         self.cases.get(vuid).is_some_and(|case| case.name.is_some() && case.claimants.is_empty())
     }
 
-    /// How a pod stands to an end that nobody asked for.
-    fn stands(&self, vuid: &Uid) -> Stands {
-        let Some(case) = self.cases.get(vuid).filter(|_| self.runs(vuid)) else { return Stands::Over };
-        match (self.vpods.get(vuid), self.copy(vuid)) {
-            (None, Some(_)) => match case.vpod_gone {
-                None => Stands::Alone,
-                Some(Proof::Read) => Stands::Ends,
-                Some(Proof::Seen) => Stands::Fine,
-            },
-            (Some(vpod), None) if vpod.deleting.is_none() => match &case.ended {
-                None => Stands::Alone,
-                Some(ended) if ended.existed && !ended.seen => Stands::Ends,
-                Some(_) => Stands::Fine,
-            },
-            _ => Stands::Fine,
-        }
-    }
-
-    /// Whether it runs as far as either side knows.
-    fn runs(&self, vuid: &Uid) -> bool {
-        let asked = self.cases.get(vuid).is_some_and(|case| case.asked.is_some());
-        self.vpods.get(vuid).is_some_and(|vpod| vpod.was_copied() && !vpod.terminal())
-            || self.copy(vuid).is_some_and(|ppod| !ppod.terminal && ppod.deleting.is_none() && !asked)
-    }
-
-    /// How many pods run as far as either side knows.
-    pub(crate) fn living(&self) -> usize {
-        self.cases.keys().filter(|vuid| self.runs(vuid)).count()
-    }
-
     /// A mark that nobody has had before.
     pub(crate) fn fresh_mark(&mut self) -> String {
         physical_pod_name("trip", (self.entropy)())
@@ -189,18 +159,6 @@ impl Pods {
 }
 
 impl Pair {
-    /// Virtual pods on nodes of ours whose mapping names this physical pod.
-    fn naming(&self, name: &Name) -> impl Iterator<Item = &VPod> {
-        self.pods.vpods.iter().filter(move |vpod| vpod.names(name) && self.nodes.vnode(&vpod.node).is_some())
-    }
-
-    /// The one virtual pod that names this physical pod, if it recorded no other one under that name. A name is written before
-    /// the copy is made, and drawn so that nobody can foresee it. Looks at all virtual pods.
-    fn owner(&self, name: &Name, uid: &Uid) -> Option<&VPod> {
-        let mut naming = self.naming(name);
-        naming.next().filter(|vpod| vpod.claims(name, uid) && naming.next().is_none())
-    }
-
     /// Folds in what a watch said of a virtual pod.
     pub(crate) fn see_vpod(&mut self, change: Change<VPod>, dirty: &mut Dirty<Key>) {
         match change {

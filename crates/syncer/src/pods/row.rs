@@ -1,6 +1,8 @@
 //! What we keep of a pod on either side, decoded straight from JSON.
 //! Raw JSON stays only while it is needed: the spec until the copy exists, the status until both sides agree.
 
+mod physical;
+
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -16,9 +18,11 @@ use tapestry_domain::request::{ContainerShape, RequestsShape, SpecShape, StatusS
 use tapestry_domain::resources::{ResourceName, Resources};
 use tapestry_domain::shape::Text;
 
+pub use self::physical::PPod;
+pub(crate) use self::physical::{Back, Copy, Stray};
 use super::print::{Containers, Phase, Print};
 use crate::json::{Meta, Pairs};
-use crate::origin::{Home, Origin};
+use crate::origin::Home;
 
 /// A virtual pod bound to a node that may be ours.
 #[derive(Debug, Clone)]
@@ -83,72 +87,7 @@ pub(crate) struct Mapping {
     pub(crate) uid: Option<Uid>,
 }
 
-/// A physical pod: small for a stranger's, with the rest for ours.
-#[derive(Debug, Clone)]
-pub struct PPod {
-    pub(crate) uid: Uid,
-    pub(crate) rv: Rv,
-    pub(crate) node: Option<Name>,
-    pub(crate) deleting: Option<u32>,
-    pub(crate) terminal: bool,
-    /// What it asks for, itself included.
-    pub(crate) request: Resources,
-    pub(crate) ports: HostPorts,
-    /// Set when the pod points back to a virtual pod of our origin.
-    pub(crate) ours: Option<Box<Copy>>,
-    /// Set when it carries our origin and points nowhere.
-    pub(crate) stray: Option<Box<Stray>>,
-}
-
-/// The part of a physical pod that somebody took the back-pointer from.
-#[derive(Debug, Clone)]
-pub(crate) struct Stray {
-    pub(crate) namespace: Name,
-    pub(crate) name: Name,
-    /// All our other marks are there: it was made by us, not in our likeness.
-    pub(crate) marked: bool,
-}
-
-/// The part of a physical pod that only copies of ours have.
-#[derive(Debug, Clone)]
-pub(crate) struct Copy {
-    pub(crate) namespace: Name,
-    pub(crate) name: Name,
-    pub(crate) vpod: Back,
-    /// All our labels and annotations are there.
-    pub(crate) intact: bool,
-    /// The virtual generation that was pushed.
-    pub(crate) generation: i64,
-    /// The mark of the sizes that were pushed; empty when nobody said.
-    pub(crate) sizes: Box<str>,
-    pub(crate) print: Print,
-    /// When its deletion was asked for.
-    pub(crate) deleted: Option<Box<str>>,
-    /// `status` as JSON, until the virtual side agrees.
-    pub(crate) status: Option<Box<str>>,
-}
-
-/// Which virtual pod a physical one is the copy of.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Back {
-    pub(crate) namespace: Name,
-    pub(crate) name: Name,
-    pub(crate) uid: Uid,
-}
-
 impl Row for VPod {
-    fn uid(&self) -> &Uid {
-        &self.uid
-    }
-    fn rv(&self) -> Rv {
-        self.rv
-    }
-    fn deleting(&self) -> bool {
-        self.deleting.is_some()
-    }
-}
-
-impl Row for PPod {
     fn uid(&self) -> &Uid {
         &self.uid
     }
@@ -308,47 +247,6 @@ impl VPod {
     }
 }
 
-impl PPod {
-    /// Decodes any physical pod.
-    pub fn decode(json: &Bytes, origin: &Origin) -> Result<Option<Self>, serde_json::Error> {
-        let PodJson { metadata: meta, spec: raw_spec, status } = serde_json::from_slice(json)?;
-        let spec: SpecJson<'_> = serde_json::from_str(raw_spec.get())?;
-        let status = status.map_or("{}", RawValue::get);
-        let node = spec.node_name.clone();
-        let ours = Copy::read(&meta, status, origin)?.map(Box::new);
-        let stray = if ours.is_none() { Stray::read(&meta, origin).map(Box::new) } else { None };
-        let terminal = match &ours {
-            Some(copy) => copy.print.phase.terminal(),
-            None => Print::read(status, None)?.phase.terminal(),
-        };
-        let deleting = deleting(&meta);
-        Ok(Some(Self {
-            ports: read_ports(raw_spec)?,
-            request: count(spec, status)?,
-            uid: meta.uid,
-            rv: meta.resource_version,
-            node,
-            deleting,
-            terminal,
-            ours,
-            stray,
-        }))
-    }
-}
-
-impl PPod {
-    /// Whether it carries all our marks but the one that says whose copy it is.
-    pub(crate) fn made_by_us(&self) -> bool {
-        self.stray.as_ref().is_some_and(|stray| stray.marked)
-    }
-
-    /// Outside the mount namespace there is no copy of ours, whatever a pod says of itself: somebody copied one of ours.
-    pub(crate) fn disown_outside(&mut self, mount: &Name) {
-        self.ours.take_if(|copy| copy.namespace != *mount);
-        self.stray.take_if(|stray| stray.namespace != *mount);
-    }
-}
-
 impl Mapping {
     /// What cannot be a name must never reach a URL (law 10), outside the mount namespace there is no copy of ours, and under a
     /// name that we did not make for this pod there is none either: such a mapping is as good as none.
@@ -360,69 +258,6 @@ impl Mapping {
             name: name.filter(|_| here)?,
             uid: meta.annotation(keys::PHYSICAL_POD_UID).filter(|uid| !uid.is_empty()).map(Uid::new),
         })
-    }
-}
-
-impl Copy {
-    /// A pod is ours when it names our origin and a virtual pod; the labels alone prove nothing.
-    fn read(meta: &Meta<'_>, status: &str, origin: &Origin) -> Result<Option<Self>, serde_json::Error> {
-        let marks = Marks::read(meta, origin);
-        if !marks.origin() {
-            return Ok(None);
-        }
-        let name = |key| meta.annotation(key).and_then(|text| Name::parse(text).ok());
-        let uid = meta.annotation(keys::VIRTUAL_POD_UID).filter(|uid| !uid.is_empty());
-        let (Some(namespace), Some(vpod), Some(uid), Some(own)) =
-            (name(keys::VIRTUAL_POD_NAMESPACE), name(keys::VIRTUAL_POD_NAME), uid, &meta.namespace)
-        else {
-            return Ok(None);
-        };
-        // A name that we did not make for that pod: somebody made it point there.
-        if !is_physical_pod_name(meta.name.as_str(), vpod.as_str()) {
-            return Ok(None);
-        }
-        let generation = meta.annotation(keys::VIRTUAL_POD_GENERATION).and_then(|text| text.parse().ok()).unwrap_or(0);
-        Ok(Some(Self {
-            namespace: own.clone(),
-            name: meta.name.clone(),
-            vpod: Back { namespace, name: vpod, uid: Uid::new(uid) },
-            intact: marks.all(),
-            generation,
-            sizes: meta.annotation(keys::VIRTUAL_POD_SIZES).unwrap_or_default().into(),
-            print: Print::read(status, Some(generation))?,
-            deleted: meta.deletion_timestamp.as_deref().map(Into::into),
-            status: Some(status.into()),
-        }))
-    }
-}
-
-impl Stray {
-    fn read(meta: &Meta<'_>, origin: &Origin) -> Option<Self> {
-        let marks = Marks::read(meta, origin);
-        let namespace = meta.namespace.clone().filter(|_| marks.origin())?;
-        Some(Self { namespace, name: meta.name.clone(), marked: marks.all() })
-    }
-}
-
-/// Which of our marks an object carries: the origin as annotation and as label, the other labels.
-struct Marks([bool; 4]);
-
-impl Marks {
-    fn read(meta: &Meta<'_>, origin: &Origin) -> Self {
-        Self([
-            meta.annotation(keys::ORIGIN) == Some(&*origin.full),
-            meta.label(keys::ORIGIN) == Some(&*origin.label),
-            meta.label(keys::MANAGED_BY) == Some(keys::MANAGED_BY_TAPESTRY),
-            meta.label(keys::CLUSTER_BINDING) == Some(&*origin.binding_label),
-        ])
-    }
-
-    fn origin(&self) -> bool {
-        self.0[0] || self.0[1]
-    }
-
-    fn all(&self) -> bool {
-        self.0.iter().all(|there| *there)
     }
 }
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tapestry_api::keys;
-use tapestry_cluster::{Answer, Call, Refusal, Side, Sub, Target, Uid, Verb, kind};
+use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Uid, Verb, kind};
 use tapestry_engine::{Dirty, Now, Plan};
 
-use super::row::{Back, PPod, Stray};
+use super::row::{Back, PPod, Stray, VPod};
 use crate::bindings::Bound;
 use crate::breaker::Stands;
 use crate::notes::Note;
@@ -51,6 +51,18 @@ impl Strays {
 }
 
 impl Pair {
+    /// Virtual pods on nodes of ours whose mapping names this physical pod.
+    pub(super) fn naming(&self, name: &Name) -> impl Iterator<Item = &VPod> {
+        self.pods.vpods.iter().filter(move |vpod| vpod.names(name) && self.nodes.vnode(&vpod.node).is_some())
+    }
+
+    /// The one virtual pod that names this physical pod, if it recorded no other one under that name. A name is written before
+    /// the copy is made, and drawn so that nobody can foresee it. Looks at all virtual pods.
+    pub(super) fn owner(&self, name: &Name, uid: &Uid) -> Option<&VPod> {
+        let mut naming = self.naming(name);
+        naming.next().filter(|vpod| vpod.claims(name, uid) && naming.next().is_none())
+    }
+
     /// A physical pod is not, or no longer, one that points back.
     pub(super) fn see_stray(&mut self, uid: &Uid, dirty: &mut Dirty<Key>) {
         if self.pods.ppods.get(uid).is_none_or(|row| row.stray.is_none()) {

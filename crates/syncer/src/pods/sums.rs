@@ -8,7 +8,7 @@ use tapestry_domain::resources::Resources;
 use tapestry_engine::Dirty;
 
 use super::row::VPod;
-use super::{Footprint, Pods};
+use super::{Footprint, Pods, Proof};
 use crate::breaker::Stands;
 use crate::nodes::row::VNode;
 use crate::pair::{Key, Pair};
@@ -131,6 +131,38 @@ impl Pair {
             }
             dirty.mark(Key::Node(node));
         }
+    }
+}
+
+impl Pods {
+    /// How a pod stands to an end that nobody asked for.
+    fn stands(&self, vuid: &Uid) -> Stands {
+        let Some(case) = self.cases.get(vuid).filter(|_| self.runs(vuid)) else { return Stands::Over };
+        match (self.vpods.get(vuid), self.copy(vuid)) {
+            (None, Some(_)) => match case.vpod_gone {
+                None => Stands::Alone,
+                Some(Proof::Read) => Stands::Ends,
+                Some(Proof::Seen) => Stands::Fine,
+            },
+            (Some(vpod), None) if vpod.deleting.is_none() => match &case.ended {
+                None => Stands::Alone,
+                Some(ended) if ended.existed && !ended.seen => Stands::Ends,
+                Some(_) => Stands::Fine,
+            },
+            _ => Stands::Fine,
+        }
+    }
+
+    /// Whether it runs as far as either side knows.
+    fn runs(&self, vuid: &Uid) -> bool {
+        let asked = self.cases.get(vuid).is_some_and(|case| case.asked.is_some());
+        self.vpods.get(vuid).is_some_and(|vpod| vpod.was_copied() && !vpod.terminal())
+            || self.copy(vuid).is_some_and(|ppod| !ppod.terminal && ppod.deleting.is_none() && !asked)
+    }
+
+    /// How many pods run as far as either side knows.
+    pub(crate) fn living(&self) -> usize {
+        self.cases.keys().filter(|vuid| self.runs(vuid)).count()
     }
 }
 

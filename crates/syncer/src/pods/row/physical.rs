@@ -1,0 +1,184 @@
+//! Physical pods as decisions need them: small for a stranger's, with the rest for copies of ours, and for strays.
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tapestry_api::keys;
+use tapestry_cluster::feed::Row;
+use tapestry_cluster::{Name, Rv, Uid};
+use tapestry_domain::names::is_physical_pod_name;
+use tapestry_domain::ports::HostPorts;
+use tapestry_domain::resources::Resources;
+
+use super::{PodJson, SpecJson, count, deleting, read_ports};
+use crate::json::Meta;
+use crate::origin::Origin;
+use crate::pods::print::Print;
+
+/// A physical pod: small for a stranger's, with the rest for ours.
+#[derive(Debug, Clone)]
+pub struct PPod {
+    pub(crate) uid: Uid,
+    pub(crate) rv: Rv,
+    pub(crate) node: Option<Name>,
+    pub(crate) deleting: Option<u32>,
+    pub(crate) terminal: bool,
+    /// What it asks for, itself included.
+    pub(crate) request: Resources,
+    pub(crate) ports: HostPorts,
+    /// Set when the pod points back to a virtual pod of our origin.
+    pub(crate) ours: Option<Box<Copy>>,
+    /// Set when it carries our origin and points nowhere.
+    pub(crate) stray: Option<Box<Stray>>,
+}
+
+/// The part of a physical pod that somebody took the back-pointer from.
+#[derive(Debug, Clone)]
+pub(crate) struct Stray {
+    pub(crate) namespace: Name,
+    pub(crate) name: Name,
+    /// All our other marks are there: it was made by us, not in our likeness.
+    pub(crate) marked: bool,
+}
+
+/// The part of a physical pod that only copies of ours have.
+#[derive(Debug, Clone)]
+pub(crate) struct Copy {
+    pub(crate) namespace: Name,
+    pub(crate) name: Name,
+    pub(crate) vpod: Back,
+    /// All our labels and annotations are there.
+    pub(crate) intact: bool,
+    /// The virtual generation that was pushed.
+    pub(crate) generation: i64,
+    /// The mark of the sizes that were pushed; empty when nobody said.
+    pub(crate) sizes: Box<str>,
+    pub(crate) print: Print,
+    /// When its deletion was asked for.
+    pub(crate) deleted: Option<Box<str>>,
+    /// `status` as JSON, until the virtual side agrees.
+    pub(crate) status: Option<Box<str>>,
+}
+
+/// Which virtual pod a physical one is the copy of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Back {
+    pub(crate) namespace: Name,
+    pub(crate) name: Name,
+    pub(crate) uid: Uid,
+}
+
+impl Row for PPod {
+    fn uid(&self) -> &Uid {
+        &self.uid
+    }
+    fn rv(&self) -> Rv {
+        self.rv
+    }
+    fn deleting(&self) -> bool {
+        self.deleting.is_some()
+    }
+}
+
+impl PPod {
+    /// Decodes any physical pod.
+    pub fn decode(json: &Bytes, origin: &Origin) -> Result<Option<Self>, serde_json::Error> {
+        let PodJson { metadata: meta, spec: raw_spec, status } = serde_json::from_slice(json)?;
+        let spec: SpecJson<'_> = serde_json::from_str(raw_spec.get())?;
+        let status = status.map_or("{}", RawValue::get);
+        let node = spec.node_name.clone();
+        let ours = Copy::read(&meta, status, origin)?.map(Box::new);
+        let stray = if ours.is_none() { Stray::read(&meta, origin).map(Box::new) } else { None };
+        let terminal = match &ours {
+            Some(copy) => copy.print.phase.terminal(),
+            None => Print::read(status, None)?.phase.terminal(),
+        };
+        let deleting = deleting(&meta);
+        Ok(Some(Self {
+            ports: read_ports(raw_spec)?,
+            request: count(spec, status)?,
+            uid: meta.uid,
+            rv: meta.resource_version,
+            node,
+            deleting,
+            terminal,
+            ours,
+            stray,
+        }))
+    }
+}
+
+impl PPod {
+    /// Whether it carries all our marks but the one that says whose copy it is.
+    pub(crate) fn made_by_us(&self) -> bool {
+        self.stray.as_ref().is_some_and(|stray| stray.marked)
+    }
+
+    /// Outside the mount namespace there is no copy of ours, whatever a pod says of itself: somebody copied one of ours.
+    pub(crate) fn disown_outside(&mut self, mount: &Name) {
+        self.ours.take_if(|copy| copy.namespace != *mount);
+        self.stray.take_if(|stray| stray.namespace != *mount);
+    }
+}
+
+impl Copy {
+    /// A pod is ours when it names our origin and a virtual pod; the labels alone prove nothing.
+    fn read(meta: &Meta<'_>, status: &str, origin: &Origin) -> Result<Option<Self>, serde_json::Error> {
+        let marks = Marks::read(meta, origin);
+        if !marks.origin() {
+            return Ok(None);
+        }
+        let name = |key| meta.annotation(key).and_then(|text| Name::parse(text).ok());
+        let uid = meta.annotation(keys::VIRTUAL_POD_UID).filter(|uid| !uid.is_empty());
+        let (Some(namespace), Some(vpod), Some(uid), Some(own)) =
+            (name(keys::VIRTUAL_POD_NAMESPACE), name(keys::VIRTUAL_POD_NAME), uid, &meta.namespace)
+        else {
+            return Ok(None);
+        };
+        // A name that we did not make for that pod: somebody made it point there.
+        if !is_physical_pod_name(meta.name.as_str(), vpod.as_str()) {
+            return Ok(None);
+        }
+        let generation = meta.annotation(keys::VIRTUAL_POD_GENERATION).and_then(|text| text.parse().ok()).unwrap_or(0);
+        Ok(Some(Self {
+            namespace: own.clone(),
+            name: meta.name.clone(),
+            vpod: Back { namespace, name: vpod, uid: Uid::new(uid) },
+            intact: marks.all(),
+            generation,
+            sizes: meta.annotation(keys::VIRTUAL_POD_SIZES).unwrap_or_default().into(),
+            print: Print::read(status, Some(generation))?,
+            deleted: meta.deletion_timestamp.as_deref().map(Into::into),
+            status: Some(status.into()),
+        }))
+    }
+}
+
+impl Stray {
+    fn read(meta: &Meta<'_>, origin: &Origin) -> Option<Self> {
+        let marks = Marks::read(meta, origin);
+        let namespace = meta.namespace.clone().filter(|_| marks.origin())?;
+        Some(Self { namespace, name: meta.name.clone(), marked: marks.all() })
+    }
+}
+
+/// Which of our marks an object carries: the origin as annotation and as label, the other labels.
+struct Marks([bool; 4]);
+
+impl Marks {
+    fn read(meta: &Meta<'_>, origin: &Origin) -> Self {
+        Self([
+            meta.annotation(keys::ORIGIN) == Some(&*origin.full),
+            meta.label(keys::ORIGIN) == Some(&*origin.label),
+            meta.label(keys::MANAGED_BY) == Some(keys::MANAGED_BY_TAPESTRY),
+            meta.label(keys::CLUSTER_BINDING) == Some(&*origin.binding_label),
+        ])
+    }
+
+    fn origin(&self) -> bool {
+        self.0[0] || self.0[1]
+    }
+
+    fn all(&self) -> bool {
+        self.0.iter().all(|there| *there)
+    }
+}

@@ -1,0 +1,160 @@
+//! Who else is there: the user of the virtual cluster and the owner of the physical one, who know nothing of syncers.
+
+use fastrand::Rng;
+use serde_json::{Value, json};
+use tapestry_api::keys;
+use tapestry_cluster::kind;
+use tapestry_testbed::world::World;
+
+use super::{NODES, PODS, Physical, Virtual};
+
+pub(super) fn pod(name: &str, node: &str, cpu: &str) -> Value {
+    let container = json!({"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}});
+    let tolerations = json!([{"key": keys::TAINT_VNODE, "operator": "Exists"}]);
+    json!({
+        "metadata": {"name": name, "namespace": "demo"},
+        "spec": {"nodeName": format!("vnode-east-{node}"), "containers": [container], "tolerations": tolerations},
+        "status": {"phase": "Pending"},
+    })
+}
+
+pub(super) fn csinode(node: &str, topology: &str) -> Value {
+    let driver = json!({"name": "d.csi", "nodeID": node, "topologyKeys": [topology], "allocatable": {"count": 8}});
+    json!({"metadata": {"name": node}, "spec": {"drivers": [driver]}})
+}
+
+/// Creates, deletes, force-deletes, recreates under the same name, resizes, forges mappings, adds finalizers.
+pub(super) fn user(world: &mut World, rng: &mut Rng) {
+    let name = format!("p{}", rng.usize(..PODS));
+    let path = format!("demo/{name}");
+    match rng.u32(..22) {
+        20.. => {
+            let cpu = ["500m", "1", "2", "5"][rng.usize(..4)];
+            let size = |pod: &mut Value| pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!(cpu);
+            world.edit(Virtual, &kind::POD, &path, size);
+        }
+        0..10 => {
+            let mut object = pod(&name, NODES[rng.usize(..2)], ["500m", "1", "3"][rng.usize(..3)]);
+            match rng.u32(..10) {
+                0 => object["metadata"]["finalizers"] = json!(["example.com/wait"]),
+                1 => forge(&mut object, "owner", "app", None),
+                2 => forge(&mut object, "mount", "lodger", Some("made-up")),
+                _ => {}
+            }
+            world.make(Virtual, &kind::POD, object);
+        }
+        10..14 => drop(world.delete(Virtual, &kind::POD, &path, Some(30))),
+        14 => drop(world.delete(Virtual, &kind::POD, &path, Some(5))),
+        15 => drop(world.delete(Virtual, &kind::POD, &path, Some(0))),
+        16 => drop(world.edit(Virtual, &kind::POD, &path, |pod| pod["metadata"]["finalizers"] = json!([]))),
+        // The controller-manager does this when it thinks that the node is gone.
+        17 => drop(world.edit(Virtual, &kind::POD, &path, |pod| {
+            pod["status"]["conditions"] = json!([{"type": "Ready", "status": "False"}]);
+        })),
+        18 => drop(world.edit(Virtual, &kind::POD, &path, |pod| forge(pod, "owner", "app", Some("made-up")))),
+        _ => {
+            let wiped = json!({FORGED: "yes"});
+            world.edit(Virtual, &kind::POD, &path, |pod| pod["metadata"]["annotations"] = wiped);
+        }
+    }
+}
+
+pub(super) fn forge(pod: &mut Value, namespace: &str, name: &str, uid: Option<&str>) {
+    let annotations = &mut pod["metadata"]["annotations"];
+    annotations[keys::PHYSICAL_POD_NAMESPACE] = json!(namespace);
+    annotations[keys::PHYSICAL_POD_NAME] = json!(name);
+    annotations[keys::PHYSICAL_POD_UID] = json!(uid);
+    annotations[FORGED] = json!("yes");
+}
+
+/// The owner of the physical cluster: runs pods of his own, deletes ours, takes labels away.
+pub(super) fn owner(world: &mut World, rng: &mut Rng) {
+    let ours = |pod: &Value| pod["metadata"]["labels"][keys::MANAGED_BY].is_string();
+    // One that loses both its labels and its back-pointer is left alone, for somebody's likeness of ours.
+    let whole = |pod: &Value| ours(pod) && back(pod).is_some() && pod["metadata"]["annotations"][FORGED].is_null();
+    match rng.u32(..16) {
+        12 => drop(world.delete(Physical, &kind::CSI_NODE, NODES[rng.usize(..2)], None)),
+        13 => {
+            let (node, topology) = (NODES[rng.usize(..2)], ["zone", "rack"][rng.usize(..2)]);
+            world.make(Physical, &kind::CSI_NODE, csinode(node, topology));
+        }
+        14 => {
+            let (kind, path) = guards()[rng.usize(..2)];
+            world.edit(Physical, kind, path, |guard| {
+                guard["spec"] = json!({"hard": {"pods": "999"}, "podSelector": {}});
+                guard["metadata"]["labels"] = json!({});
+            });
+        }
+        15 => {
+            let (kind, path) = guards()[rng.usize(..2)];
+            world.delete(Physical, kind, path, None);
+        }
+        0..3 => {
+            let (namespace, name) = [("mount", "lodger"), ("owner", "app"), ("owner", "other")][rng.usize(..3)];
+            let mut object = pod(name, NODES[rng.usize(..2)], "1");
+            object["metadata"]["namespace"] = json!(namespace);
+            object["spec"]["nodeName"] = json!(NODES[rng.usize(..2)]);
+            world.make(Physical, &kind::POD, object);
+        }
+        3..5 => drop(world.delete(
+            Physical,
+            &kind::POD,
+            ["mount/lodger", "owner/app", "owner/other"][rng.usize(..3)],
+            Some(0),
+        )),
+        5..7 => {
+            if let Some(path) = world.pick(Physical, &kind::POD, rng, ours) {
+                world.delete(Physical, &kind::POD, &path, [None, Some(0)][rng.usize(..2)]);
+            }
+        }
+        7 => {
+            if let Some(path) = world.pick(Physical, &kind::POD, rng, whole) {
+                world.edit(Physical, &kind::POD, &path, |pod| pod["metadata"]["labels"] = json!({}));
+            }
+        }
+        // Takes from a copy what says whose it is, or makes it point to nobody, or to another pod.
+        forgery @ 9..12 => {
+            let victim = world.pick(Virtual, &kind::POD, rng, |_| true);
+            let victim = victim.and_then(|path| world.get(Virtual, &kind::POD, &path)).cloned();
+            if let Some(path) = world.pick(Physical, &kind::POD, rng, whole) {
+                world.edit(Physical, &kind::POD, &path, |pod| {
+                    let whose = owner_of(pod).map(ToOwned::to_owned);
+                    let annotations = &mut pod["metadata"]["annotations"];
+                    if forgery == 9 {
+                        for key in [keys::VIRTUAL_POD_NAMESPACE, keys::VIRTUAL_POD_NAME, keys::VIRTUAL_POD_UID] {
+                            annotations.as_object_mut().map(|annotations| annotations.remove(key));
+                        }
+                    } else if let (11, Some(victim)) = (forgery, &victim) {
+                        annotations[keys::VIRTUAL_POD_NAMESPACE] = victim["metadata"]["namespace"].clone();
+                        annotations[keys::VIRTUAL_POD_NAME] = victim["metadata"]["name"].clone();
+                        annotations[keys::VIRTUAL_POD_UID] = victim["metadata"]["uid"].clone();
+                        annotations[FORGED] = json!(whose);
+                    } else {
+                        annotations[keys::VIRTUAL_POD_UID] = json!(format!("nobody-{path}"));
+                        annotations[FORGED] = json!(whose);
+                    }
+                });
+            }
+        }
+        8 => drop(world.edit(Physical, &kind::NODE, NODES[rng.usize(..2)], |node| {
+            node["spec"]["unschedulable"] = json!(node["spec"]["unschedulable"] != json!(true));
+        })),
+        _ => {}
+    }
+}
+
+pub(super) fn back(ppod: &Value) -> Option<&str> {
+    ppod["metadata"]["annotations"][keys::VIRTUAL_POD_UID].as_str()
+}
+
+/// Whose a copy is that was made to point to another pod: that one then has two, and not by us. On a virtual pod: that its
+/// mapping was tampered with.
+pub(super) const FORGED: &str = "example.com/forged";
+
+pub(super) fn owner_of(ppod: &Value) -> Option<&str> {
+    ppod["metadata"]["annotations"][FORGED].as_str().or_else(|| back(ppod))
+}
+
+pub(super) fn guards() -> [(&'static tapestry_cluster::Kind, &'static str); 2] {
+    [(&kind::RESOURCE_QUOTA, "mount/tapestry-leased"), (&kind::NETWORK_POLICY, "mount/tapestry-isolation")]
+}
