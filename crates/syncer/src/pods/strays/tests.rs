@@ -12,12 +12,11 @@ use crate::scene::{Scene, created, mapped, merge, vpod};
 
 const BACK: [&str; 3] = [keys::VIRTUAL_POD_NAMESPACE, keys::VIRTUAL_POD_NAME, keys::VIRTUAL_POD_UID];
 
-/// A running pod and its copy, as a first syncer left them.
-fn left() -> (Value, Value) {
-    let mut scene = Scene::new();
-    let object = vpod("web");
+/// A pod that is copied and runs: it with what it recorded, and its copy, neither seen yet.
+fn copied(scene: &mut Scene, pod: &str) -> (Value, Value) {
+    let object = vpod(pod);
     scene.see_vpod(&object);
-    let key = Key::Pod(Uid::new("v-web"));
+    let key = Key::Pod(Uid::new(format!("v-{pod}")));
     let map = scene.call(&key);
     let copy = map.body().unwrap()["metadata"]["annotations"][keys::PHYSICAL_POD_NAME].as_str().unwrap().to_owned();
     scene.see_vpod(&mapped(object.clone(), &copy, None));
@@ -26,6 +25,11 @@ fn left() -> (Value, Value) {
     let mut up = mapped(object, &copy, ppod["metadata"]["uid"].as_str());
     merge(&mut up, json!({"status": {"phase": "Running"}}));
     (up, ppod)
+}
+
+/// A running pod and its copy, as a first syncer left them.
+fn left() -> (Value, Value) {
+    copied(&mut Scene::new(), "web")
 }
 
 /// Another tenant's pod of the same name.
@@ -241,15 +245,8 @@ fn law_01_a_copy_made_to_point_to_a_neighbour_is_given_back_and_lends_nothing_tw
     let whole = ppod.clone();
     let mut scene = Scene::new();
     // The neighbour, with a copy of its own.
-    let neighbour = vpod("other");
-    scene.see_vpod(&neighbour);
+    let (_, own) = copied(&mut scene, "other");
     let key = Key::Pod(Uid::new("v-other"));
-    let map = scene.call(&key);
-    let copy = map.body().unwrap()["metadata"]["annotations"][keys::PHYSICAL_POD_NAME].as_str().unwrap().to_owned();
-    scene.see_vpod(&mapped(neighbour.clone(), &copy, None));
-    let mut own = created(&scene.call(&key));
-    merge(&mut own, json!({"spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}));
-    merge(&mut own, json!({"metadata": {"uid": "p-other"}}));
     scene.see_ppod(&own);
     forge(&mut ppod, "v-other");
     scene.see_ppod(&ppod);
