@@ -80,7 +80,7 @@ keys! {
     // ---- written by people ----
     /// Annotation, value [`LEND_NEVER`]: the owner of a physical node stops lending it at once.
     LEND = "tapestry.io/lend";
-    /// Annotation, value: id of the trip. `tapestry resume`, on a binding, to clear the mass-delete breaker.
+    /// Annotation, value: `<id of the trip>/<how many there may be>`. `tapestry resume`, on a binding, to clear the mass-delete breaker.
     RESUME = "tapestry.io/resume";
     /// Annotation, value `true`: a user opts a DaemonSet's virtual pods in to being mirrored.
     RUNNING_DAEMONSET = "tapestry.io/running-daemonset";

@@ -186,7 +186,8 @@ impl Pair {
         self.plan_create(bound, vpod, name, now)
     }
 
-    /// A physical pod points back to this virtual pod, which does not name it. If another one does, it was made to.
+    /// A physical pod points back to this virtual pod, which does not name it: one that another virtual pod names is given back,
+    /// and of two copies one goes.
     fn plan_astray(&self, case: &Case, vpod: &VPod, copy: &PPod) -> Option<Plan> {
         if case.claimants.len() == 1 && copy.ours.as_ref().is_some_and(|copy| vpod.names(&copy.name)) {
             return None;

@@ -103,8 +103,10 @@ impl Pair {
     }
 
     fn learn_ppod(&mut self, vuid: &Uid, call: &Call, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
+        // A surplus copy that goes is not the pod's.
+        let copy = self.pods.copy(vuid).is_some_and(|copy| call.target.uid.as_ref() == Some(&copy.uid));
         if let Verb::Delete { grace } = call.verb
-            && let Some(case) = self.pods.cases.get_mut(vuid).filter(|case| !case.claimants.is_empty())
+            && let Some(case) = self.pods.cases.get_mut(vuid).filter(|_| copy)
         {
             case.asked = Some(grace.unwrap_or(u32::MAX));
         }

@@ -37,6 +37,8 @@ struct Sight {
     since: Duration,
     /// When a live read last showed it as it is.
     looked: Option<Duration>,
+    /// Somebody was told of it, once.
+    told: bool,
 }
 
 impl Strays {
@@ -69,7 +71,7 @@ impl Pair {
             return self.forget_stray(uid, Stands::Fine);
         }
         let since = self.now.steady;
-        self.pods.strays.seen.entry(uid.clone()).or_insert(Sight { since, looked: None });
+        self.pods.strays.seen.entry(uid.clone()).or_insert(Sight { since, looked: None, told: false });
         dirty.mark(Key::Stray(uid.clone()));
     }
 
@@ -165,11 +167,12 @@ impl Pair {
         let Some(row) = row.filter(|row| row.uid == *uid && (row.deleting.is_some() || !went)) else { return };
         self.put_ppod(row, None, dirty);
         let (Verb::Get, Some(sight)) = (&call.verb, self.pods.strays.seen.get_mut(uid)) else { return };
-        let first = sight.looked.replace(now.steady).is_none();
+        sight.looked = Some(now.steady);
+        let first = !std::mem::replace(&mut sight.told, true);
         dirty.mark(Key::Stray(uid.clone()));
         let proven = self.pods.strays.seen.get(uid).is_some_and(|sight| self.proven(sight, now));
         let Some(ppod) = self.pods.ppods.get(uid) else { return };
-        if let Some(stray) = ppod.stray.as_ref().filter(|_| first && !proven) {
+        if let Some(stray) = ppod.stray.as_ref().filter(|_| first) {
             let told =
                 self.working().map(|bound| Note::about_binding(&bound.binding, "OrphanFound", &tell(stray), now));
             self.notes.add(told.flatten(), dirty);

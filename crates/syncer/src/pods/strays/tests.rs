@@ -119,6 +119,7 @@ fn one_that_nobody_names_is_told_and_collected_after_a_second_live_look() {
     // The way to a cluster changed: what was read before proves nothing.
     scene.pair.pods.doubt_evidence();
     look(&mut scene, &ppod);
+    assert_eq!(scene.pair.notes.keys().count(), 1, "told once");
     let call = scene.call(&key(&ppod));
     assert_eq!((call.why, call.target.uid.is_some()), ("CollectStray", true));
     scene.lose_ppod(&ppod, true);
@@ -393,9 +394,18 @@ fn of_two_copies_of_one_pod_the_recorded_one_stays() {
     let mut second = ppod.clone();
     merge(&mut second, json!({"metadata": {"name": "web-secondcopy", "uid": "p-second"}}));
     scene.see_ppod(&second);
-    let call = scene.call(&Key::Pod(Uid::new("v-web")));
+    let pod = Key::Pod(Uid::new("v-web"));
+    let call = scene.call(&pod);
     assert_eq!((call.why, call.target.name.as_str()), ("SurplusCopy", "web-secondcopy"));
     assert!(call.target.uid.is_some() && call.target.rv.is_some());
+    // Its end is not taken for the end of the pod's own copy.
+    merge(
+        &mut second,
+        json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}}),
+    );
+    let object = scene.stamp(second);
+    scene.settle(&pod, &call, Ok(Answer { object }));
+    assert_eq!(scene.pair.pods.cases[&Uid::new("v-web")].asked, None);
 }
 
 #[test]
