@@ -176,6 +176,7 @@ impl Stage {
                     flag("cluster-binding", BINDING),
                     flag("virtual-kubeconfig", &path(Side::Virtual)),
                     flag("metrics-address", "127.0.0.1:0"),
+                    flag("debug-address", "off"),
                     flag("health-address", &health.to_string()),
                 ],
                 Who::Bare => vec![

@@ -1,12 +1,14 @@
-//! What a daemon shows: metrics on one address, health and the log level on another.
+//! What a daemon shows: metrics, health and the log level, each on an address of its own.
 //! Serves only what it is handed.
+
+mod server;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, put};
@@ -14,7 +16,8 @@ use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::telemetry::LogLevel;
+use self::server::serve;
+use crate::telemetry::{BadFilter, Filter, LogLevel, MAX_LENGTH};
 
 /// What has to be seen before the process calls itself ready, gate by gate.
 #[derive(Clone, Default)]
@@ -59,26 +62,26 @@ pub async fn serve_metrics(listener: TcpListener, registry: Arc<Registry>, cance
     serve(listener, router, cancel).await;
 }
 
-/// Serves `/healthz`, `/livez`, `/readyz` and `PUT /debug/log-level` until cancelled.
-pub async fn serve_health(listener: TcpListener, readiness: Readiness, level: LogLevel, cancel: CancellationToken) {
+/// Serves `/healthz`, `/livez` and `/readyz` until cancelled.
+pub async fn serve_health(listener: TcpListener, readiness: Readiness, cancel: CancellationToken) {
     let router = Router::new()
         .route("/healthz", get(async || "ok"))
         .route("/livez", get(async || "ok"))
-        .route("/readyz", get(readyz).with_state(readiness))
-        .route("/debug/log-level", put(log_level).with_state(level));
+        .route("/readyz", get(readyz).with_state(readiness));
+    serve(listener, router, cancel).await;
+}
+
+/// Serves `PUT /debug/log-level` until cancelled. Whoever reaches it can fill the log: it belongs on a loopback address.
+pub async fn serve_debug(listener: TcpListener, level: LogLevel, cancel: CancellationToken) {
+    let router = Router::new()
+        .route("/debug/log-level", put(log_level).with_state(level))
+        .layer(DefaultBodyLimit::max(MAX_LENGTH));
     serve(listener, router, cancel).await;
 }
 
 /// Opens an address, or says which one is taken.
 pub async fn listen(address: SocketAddr) -> Result<TcpListener, String> {
     TcpListener::bind(address).await.map_err(|error| format!("cannot listen on {address}: {error}"))
-}
-
-async fn serve(listener: TcpListener, router: Router, cancel: CancellationToken) {
-    let served = axum::serve(listener, router).with_graceful_shutdown(cancel.cancelled_owned()).await;
-    if let Err(error) = served {
-        tracing::error!(%error, "the endpoint stopped");
-    }
 }
 
 async fn metrics(State(registry): State<Arc<Registry>>) -> impl IntoResponse {
@@ -101,8 +104,15 @@ async fn readyz(State(readiness): State<Readiness>) -> (StatusCode, String) {
 }
 
 async fn log_level(State(level): State<LogLevel>, filter: String) -> (StatusCode, String) {
-    match level.set(&filter) {
-        Ok(()) => (StatusCode::OK, format!("logging {}\n", filter.trim())),
-        Err(error) => (StatusCode::BAD_REQUEST, format!("{error}\n")),
+    match filter.parse::<Filter>() {
+        Ok(filter) => {
+            level.set(&filter);
+            tracing::info!(%filter, "the log filter was changed");
+            (StatusCode::OK, format!("logging {filter}\n"))
+        }
+        Err(bad) => (StatusCode::BAD_REQUEST, format!("{bad}: {}\n", BadFilter::HINT)),
     }
 }
+
+#[cfg(test)]
+mod tests;

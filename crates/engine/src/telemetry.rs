@@ -1,12 +1,17 @@
 //! Logs: for people on a terminal, JSON elsewhere, the level changeable while running.
 //! Never formats a request or answer body, which could hold a Secret (law 10).
 
+mod filter;
+
 use std::io::IsTerminal as _;
 
+use tracing_subscriber::Registry;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Registry};
+
+pub use self::filter::{BadFilter, Filter, MAX_LENGTH};
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,27 +26,21 @@ pub enum Format {
 
 /// Changes what is logged while the process runs.
 #[derive(Clone)]
-pub struct LogLevel(Handle<EnvFilter, Registry>);
-
-/// A filter that cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "{0:?} is not a log filter: use error, warn, info, debug, trace, or target=level pairs such as info,tapestry_cluster=debug"
-)]
-pub struct BadFilter(String);
+pub struct LogLevel(Handle<Targets, Registry>);
 
 impl LogLevel {
     /// Replaces the filter.
-    pub fn set(&self, filter: &str) -> Result<(), BadFilter> {
-        let parsed = parse(filter)?;
-        // Only fails when the subscriber is gone, and it lives as long as the process.
-        self.0.reload(parsed).map_err(|_| BadFilter(filter.to_owned()))
+    pub fn set(&self, filter: &Filter) {
+        if self.0.reload(filter.targets()).is_err() {
+            tracing::error!("the log filter cannot be replaced: this process logs otherwise");
+        }
     }
 }
 
 /// Starts logging to standard error. Call once per process.
-pub fn start(filter: &str, format: Format) -> Result<LogLevel, BadFilter> {
-    let (filter, handle) = reload::Layer::new(parse(filter)?);
+#[must_use]
+pub fn start(filter: &Filter, format: Format) -> LogLevel {
+    let (filter, handle) = reload::Layer::new(filter.targets());
     let terminal = std::io::stderr().is_terminal();
     let json = match format {
         Format::Auto => !terminal,
@@ -55,28 +54,5 @@ pub fn start(filter: &str, format: Format) -> Result<LogLevel, BadFilter> {
     if started.is_err() {
         tracing::debug!("logging was started before");
     }
-    Ok(LogLevel(handle))
-}
-
-fn parse(filter: &str) -> Result<EnvFilter, BadFilter> {
-    let filter = filter.trim();
-    if filter.is_empty() {
-        return Err(BadFilter(filter.to_owned()));
-    }
-    // kube logs whole bodies it cannot read at WARN: whatever the user asks for, that stays off.
-    EnvFilter::try_new(format!("{filter},kube_client=error,hyper=warn,hyper_util=warn,rustls=warn,tower=warn"))
-        .map_err(|_| BadFilter(filter.to_owned()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_filter_that_cannot_be_read_says_what_can() {
-        assert!(parse("info,tapestry_cluster=debug").is_ok());
-        for bad in ["", "  ", "tapestry=loud"] {
-            assert!(parse(bad).unwrap_err().to_string().contains("debug"), "{bad}");
-        }
-    }
+    LogLevel(handle)
 }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::ValueEnum;
@@ -9,9 +10,10 @@ use prometheus_client::registry::Registry;
 use tapestry_cluster::Cluster;
 use tapestry_cluster::connect::{ConnectError, Trust};
 use tapestry_engine::clock::SystemClock;
-use tapestry_engine::serve::{Readiness, listen, serve_health, serve_metrics};
-use tapestry_engine::telemetry::{self, Format};
+use tapestry_engine::serve::{Readiness, listen, serve_debug, serve_health, serve_metrics};
+use tapestry_engine::telemetry::{self, BadFilter, Filter, Format};
 use tapestry_syncer::start::{Post, StartError, user_agent};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -23,7 +25,7 @@ use crate::failure::Failure;
 #[command(after_help = "Examples:
   tapestry syncer --cluster-binding east
   tapestry syncer --cluster-binding east --virtual-kubeconfig ~/.kube/virtual --log debug
-  curl -X PUT -d 'info,tapestry_cluster=debug' localhost:8081/debug/log-level")]
+  curl -X PUT -d 'info,tapestry_cluster=debug' 127.0.0.1:8082/debug/log-level")]
 pub(crate) struct Args {
     /// Name of the ClusterBinding in the virtual cluster
     #[arg(long, value_name = "NAME")]
@@ -34,10 +36,13 @@ pub(crate) struct Args {
     /// Where /metrics is served
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8080")]
     metrics_address: SocketAddr,
-    /// Where /healthz, /readyz and PUT /debug/log-level are served
+    /// Where /healthz, /livez and /readyz are served
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8081")]
     health_address: SocketAddr,
-    /// What is logged: a level, or target=level pairs
+    /// Where PUT /debug/log-level is served, or `off`. Keep it on a loopback address: whoever reaches it can change the log
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8082")]
+    debug_address: DebugAddress,
+    /// What is logged: a level (error, warn, info, debug, trace), target=level pairs, or both
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log: String,
     /// How log lines look
@@ -45,6 +50,18 @@ pub(crate) struct Args {
     log_format: LogFormat,
     #[command(flatten)]
     election: Election,
+}
+
+/// Where the log level can be changed; nowhere when `None`.
+#[derive(Clone, Copy)]
+struct DebugAddress(Option<SocketAddr>);
+
+impl FromStr for DebugAddress {
+    type Err = std::net::AddrParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "off" { Ok(Self(None)) } else { text.parse().map(|address| Self(Some(address))) }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -62,29 +79,26 @@ impl Args {
     }
 
     async fn serve(self) -> Result<(), Failure> {
-        let Self { cluster_binding, virtual_kubeconfig, metrics_address, health_address, log, log_format, election } =
-            self;
-        let election = election.parse()?;
-        let format = match log_format {
+        let Self { cluster_binding, virtual_kubeconfig, metrics_address, health_address, debug_address, .. } = self;
+        let election = self.election.parse()?;
+        let format = match self.log_format {
             LogFormat::Auto => Format::Auto,
             LogFormat::Text => Format::Text,
             LogFormat::Json => Format::Json,
         };
-        let level = telemetry::start(&log, format).map_err(|bad| Failure::new("cannot start logging", bad, ""))?;
-        let port = |why| {
-            Failure::new(
-                "cannot serve metrics or health",
-                why,
-                "choose other addresses with --metrics-address and --health-address",
-            )
-        };
-        let (metrics, health) =
-            (listen(metrics_address).await.map_err(port)?, listen(health_address).await.map_err(port)?);
+        let filter = self.log.parse::<Filter>();
+        let filter =
+            filter.map_err(|bad| Failure::new("cannot start logging with this --log", bad, BadFilter::HINT))?;
+        let level = telemetry::start(&filter, format);
+        let (metrics, health) = (open(metrics_address).await?, open(health_address).await?);
         let cancel = CancellationToken::new();
         let readiness = Readiness::default();
         let ready = readiness.gate("both clusters and all lists");
         let mut endpoints = tokio::task::JoinSet::new();
-        endpoints.spawn(serve_health(health, readiness, level, cancel.clone()));
+        endpoints.spawn(serve_health(health, readiness, cancel.clone()));
+        if let DebugAddress(Some(address)) = debug_address {
+            endpoints.spawn(serve_debug(open(address).await?, level, cancel.clone()));
+        }
 
         let virtual_cluster = connect(virtual_kubeconfig, &cluster_binding).await?;
         let mut registry = Registry::with_prefix("tapestry_syncer");
@@ -102,6 +116,12 @@ impl Args {
         endpoints.shutdown().await;
         served.map_err(|error| Failure::from_error(&error, error.hint()))
     }
+}
+
+/// A taken port fails here, at the start.
+async fn open(address: SocketAddr) -> Result<TcpListener, Failure> {
+    let hint = "choose other addresses with --metrics-address, --health-address and --debug-address";
+    listen(address).await.map_err(|why| Failure::new("cannot serve metrics, health or the log level", why, hint))
 }
 
 async fn connect(kubeconfig: Option<PathBuf>, binding: &str) -> Result<Cluster, Failure> {

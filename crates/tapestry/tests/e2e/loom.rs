@@ -470,9 +470,14 @@ async fn delete_pods(cluster: &Cluster, namespace: &str) -> Result<()> {
 
 /// Our logs are part of a failed test's output.
 pub(crate) fn show_logs() {
-    let filter = tracing_subscriber::EnvFilter::new(
-        "warn,tapestry_syncer=debug,tapestry_cluster=debug,tapestry_testbed=info,kube_client=off",
-    );
+    use tracing_subscriber::filter::LevelFilter;
+    use tracing_subscriber::layer::SubscriberExt as _;
+    use tracing_subscriber::util::SubscriberInitExt as _;
+    let filter = tracing_subscriber::filter::Targets::new()
+        .with_default(LevelFilter::WARN)
+        .with_targets([("tapestry_syncer", LevelFilter::DEBUG), ("tapestry_cluster", LevelFilter::DEBUG)])
+        .with_targets([("tapestry_testbed", LevelFilter::INFO), ("kube_client", LevelFilter::OFF)]);
+    let lines = tracing_subscriber::fmt::layer().with_test_writer().with_ansi(false);
     // A second test finds it done.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().with_ansi(false).try_init();
+    let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
 }

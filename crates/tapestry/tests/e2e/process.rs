@@ -171,15 +171,16 @@ async fn law_10_a_running_syncer_serves_metrics_health_and_log_level_and_logs_no
             ] {
                 ensure!(metrics.contains(line), "no {line} in\n{metrics}");
             }
-            let (code, said) = http(syncer.health, "PUT", "/debug/log-level", "tapestry=loud").await?;
+            let (code, said) = http(syncer.debug, "PUT", "/debug/log-level", "tapestry=loud").await?;
             assert_eq!(code, 400);
-            ensure!(said.contains("is not a log filter"), "{said}");
-            assert_eq!(http(syncer.health, "PUT", "/debug/log-level", "error").await?.0, 200);
+            ensure!(said.contains("\"loud\" is not a log level"), "{said}");
+            assert_eq!(http(syncer.health, "PUT", "/debug/log-level", "error").await?.0, 404);
+            assert_eq!(http(syncer.debug, "PUT", "/debug/log-level", "error").await?.0, 200);
             let quiet = syncer.log()?.len();
             loom.virtual_side.create(&loom.bound("next").build()).await?;
             loom.copy("next").await?;
             assert_eq!(syncer.log()?.len(), quiet, "it still logs");
-            assert_eq!(http(syncer.health, "PUT", "/debug/log-level", "debug").await?.0, 200);
+            assert_eq!(http(syncer.debug, "PUT", "/debug/log-level", "debug").await?.0, 200);
             loom.virtual_side.create(&loom.bound("last").build()).await?;
             loom.copy("last").await?;
             ensure!(syncer.log()?.len() > quiet, "it logs no more");
@@ -239,6 +240,7 @@ async fn law_10_a_syncer_that_cannot_start_says_why_and_shows_no_credential() ->
                     "trace",
                 ]);
                 command.args(["--metrics-address", "127.0.0.1:0", "--health-address", "127.0.0.1:0"]);
+                command.args(["--debug-address", "off"]);
                 let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
                 failed(&tokio::time::timeout(SOON, output).await.context("it does not end")??)
             };

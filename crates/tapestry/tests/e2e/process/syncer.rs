@@ -23,6 +23,7 @@ pub(crate) struct Process {
     pub(crate) args: Vec<String>,
     pub(crate) metrics: SocketAddrV4,
     pub(crate) health: SocketAddrV4,
+    pub(crate) debug: SocketAddrV4,
     _address: Address,
 }
 
@@ -43,11 +44,13 @@ impl Process {
         // An address of its own, so that no two processes meet.
         let address = Address::reserve()?;
         let (metrics, health) = (address.at(Port::ApiServer), address.at(Port::Kubelet));
+        let debug = address.at(Port::Scheduler);
         let args = [
             ("--cluster-binding", loom.name.clone()),
             ("--virtual-kubeconfig", kubeconfig.display().to_string()),
             ("--metrics-address", metrics.to_string()),
             ("--health-address", health.to_string()),
+            ("--debug-address", debug.to_string()),
             ("--log", log.to_owned()),
             ("--leader-elect-identity", identity.to_owned()),
         ];
@@ -55,7 +58,7 @@ impl Process {
             .into_iter()
             .chain(args.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]))
             .chain(flags.iter().map(|flag| (*flag).to_owned()));
-        Ok(Self { supervisor, args: args.collect(), metrics, health, _address: address })
+        Ok(Self { supervisor, args: args.collect(), metrics, health, debug, _address: address })
     }
 
     fn log_file(&self) -> PathBuf {

@@ -35,6 +35,7 @@ impl Syncer {
             format!("--virtual-kubeconfig={}", virtual_kubeconfig.display()),
             format!("--metrics-address={}", syncer.address.at(Port::ControllerManager)),
             format!("--health-address={}", syncer.address.at(Port::Scheduler)),
+            "--debug-address=off".to_owned(),
         ];
         let launch = Launch { program: tapestry.to_owned(), args, log: syncer.log.clone() };
         syncer.supervisor.launch(NAME, launch).with_context(|| format!("starting {}", tapestry.display()))?;
