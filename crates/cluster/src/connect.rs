@@ -1,7 +1,9 @@
 //! One accessor per cluster: its client stack, its name in logs, its pinned identity.
-//! Refuses dangerous kubeconfigs before anything is built from them; retries nothing.
+//! Builds nothing from a kubeconfig that was not checked (see `kubeconfig`); retries nothing.
 
-use std::sync::{Arc, OnceLock, RwLock};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -12,11 +14,11 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::Config;
 use kube::client::{Body, ConfigExt as _};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::sync::Notify;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _};
 
+use crate::kubeconfig::{self, BadValue, unbuildable};
 use crate::object::Uid;
 use crate::{Name, kind};
 
@@ -30,20 +32,41 @@ pub struct Cluster {
 }
 
 /// The stack of layers over a pool of connections. Not kube's `Client`, which puts a queue and a task before it.
-type Client = BoxCloneSyncService<Request<Body>, Response<Incoming>, BoxError>;
+pub(crate) type Client = BoxCloneSyncService<Request<Body>, Response<Incoming>, BoxError>;
 
 struct Inner {
     /// What logs and metrics call it: `virtual`, or the binding's name.
     name: String,
     agent: HeaderValue,
-    config: Config,
-    client: RwLock<Client>,
+    way: Arc<Way>,
+    /// With the number of the configuration it was built from.
+    client: RwLock<(u64, Client)>,
     /// Set once, by the first who learns it; see [`Cluster::pin`].
     identity: OnceLock<Uid>,
     /// Set once and for all; see [`Cluster::note_restored`].
     restored: OnceLock<String>,
     /// probe --the cluster answers again--> those who wait before they try
     renewed: Notify,
+}
+
+/// How to get there: shared by all accessors of one cluster, so that a new kubeconfig reaches all of them.
+struct Way {
+    config: RwLock<Config>,
+    /// How often it was replaced.
+    turn: AtomicU64,
+}
+
+impl Way {
+    fn new(config: Config) -> Self {
+        Self { config: RwLock::new(config), turn: AtomicU64::new(0) }
+    }
+
+    fn build(&self) -> Result<(u64, Client), ConnectError> {
+        // Before the configuration: a client may be newer than its number says, and is then built once more.
+        let turn = self.turn.load(Ordering::Acquire);
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        Ok((turn, build_client(&config)?))
+    }
 }
 
 /// Where a kubeconfig comes from decides what it may contain.
@@ -67,6 +90,9 @@ pub enum ConnectError {
     /// Readable, and refused by law 10.
     #[error("the kubeconfig is refused: {0}")]
     RefusedKubeconfig(String),
+    /// Readable, and no client can be built from one of its values.
+    #[error("the kubeconfig cannot be used: {0}")]
+    InvalidKubeconfig(#[from] BadValue),
     /// The client could not be built from it.
     #[error("the client cannot be built: {0}")]
     BuildClient(String),
@@ -82,6 +108,7 @@ impl ConnectError {
         match self {
             Self::UnreadableKubeconfig(_) => "KubeconfigUnreadable",
             Self::RefusedKubeconfig(_) => "KubeconfigRefused",
+            Self::InvalidKubeconfig(_) => "KubeconfigInvalid",
             Self::BuildClient(_) => "ClientFailed",
             Self::Unreachable(_) => "Unreachable",
         }
@@ -91,32 +118,24 @@ impl ConnectError {
 impl Cluster {
     /// Builds the client stack; sends nothing yet.
     pub async fn connect(name: &str, kubeconfig: &str, trust: Trust, agent: &str) -> Result<Self, ConnectError> {
-        let parsed = Kubeconfig::from_yaml(kubeconfig)
-            // The parser's own text may quote the input, and the input holds credentials.
-            .map_err(|_| ConnectError::UnreadableKubeconfig("it is not the YAML of a kubeconfig".to_owned()))?;
-        if let Trust::Secret { allow_insecure } = trust {
-            refuse_dangerous(&parsed, allow_insecure)?;
-        }
-        // This already runs exec plugins and reads files, which is why the check stands before it.
-        let config = Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default())
-            .await
-            .map_err(|error| ConnectError::UnreadableKubeconfig(error.to_string()))?;
-        Self::from_config(name, config, agent)
+        Self::build(name, kubeconfig::load(kubeconfig, trust).await?, agent)
     }
 
     /// Builds the client stack from a ready configuration, such as the one inside a cluster.
-    pub fn from_config(name: &str, config: Config, agent: &str) -> Result<Self, ConnectError> {
-        let client = build_client(&config)?;
+    pub fn from_config(name: &str, mut config: Config, agent: &str) -> Result<Self, ConnectError> {
+        kubeconfig::check(&mut config)?;
+        Self::build(name, config, agent)
+    }
+
+    fn build(name: &str, config: Config, agent: &str) -> Result<Self, ConnectError> {
         let agent = HeaderValue::from_str(agent).map_err(|error| ConnectError::BuildClient(error.to_string()))?;
-        let inner = Inner {
-            name: name.to_owned(),
-            agent,
-            config,
-            client: RwLock::new(client),
-            identity: OnceLock::new(),
-            restored: OnceLock::new(),
-            renewed: Notify::new(),
-        };
+        Self::over(name, agent, Arc::new(Way::new(config)), OnceLock::new())
+    }
+
+    fn over(name: &str, agent: HeaderValue, way: Arc<Way>, identity: OnceLock<Uid>) -> Result<Self, ConnectError> {
+        let client = RwLock::new(way.build()?);
+        let (restored, renewed) = (OnceLock::new(), Notify::new());
+        let inner = Inner { name: name.to_owned(), agent, way, client, identity, restored, renewed };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -128,30 +147,42 @@ impl Cluster {
 
     /// The same cluster through connections of its own, for the probe.
     pub fn apart(&self) -> Result<Self, ConnectError> {
-        let Inner { name, agent, config, identity, .. } = &*self.inner;
-        let client = RwLock::new(build_client(config)?);
-        let inner = Inner {
-            name: name.clone(),
-            agent: agent.clone(),
-            config: config.clone(),
-            client,
-            identity: identity.clone(),
-            restored: OnceLock::new(),
-            renewed: Notify::new(),
-        };
-        Ok(Self { inner: Arc::new(inner) })
+        let Inner { name, agent, way, identity, .. } = &*self.inner;
+        Self::over(name, agent.clone(), Arc::clone(way), identity.clone())
     }
 
     /// Throws away pooled connections: after a partition they may all be dead.
     pub fn renew(&self) {
-        match build_client(&self.inner.config) {
-            Ok(fresh) => {
-                *self.inner.client.write().unwrap_or_else(std::sync::PoisonError::into_inner) = fresh;
-            }
+        self.rebuild();
+        self.inner.renewed.notify_waiters();
+    }
+
+    /// From now on this cluster is reached as `next` is: another address, another credential. Whatever waits for the cluster
+    /// tries again. Whether `next` is the same cluster is for the caller to know (law 1).
+    pub fn reach_as(&self, next: &Self) {
+        let config = next.inner.way.config.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let way = &self.inner.way;
+        *way.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+        way.turn.fetch_add(1, Ordering::Release);
+        self.renew();
+    }
+
+    fn rebuild(&self) {
+        match self.inner.way.build() {
+            Ok(fresh) => *self.inner.client.write().unwrap_or_else(PoisonError::into_inner) = fresh,
             // The configuration built a client before; keep the old one, its sockets time out by themselves.
             Err(error) => tracing::warn!(cluster = self.name(), %error, "keeping the old connections"),
         }
-        self.inner.renewed.notify_waiters();
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        let built = |cluster: &Self| cluster.inner.client.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let (turn, client) = built(self);
+        if turn == self.inner.way.turn.load(Ordering::Acquire) {
+            return client;
+        }
+        self.rebuild();
+        built(self).1
     }
 
     /// Waits until the cluster answers again after an outage, as the probe has it.
@@ -219,8 +250,7 @@ impl Cluster {
     /// Sends one request and hands out the answer as soon as its head is there.
     pub async fn send(&self, mut request: Request<Body>) -> Result<Response<Incoming>, String> {
         request.headers_mut().insert(http::header::USER_AGENT, self.inner.agent.clone());
-        let client = self.inner.client.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        client.oneshot(request).await.map_err(|error| deepest(&*error))
+        self.client().oneshot(request).await.map_err(|error| deepest(&*error))
     }
 
     /// Sends one request and reads the whole answer: code, `Retry-After` in seconds, body.
@@ -257,7 +287,10 @@ fn deepest(error: &dyn std::error::Error) -> String {
 }
 
 fn build_client(config: &Config) -> Result<Client, ConnectError> {
-    let failed = |error: kube::Error| ConnectError::BuildClient(error.to_string());
+    let failed = |error: kube::Error| unbuildable(&error);
+    // A token that a program prints is seen only in here, and one that is no header panics there.
+    let auth = catch_unwind(AssertUnwindSafe(|| config.auth_layer()))
+        .map_err(|_| ConnectError::BuildClient("the exec plugin or auth-provider gave no usable token".to_owned()))?;
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -275,96 +308,9 @@ fn build_client(config: &Config) -> Result<Client, ConnectError> {
     // No retry layer: whether to try again is decided by a plan, with fresh eyes.
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer().map_err(failed)?)
+        .option_layer(auth.map_err(failed)?)
         .layer(config.extra_headers_layer().map_err(failed)?)
         .map_err(BoxError::from)
         .service(http);
     Ok(Client::new(service))
-}
-
-fn refuse_dangerous(kubeconfig: &Kubeconfig, allow_insecure: bool) -> Result<(), ConnectError> {
-    let refuse =
-        |what: &str, instead: &str| Err(ConnectError::RefusedKubeconfig(format!("{what} is not allowed; {instead}")));
-    for user in kubeconfig.auth_infos.iter().filter_map(|user| user.auth_info.as_ref()) {
-        if user.exec.is_some() {
-            return refuse("exec", "use a token or an embedded client certificate");
-        }
-        if user.auth_provider.is_some() {
-            return refuse("auth-provider", "use a token or an embedded client certificate");
-        }
-        for (path, what, instead) in [
-            (&user.client_certificate, "client-certificate (a file path)", "embed it as client-certificate-data"),
-            (&user.client_key, "client-key (a file path)", "embed it as client-key-data"),
-            (&user.token_file, "tokenFile", "embed the token"),
-        ] {
-            if path.is_some() {
-                return refuse(what, instead);
-            }
-        }
-    }
-    for cluster in kubeconfig.clusters.iter().filter_map(|cluster| cluster.cluster.as_ref()) {
-        if cluster.certificate_authority.is_some() {
-            return refuse("certificate-authority (a file path)", "embed it as certificate-authority-data");
-        }
-        if cluster.insecure_skip_tls_verify == Some(true) && !allow_insecure {
-            return refuse("insecure-skip-tls-verify", "embed the CA, or set insecureSkipTLSVerify on the binding");
-        }
-        if cluster.proxy_url.is_some() {
-            return refuse("proxy-url", "name the API server itself");
-        }
-        if !cluster.server.as_deref().unwrap_or_default().starts_with("https://") && !allow_insecure {
-            return refuse("a server without https", "credentials would travel in the clear");
-        }
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn kubeconfig(user: &str, cluster: &str) -> String {
-        format!(
-            r#"{{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{{"name":"c","context":{{"cluster":"c","user":"u"}}}}],
-            "users":[{{"name":"u","user":{user}}}],"clusters":[{{"name":"c","cluster":{cluster}}}]}}"#
-        )
-    }
-
-    fn check(user: &str, cluster: &str, allow_insecure: bool) -> Result<(), String> {
-        let parsed = Kubeconfig::from_yaml(&kubeconfig(user, cluster)).unwrap();
-        refuse_dangerous(&parsed, allow_insecure).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn law_10_a_kubeconfig_from_a_secret_cannot_run_programs_or_read_files() {
-        let https = r#"{"server":"https://h"}"#;
-        for (user, what) in [
-            (r#"{"exec":{"command":"sh","apiVersion":"client.authentication.k8s.io/v1"}}"#, "exec"),
-            (r#"{"auth-provider":{"name":"gcp","config":{}}}"#, "auth-provider"),
-            (r#"{"client-certificate":"/etc/passwd"}"#, "client-certificate"),
-            (r#"{"client-key":"/etc/passwd"}"#, "client-key"),
-            (r#"{"tokenFile":"/etc/passwd"}"#, "tokenFile"),
-        ] {
-            let said = check(user, https, true).unwrap_err();
-            assert!(said.contains(what), "{said}");
-        }
-        assert!(check("{}", r#"{"server":"https://h","certificate-authority":"/x"}"#, true).is_err());
-        assert!(check("{}", r#"{"server":"https://h","proxy-url":"http://p"}"#, true).is_err());
-        assert_eq!(check(r#"{"token":"t"}"#, https, false), Ok(()));
-    }
-
-    #[test]
-    fn law_10_an_unverified_peer_needs_the_bindings_consent() {
-        for insecure in [r#"{"server":"https://h","insecure-skip-tls-verify":true}"#, r#"{"server":"http://h"}"#] {
-            assert!(check("{}", insecure, false).is_err());
-            assert_eq!(check("{}", insecure, true), Ok(()));
-        }
-    }
-
-    #[tokio::test]
-    async fn law_10_an_unreadable_kubeconfig_is_not_quoted() {
-        let secret = "users: [{user: {token: hunter2}}";
-        let error = Cluster::connect("x", secret, Trust::Secret { allow_insecure: false }, "a").await.err().unwrap();
-        assert!(!error.to_string().contains("hunter2"), "{error}");
-    }
 }

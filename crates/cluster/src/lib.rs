@@ -7,6 +7,7 @@ pub mod feed;
 mod frames;
 pub mod gate;
 pub mod kind;
+pub mod kubeconfig;
 pub mod lead;
 pub mod list;
 pub mod object;

@@ -49,6 +49,8 @@ pub async fn probe(
         };
         tokio::select! {
             () = pause => {}
+            // It is reached in another way from now on: ask at once.
+            () = cluster.renewed() => {}
             () = connection_tx.closed() => return Ok(()),
         }
         let seen = ask(&apart, &cluster).await;

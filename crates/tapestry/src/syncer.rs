@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use prometheus_client::registry::Registry;
-use tapestry_cluster::Cluster;
 use tapestry_cluster::connect::{ConnectError, Trust};
+use tapestry_cluster::{Cluster, kubeconfig};
 use tapestry_engine::clock::SystemClock;
 use tapestry_engine::serve::{Readiness, listen, serve_debug, serve_health, serve_metrics};
 use tapestry_engine::telemetry::{self, BadFilter, Filter, Format};
@@ -136,7 +136,7 @@ async fn connect(kubeconfig: Option<PathBuf>, binding: &str) -> Result<Cluster, 
     }
     let unnamed =
         |error| Failure::new("no virtual cluster is named", error, "name its kubeconfig with --virtual-kubeconfig");
-    let config = kube::Config::infer().await.map_err(unnamed)?;
+    let config = kubeconfig::infer().await.map_err(unnamed)?;
     Cluster::from_config("virtual", config, &agent).map_err(failed)
 }
 

@@ -1,0 +1,302 @@
+//! From the text of a kubeconfig to a configuration that a client can be built from: refuses what is dangerous (law 10), trims
+//! what is harmless, checks every value that ends in a header, a URL, a certificate or a key.
+//! Never quotes a value: a token may stand in any of them. Must not panic on any text.
+
+use http::HeaderValue;
+use k8s_openapi::ByteString;
+use kube::Config;
+use kube::client::AuthError;
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError, LoadDataError};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use secrecy::{ExposeSecret, SecretString};
+
+use crate::connect::{ConnectError, Trust};
+
+/// A longer server URL, with the path of a request behind it, may be none any more.
+const URL_BYTES: usize = 2048;
+
+/// A value of a kubeconfig that no client can be built from. Says which one, and never what it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("its {field} {fault}")]
+pub struct BadValue {
+    /// As it is called in the kubeconfig.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub fault: Fault,
+}
+
+/// What can be wrong with a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// Not what stands in a bearer token.
+    #[error("contains a space, a line break or another character that no token has; write the token on one line")]
+    NotAToken,
+    /// Not what can be sent in a header.
+    #[error("contains a line break or another character that cannot be sent in a header")]
+    NotAHeader,
+    /// A user name with a colon cannot be told from its password.
+    #[error("contains a colon, which ends a user name")]
+    Colon,
+    /// Not an absolute URL with a host.
+    #[error("is not a URL such as https://host:6443")]
+    NotAUrl,
+    /// A URL with a user name or password in it.
+    #[error("contains a user name or password; put them into the user entry")]
+    Userinfo,
+    /// Neither a host name nor an address.
+    #[error("is neither a host name nor an IP address")]
+    NotAHost,
+    /// Not base64.
+    #[error("is not base64")]
+    NotBase64,
+    /// Not a PEM certificate.
+    #[error("is not the base64 of a PEM certificate")]
+    NotACertificate,
+    /// Not a PEM private key.
+    #[error("is not the base64 of a PEM private key")]
+    NotAKey,
+    /// Half of a pair.
+    #[error("is missing; a client certificate and its key go together")]
+    Missing,
+}
+
+impl Fault {
+    fn of(self, field: &'static str) -> BadValue {
+        BadValue { field, fault: self }
+    }
+}
+
+/// The configuration of this kubeconfig's current context.
+pub(crate) async fn load(text: &str, trust: Trust) -> Result<Config, ConnectError> {
+    let parsed = Kubeconfig::from_yaml(text).map_err(|error| unreadable(&error))?;
+    load_parsed(parsed, trust).await
+}
+
+/// The configuration that kubectl would take: of `$KUBECONFIG`, `~/.kube/config`, or the cluster that this process runs in.
+pub async fn infer() -> Result<Config, ConnectError> {
+    let found = match Kubeconfig::read() {
+        Ok(parsed) => load_parsed(parsed, Trust::Operator).await,
+        Err(error) => Err(unreadable(&error)),
+    };
+    match found {
+        Ok(config) => Ok(config),
+        Err(error) => match Config::incluster() {
+            Ok(mut config) => check(&mut config).map(|()| config),
+            Err(_) => Err(error),
+        },
+    }
+}
+
+async fn load_parsed(mut parsed: Kubeconfig, trust: Trust) -> Result<Config, ConnectError> {
+    tidy(&mut parsed);
+    if let Trust::Secret { allow_insecure } = trust {
+        refuse_dangerous(&parsed, allow_insecure)?;
+    }
+    // This reads the files that it names, which is why the refusal stands before it.
+    let loaded = Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await;
+    let mut config = loaded.map_err(|error| unreadable(&error))?;
+    check(&mut config)?;
+    Ok(config)
+}
+
+/// Takes away what stands around a value by accident, mostly a line break at its end. kubectl does the same with base64.
+fn tidy(kubeconfig: &mut Kubeconfig) {
+    let trim = |value: &mut Option<String>| {
+        if let Some(text) = value.as_mut().filter(|text| text.trim().len() < text.len()) {
+            *text = text.trim().to_owned();
+        }
+    };
+    let close_up = |value: &mut Option<String>| {
+        if let Some(text) = value {
+            text.retain(|character| !character.is_ascii_whitespace());
+        }
+    };
+    for user in kubeconfig.auth_infos.iter_mut().filter_map(|user| user.auth_info.as_mut()) {
+        tidy_token(user);
+        trim(&mut user.username);
+        trim(&mut user.impersonate);
+        trim(&mut user.impersonate_uid);
+        close_up(&mut user.client_certificate_data);
+        if let Some(key) = &user.client_key_data {
+            let mut key = Some(key.expose_secret().to_owned());
+            close_up(&mut key);
+            user.client_key_data = key.map(SecretString::from);
+        }
+    }
+    for cluster in kubeconfig.clusters.iter_mut().filter_map(|cluster| cluster.cluster.as_mut()) {
+        trim(&mut cluster.server);
+        trim(&mut cluster.tls_server_name);
+        trim(&mut cluster.proxy_url);
+        close_up(&mut cluster.certificate_authority_data);
+    }
+}
+
+fn tidy_token(user: &mut AuthInfo) {
+    let token = user.token.as_ref().map(|token| token.expose_secret().trim());
+    // An empty one is none, as it is for kubectl.
+    user.token = token.filter(|token| !token.is_empty()).map(SecretString::from);
+}
+
+/// Checks what a client is built from, wherever it came from.
+pub(crate) fn check(config: &mut Config) -> Result<(), ConnectError> {
+    tidy_token(&mut config.auth_info);
+    check_user(&config.auth_info)?;
+    check_server(config)?;
+    Ok(())
+}
+
+fn check_user(user: &AuthInfo) -> Result<(), BadValue> {
+    if let Some(token) = &user.token
+        && !token.expose_secret().bytes().all(|byte| byte.is_ascii_graphic())
+    {
+        return Err(Fault::NotAToken.of("token"));
+    }
+    if user.username.as_ref().is_some_and(|name| name.contains(':')) {
+        return Err(Fault::Colon.of("username"));
+    }
+    let headers = [("as", &user.impersonate), ("as-uid", &user.impersonate_uid), ("username", &user.username)];
+    let singles = headers.into_iter().filter_map(|(field, value)| Some((field, value.as_ref()?)));
+    let groups = user.impersonate_groups.iter().flatten().map(|group| ("as-groups", group));
+    let extra =
+        user.impersonate_user_extra.iter().flatten().flat_map(|(key, values)| std::iter::once(key).chain(values));
+    for (field, value) in singles.chain(groups).chain(extra.map(|value| ("as-user-extra", value))) {
+        HeaderValue::from_str(value).map_err(|_| Fault::NotAHeader.of(field))?;
+    }
+    let certificate = user.client_certificate_data.as_deref();
+    let key = user.client_key_data.as_ref().map(ExposeSecret::expose_secret);
+    if let Some(data) = certificate {
+        let pem = decode(data).ok_or(Fault::NotBase64.of("client-certificate-data"))?;
+        check_certificates(&pem).map_err(|fault| fault.of("client-certificate-data"))?;
+    }
+    if let Some(data) = key {
+        let pem = decode(data).ok_or(Fault::NotBase64.of("client-key-data"))?;
+        PrivateKeyDer::from_pem_slice(&pem).map_err(|_| Fault::NotAKey.of("client-key-data"))?;
+    }
+    let has = |data: bool, path: &Option<String>| data || path.is_some();
+    match (has(certificate.is_some(), &user.client_certificate), has(key.is_some(), &user.client_key)) {
+        (true, false) => Err(Fault::Missing.of("client-key-data")),
+        (false, true) => Err(Fault::Missing.of("client-certificate-data")),
+        _ => Ok(()),
+    }
+}
+
+fn check_server(config: &Config) -> Result<(), BadValue> {
+    let url = &config.cluster_url;
+    let bad = |fault: Fault| Err(fault.of("server"));
+    let Some(authority) = url.authority().filter(|authority| !authority.host().is_empty()) else {
+        return bad(Fault::NotAUrl);
+    };
+    if !matches!(url.scheme_str(), Some("https" | "http")) || url.to_string().len() > URL_BYTES {
+        return bad(Fault::NotAUrl);
+    }
+    if authority.as_str().contains('@') {
+        return bad(Fault::Userinfo);
+    }
+    // A port that is no number would be taken for the default one.
+    if authority.as_str().len() > authority.host().len() && authority.port_u16().is_none() {
+        return bad(Fault::NotAUrl);
+    }
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+    if ServerName::try_from(host).is_err() {
+        return bad(Fault::NotAHost);
+    }
+    if config.tls_server_name.as_deref().is_some_and(|name| ServerName::try_from(name).is_err()) {
+        return Err(Fault::NotAHost.of("tls-server-name"));
+    }
+    if config.root_cert.as_ref().is_some_and(Vec::is_empty) {
+        return Err(Fault::NotACertificate.of("certificate-authority-data"));
+    }
+    Ok(())
+}
+
+/// Kubernetes' own way to write bytes into text.
+fn decode(data: &str) -> Option<Vec<u8>> {
+    let ByteString(bytes) = serde_json::from_value(data.into()).ok()?;
+    Some(bytes)
+}
+
+fn check_certificates(pem: &[u8]) -> Result<(), Fault> {
+    let mut certificates = CertificateDer::pem_slice_iter(pem);
+    let first = certificates.next().is_some_and(|first| first.is_ok());
+    if first && certificates.all(|next| next.is_ok()) { Ok(()) } else { Err(Fault::NotACertificate) }
+}
+
+/// What kube says of a kubeconfig, without the parts that quote it.
+fn unreadable(error: &KubeconfigError) -> ConnectError {
+    use KubeconfigError as E;
+    let file = |what: &str, error: &LoadDataError| match error {
+        LoadDataError::ReadFile(error, path) => format!("{what}: cannot read {}: {error}", path.display()),
+        _ => format!("{what} is not base64"),
+    };
+    let why = match error {
+        E::CurrentContextNotSet => "it has no current-context".to_owned(),
+        E::LoadContext(_) => "its current-context names no context".to_owned(),
+        E::LoadClusterOfContext(_) => "its context names no cluster".to_owned(),
+        E::MissingClusterUrl => "its cluster has no server".to_owned(),
+        E::ParseClusterUrl(_) => return Fault::NotAUrl.of("server").into(),
+        E::ParseProxyUrl(_) => return Fault::NotAUrl.of("proxy-url").into(),
+        E::ParseCertificates(_) => return Fault::NotACertificate.of("certificate-authority-data").into(),
+        E::LoadCertificateAuthority(error) => file("certificate-authority", error),
+        E::LoadClientCertificate(error) => file("client-certificate", error),
+        E::LoadClientKey(error) => file("client-key", error),
+        E::FindPath => "there is none: neither $KUBECONFIG nor ~/.kube/config".to_owned(),
+        E::ReadConfig(error, path) => format!("{}: {error}", path.display()),
+        E::KindMismatch | E::ApiVersionMismatch => "its documents are of different kinds".to_owned(),
+        // The parser's own text quotes the line.
+        E::Parse(_) => "it is not the YAML of a kubeconfig".to_owned(),
+        #[allow(unreachable_patterns, reason = "kube has more variants with other features")]
+        _ => "it cannot be used".to_owned(),
+    };
+    ConnectError::UnreadableKubeconfig(why)
+}
+
+/// What kube says when it builds a client, without what a program printed: that may be a token.
+pub(crate) fn unbuildable(error: &kube::Error) -> ConnectError {
+    ConnectError::BuildClient(match error {
+        kube::Error::Auth(AuthError::AuthExecRun { out, .. }) => format!("the exec plugin failed: {}", out.status),
+        kube::Error::Auth(AuthError::AuthExecParse(_)) => "the exec plugin did not print a credential".to_owned(),
+        other => other.to_string(),
+    })
+}
+
+/// Refuses what would run programs, read files or send credentials in the clear.
+fn refuse_dangerous(kubeconfig: &Kubeconfig, allow_insecure: bool) -> Result<(), ConnectError> {
+    let refuse =
+        |what: &str, instead: &str| Err(ConnectError::RefusedKubeconfig(format!("{what} is not allowed; {instead}")));
+    for user in kubeconfig.auth_infos.iter().filter_map(|user| user.auth_info.as_ref()) {
+        if user.exec.is_some() {
+            return refuse("exec", "use a token or an embedded client certificate");
+        }
+        if user.auth_provider.is_some() {
+            return refuse("auth-provider", "use a token or an embedded client certificate");
+        }
+        for (path, what, instead) in [
+            (&user.client_certificate, "client-certificate (a file path)", "embed it as client-certificate-data"),
+            (&user.client_key, "client-key (a file path)", "embed it as client-key-data"),
+            (&user.token_file, "tokenFile", "embed the token"),
+        ] {
+            if path.is_some() {
+                return refuse(what, instead);
+            }
+        }
+    }
+    for cluster in kubeconfig.clusters.iter().filter_map(|cluster| cluster.cluster.as_ref()) {
+        if cluster.certificate_authority.is_some() {
+            return refuse("certificate-authority (a file path)", "embed it as certificate-authority-data");
+        }
+        if cluster.insecure_skip_tls_verify == Some(true) && !allow_insecure {
+            return refuse("insecure-skip-tls-verify", "embed the CA, or set insecureSkipTLSVerify on the binding");
+        }
+        if cluster.proxy_url.is_some() {
+            return refuse("proxy-url", "name the API server itself");
+        }
+        if !cluster.server.as_deref().unwrap_or_default().starts_with("https://") && !allow_insecure {
+            return refuse("a server without https", "credentials would travel in the clear");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
