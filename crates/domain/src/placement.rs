@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
-pub use self::toleration::{TaintRef, Toleration, tolerates, tolerates_exactly};
+pub use self::toleration::{TaintRef, Toleration, tolerates, tolerates_exactly, tolerates_for_ever};
 use crate::selector::Selector;
 use crate::shape::{Text, nullable};
 

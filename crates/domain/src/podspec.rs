@@ -5,6 +5,7 @@ mod downward;
 pub mod keys;
 mod metadata;
 mod needs;
+mod patience;
 mod rewrite;
 mod sizes;
 #[cfg(test)]
@@ -15,6 +16,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 pub use self::needs::{Need, SpecNeeds, Unsupported, unsupported};
+pub use self::patience::mend_tolerations;
 pub use self::sizes::Sizes;
 use crate::shape::nullable;
 

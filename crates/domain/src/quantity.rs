@@ -21,9 +21,14 @@ pub(crate) const NANO: i128 = 1_000_000_000;
 /// Billionths in a thousandth of a unit (`1m`).
 pub(crate) const MILLI: i128 = 1_000_000;
 
-/// An exact amount in billionths of a unit (one core, one byte, one pod).
+/// The largest amount that is read: 2¹⁰³ billionths, some 10²² units. What Kubernetes accepts beyond that (`1e308`) counts as
+/// this much. Far from the end of the 128 bits, so that 2²⁴ such amounts can be added and taken away again without a loss: sums
+/// over a node are kept by differences.
+pub(crate) const LARGEST: i128 = i128::MAX >> 24;
+
+/// An exact amount in billionths of a unit (one core, one byte, one pod), as far as 127 bits hold it.
 ///
-/// 127 bits of billionths hold 1.7·10²⁹ units; Kubernetes itself counts in 63 bits of units.
+/// Kubernetes itself counts in 63 bits of units.
 /// How it is printed depends on the resource, so the format is not kept here.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Quantity(i128);
@@ -50,7 +55,8 @@ impl Quantity {
         Self(whole as i128 * NANO)
     }
 
-    /// Reads whatever Kubernetes' `resource.Quantity` accepts; digits finer than a billionth round away from zero.
+    /// Reads whatever Kubernetes' `resource.Quantity` accepts; digits finer than a billionth round away from zero, and what is
+    /// larger than 10²² units counts as that much.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
         parse::parse(text)
     }

@@ -333,6 +333,7 @@ impl Pair {
             let case = pods.case(&vuid);
             case.claimants.retain(|claimant| *claimant != uid);
             case.asked = None;
+            case.mended = false;
             case.pushed = None;
             case.looked = None;
             if proven && case.claimants.is_empty() {

@@ -24,7 +24,7 @@ impl TaintRef<'_> {
     }
 }
 
-/// What a pod bears. For how long it does (`tolerationSeconds`) is not asked when it is placed.
+/// What a pod bears. For how long it does is not asked when it is placed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Toleration<'a> {
@@ -37,6 +37,9 @@ pub struct Toleration<'a> {
     operator: Operator,
     #[serde(deserialize_with = "nullable")]
     effect: Effect,
+    /// For how long it bears a `NoExecute` taint; `None` is for ever.
+    #[serde(rename = "tolerationSeconds")]
+    seconds: Option<i64>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -98,8 +101,8 @@ impl Toleration<'_> {
     /// The same toleration, free of the JSON it was read from.
     #[must_use]
     pub fn into_owned(self) -> Toleration<'static> {
-        let Self { key, value, operator, effect } = self;
-        Toleration { key: key.into_owned(), value: value.into_owned(), operator, effect }
+        let Self { key, value, operator, effect, seconds } = self;
+        Toleration { key: key.into_owned(), value: value.into_owned(), operator, effect, seconds }
     }
 }
 
@@ -117,6 +120,13 @@ fn integer(text: &str) -> Option<i64> {
 #[must_use]
 pub fn tolerates(tolerations: &[Toleration<'_>], taint: &TaintRef<'_>) -> bool {
     tolerations.iter().any(|toleration| toleration.tolerates(taint))
+}
+
+/// Whether the taint never evicts a pod with these tolerations: the first one that bears a taint says for how long.
+#[must_use]
+pub fn tolerates_for_ever(tolerations: &[Toleration<'_>], taint: &TaintRef<'_>) -> bool {
+    let first = tolerations.iter().find(|toleration| toleration.tolerates(taint));
+    first.is_some_and(|toleration| toleration.seconds.is_none())
 }
 
 /// Whether one of the tolerations names exactly this key: the only kind that spares a pod when a window ends.

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Frame, downward};
+use super::{Frame, downward, patience};
 use crate::names;
 
 /// Fields that were for the virtual cluster's scheduler and admission, or that only their own subresource may set.
@@ -34,6 +34,7 @@ const DROPPED: [&str; 15] = [
 pub(super) fn spec(spec: &mut Map<String, Value>, vpod_name: &str, injected: &[&str], frame: &Frame<'_>) {
     spec.retain(|field, _| !DROPPED.contains(&field.as_str()));
     place(spec, frame);
+    patience::rewrite(spec);
     account(spec, injected, frame);
     hostname(spec, vpod_name);
     explicit_requests(spec, frame.explicit_requests);

@@ -245,3 +245,50 @@ fn where_a_quota_counts_a_container_that_says_nothing_asks_for_zero() {
     assert_eq!(empty["containers"][0]["resources"], zero);
     assert_eq!(copy_of(&json!({ "containers": [silent] }))["spec"]["containers"], json!([silent]));
 }
+
+/// The two that every copy begins with.
+fn patient() -> [Value; 2] {
+    ["not-ready", "unreachable"]
+        .map(|trouble| json!({ "key": format!("node.kubernetes.io/{trouble}"), "operator": "Exists", "effect": "NoExecute" }))
+}
+
+fn tolerations_of_copy(tolerations: &Value) -> Value {
+    copy_of(&json!({ "containers": [], "tolerations": tolerations }))["spec"]["tolerations"].take()
+}
+
+#[test]
+fn a_copy_stays_on_a_node_in_trouble_however_impatient_its_tenant_is() {
+    let [not_ready, unreachable] = patient();
+    assert_eq!(tolerations_of_copy(&json!(null)), json!([not_ready, unreachable]));
+    let impatient = |key: &str| json!({ "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5 });
+    let tenants = json!([impatient("node.kubernetes.io/unreachable"), impatient("node.kubernetes.io/not-ready")]);
+    assert_eq!(tolerations_of_copy(&tenants), json!([not_ready, unreachable]));
+    // Every key: it counts for other taints, and ours stand before it.
+    let all = json!({ "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5 });
+    let own = json!({ "key": "gpu", "operator": "Exists", "effect": "NoSchedule" });
+    let placed = json!({ "key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoSchedule" });
+    let kept = tolerations_of_copy(&json!([all, own, placed]));
+    assert_eq!(kept, json!([not_ready, unreachable, all, own, placed]));
+}
+
+#[test]
+fn a_running_copy_is_mended_by_a_change_that_an_api_server_allows() {
+    let [not_ready, unreachable] = patient();
+    let mend = |tolerations: Value| mend_tolerations(&tolerations.to_string()).unwrap();
+    let seconds = |mut toleration: Value, seconds: i64| {
+        toleration["tolerationSeconds"] = json!(seconds);
+        toleration
+    };
+    // What admission added: only its seconds go.
+    let added = json!([seconds(not_ready.clone(), 300), seconds(unreachable.clone(), 300)]);
+    assert_eq!(mend(added), Some(json!([not_ready, unreachable])));
+    assert_eq!(mend(json!(null)), Some(json!([not_ready, unreachable])));
+    // Another operator is another toleration, which must stay.
+    let equal = json!({ "key": "node.kubernetes.io/not-ready", "operator": "Equal", "effect": "NoExecute", "tolerationSeconds": 5 });
+    let all = json!({ "operator": "Exists", "tolerationSeconds": 5, "effect": "NoExecute" });
+    let mended = mend(json!([all, equal, not_ready])).unwrap();
+    assert_eq!(mended, json!([not_ready, unreachable, all, equal]));
+    assert_eq!(mend(mended), None, "mended once, it stays as it is");
+    // One that bears everything for ever needs no mending.
+    assert_eq!(mend(json!([{ "operator": "Exists" }, seconds(not_ready, 5)])), None);
+}

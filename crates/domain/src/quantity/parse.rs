@@ -1,7 +1,8 @@
 //! Reads the text of an amount, digit by digit, as Kubernetes' apimachinery does.
-//! It must not accept less than an API server does: such an object would be stuck with us alone.
+//! It must not accept less than an API server does: such an object would be stuck with us alone. What is larger than we count
+//! saturates.
 
-use super::{NANO, Quantity};
+use super::{LARGEST, NANO, Quantity};
 use crate::excerpt::excerpt;
 
 /// Why a text is not a quantity.
@@ -18,12 +19,6 @@ pub enum QuantityError {
         /// The beginning of what was given.
         text: Box<str>,
     },
-    /// More than 1.7·10²⁹ units.
-    #[error("`{text}` is larger than any quantity can be")]
-    Overflow {
-        /// The beginning of what was given.
-        text: Box<str>,
-    },
 }
 
 impl QuantityError {
@@ -36,7 +31,7 @@ impl QuantityError {
 
 /// What the digits are multiplied by.
 enum Scale {
-    Ten(i64),
+    Ten(i32),
     Two(u32),
 }
 
@@ -54,9 +49,8 @@ pub(super) fn parse(text: &str) -> Result<Quantity, QuantityError> {
     let (fraction, suffix) = rest.strip_prefix('.').map_or(("", rest), digits);
     let nano = match scale(suffix).ok_or_else(|| QuantityError::Suffix { text: excerpt(text) })? {
         Scale::Ten(exponent) => decimal(whole, fraction, exponent),
-        Scale::Two(bits) => Some(binary(whole, fraction, bits)),
-    }
-    .ok_or_else(|| QuantityError::Overflow { text: excerpt(text) })?;
+        Scale::Two(bits) => binary(whole, fraction, bits),
+    };
     Ok(Quantity(if negative { -nano } else { nano }))
 }
 
@@ -83,26 +77,41 @@ fn scale(suffix: &str) -> Option<Scale> {
         "Ti" => Scale::Two(40),
         "Pi" => Scale::Two(50),
         "Ei" => Scale::Two(60),
-        _ => Scale::Ten(suffix.strip_prefix(['e', 'E'])?.parse().ok()?),
+        _ => {
+            let exponent: i64 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+            // apimachinery reads 64 bits and keeps the lower 32: `1e4294967297` is ten.
+            #[expect(clippy::cast_possible_truncation, reason = "the same amount as the API server has")]
+            Scale::Ten(exponent as i32)
+        }
     })
 }
 
-/// `whole.fraction × 10^exponent` in billionths, rounded up; `None` when it does not fit.
-fn decimal(whole: &str, fraction: &str, exponent: i64) -> Option<i128> {
-    let figures = || whole.bytes().chain(fraction.bytes()).map(|byte| i128::from(byte - b'0'));
-    if figures().all(|figure| figure == 0) {
-        return Some(0);
-    }
+/// `whole.fraction × 10^exponent` in billionths, rounded up and at most [`LARGEST`].
+fn decimal(whole: &str, fraction: &str, exponent: i32) -> i128 {
+    let mut figures = whole.bytes().chain(fraction.bytes()).map(|byte| i128::from(byte - b'0'));
     // Where the decimal point falls among the figures once the amount is counted in billionths.
-    let point = i64::try_from(whole.len()).ok()?.saturating_add(exponent).saturating_add(9);
-    let kept = usize::try_from(point.max(0)).ok()?;
+    let digits = i64::try_from(whole.len()).unwrap_or(i64::MAX);
+    let point = digits.saturating_add(i64::from(exponent)).saturating_add(9);
     let mut nano: i128 = 0;
-    // Ends early: a non-zero number overflows after 39 further figures.
-    for figure in figures().chain(std::iter::repeat(0)).take(kept) {
-        nano = nano.checked_mul(10)?.checked_add(figure)?;
+    let mut position = 0;
+    while position < point {
+        let Some(figure) = figures.next() else { break };
+        nano = nano * 10 + figure;
+        if nano > LARGEST {
+            return LARGEST;
+        }
+        position += 1;
     }
-    let cut = figures().skip(kept).any(|figure| figure != 0);
-    nano.checked_add(i128::from(cut))
+    // Beyond the figures there are only zeros. Ends early: a number above zero is too large after 31 of them.
+    while position < point && nano > 0 {
+        nano *= 10;
+        if nano > LARGEST {
+            return LARGEST;
+        }
+        position += 1;
+    }
+    let cut = figures.any(|figure| figure != 0);
+    nano + i128::from(cut)
 }
 
 /// `whole.fraction × 2^bits` in billionths, rounded up.

@@ -41,6 +41,8 @@ pub(super) struct Case {
     pub(super) told: Told,
     /// The grace period with which we asked for the copy's deletion.
     pub(super) asked: Option<u32>,
+    /// The copy was given the tolerations that it lacked, or could not be given them: nobody is fought over them.
+    pub(super) mended: bool,
     /// Fingerprints of our last status patch and of the virtual status that came of it: the same again would be in vain.
     pub(super) pushed: Option<(u64, u64)>,
 }

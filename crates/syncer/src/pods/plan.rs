@@ -96,7 +96,13 @@ impl Pair {
         }
         let mapped = vpod.mapping.as_ref().is_some_and(|mapping| mapping.name == copy.name);
         if !mapped && vpod.deleting.is_none() {
-            return map(vpod, &self.home.mount, &copy.name, "RepairMapping").into();
+            return map(vpod, &self.home.mount, &copy.name, "RepairMapping", now).into();
+        }
+        if let Some(tolerations) = copy.tolerations.as_ref().filter(|_| !case.mended)
+            && ppod.deleting.is_none()
+            && !ppod.terminal
+        {
+            return mend_tolerations(ppod, copy, tolerations).into();
         }
         let resize = self.plan_resize(vpod, ppod, copy, now);
         if let Plan::Do(_) = resize {
@@ -181,7 +187,7 @@ impl Pair {
             return look_for_copy(case, &self.home.mount, name, now);
         }
         if vpod.mapping.as_ref().is_none_or(|mapping| mapping.name != *name) {
-            return map(vpod, &self.home.mount, name, "Map").into();
+            return map(vpod, &self.home.mount, name, "Map", now).into();
         }
         self.plan_create(bound, vpod, name, now)
     }
@@ -380,12 +386,13 @@ fn release(vpod: &VPod) -> Call {
 }
 
 /// Writes where the copy is. Under the version we looked at, so that two leaders can never choose two names (law 2).
-fn map(vpod: &VPod, namespace: &Name, name: &Name, why: &'static str) -> Call {
+fn map(vpod: &VPod, namespace: &Name, name: &Name, why: &'static str, now: Now) -> Call {
     let annotations = json!({
         keys::PHYSICAL_POD_NAMESPACE: namespace.as_str(),
         keys::PHYSICAL_POD_NAME: name.as_str(),
         // A UID that stood beside another name was not the UID of this copy.
         keys::PHYSICAL_POD_UID: null,
+        keys::LAST_SYNC_TIME: stamp(now),
     });
     let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid).rv(vpod.rv);
     Call { target, verb: Verb::Merge(Sub::Main, json!({"metadata": {"annotations": annotations}})), why }
@@ -395,6 +402,13 @@ fn map(vpod: &VPod, namespace: &Name, name: &Name, why: &'static str) -> Call {
 fn mend(ppod: &PPod, copy: &Copy, origin: &Origin) -> Call {
     let verb = mark(origin, &copy.vpod, copy.generation, Some(&copy.sizes));
     Call { target: ppod_target(copy).uid(&ppod.uid), verb, why: "MendLabels" }
+}
+
+/// Lets a copy stay on a node in trouble until the virtual cluster evicts its pod. Under the version we looked at: the list is
+/// replaced as a whole (law 2).
+fn mend_tolerations(ppod: &PPod, copy: &Copy, tolerations: &Value) -> Call {
+    let verb = Verb::Merge(Sub::Main, json!({"spec": {"tolerations": tolerations}}));
+    Call { target: ppod_target(copy).uid(&ppod.uid).rv(ppod.rv), verb, why: "MendTolerations" }
 }
 
 fn patch_status(vpod: &VPod, patch: Value, why: &'static str) -> Call {

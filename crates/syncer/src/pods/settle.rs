@@ -35,6 +35,13 @@ impl Pair {
         if let Verb::Strategic(Sub::Resize, patch) = &call.verb {
             self.settle_resize(vuid, patch, done.as_ref().err(), now, dirty);
         }
+        if let Verb::Merge(Sub::Main, patch) = &call.verb
+            && patch["spec"].get("tolerations").is_some()
+            && matches!(done, Ok(_) | Err(Refusal::Invalid(_) | Refusal::Denied(_)))
+            && let Some(case) = self.pods.cases.get_mut(vuid)
+        {
+            case.mended = true;
+        }
         match (done, call.target.side) {
             (Ok(answer), Side::Virtual) => self.learn_vpod(vuid, call, &answer, now, dirty),
             (Ok(answer), Side::Physical) => self.learn_ppod(vuid, call, &answer, now, dirty),

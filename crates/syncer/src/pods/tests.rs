@@ -60,6 +60,8 @@ fn a_pod_is_mapped_then_copied_then_its_status_comes_up_with_the_uid_and_then_it
     let map = scene.call(&key("web"));
     assert_eq!((map.why, map.target.side), ("Map", Side::Virtual));
     assert!(map.target.uid.is_some() && map.target.rv.is_some(), "two leaders must not choose two names");
+    let annotations = &map.body().unwrap().into_owned()["metadata"]["annotations"];
+    assert_eq!(annotations[keys::LAST_SYNC_TIME], "2026-01-01T00:00:00Z", "every real write tells its time");
     let (up, ppod) = running(&mut scene);
     let status = scene.call(&key("web"));
     let body = status.body().unwrap().into_owned();
@@ -68,6 +70,40 @@ fn a_pod_is_mapped_then_copied_then_its_status_comes_up_with_the_uid_and_then_it
     assert_eq!(body["metadata"]["annotations"][keys::PHYSICAL_POD_UID], ppod["metadata"]["uid"]);
     assert_eq!(body["status"]["phase"], "Running");
     scene.see_vpod(&up);
+    assert_eq!(scene.plan(&key("web")), Plan::Rest);
+}
+
+#[test]
+fn a_running_copy_that_its_node_could_evict_is_mended_once_and_nobody_is_fought() {
+    let mut scene = Scene::new();
+    let (up, mut ppod) = running(&mut scene);
+    scene.see_vpod(&up);
+    let impatient = json!([{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}]);
+    ppod["spec"]["tolerations"] = impatient.clone();
+    scene.see_ppod(&ppod);
+    let mend = scene.call(&key("web"));
+    assert_eq!((mend.why, mend.target.side), ("MendTolerations", Side::Physical));
+    assert!(mend.target.uid.is_some() && mend.target.rv.is_some(), "a list is replaced as a whole");
+    let tolerations = mend.body().unwrap()["spec"]["tolerations"].clone();
+    assert_eq!(tolerations[1], json!({"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}));
+    ppod["spec"]["tolerations"] = tolerations;
+    let object = scene.stamp(ppod.clone());
+    scene.settle(&key("web"), &mend, Ok(Answer { object }));
+    assert_eq!(scene.plan(&key("web")), Plan::Rest);
+    // Its owner wants it otherwise.
+    ppod["spec"]["tolerations"] = impatient;
+    scene.see_ppod(&ppod);
+    assert_eq!(scene.plan(&key("web")), Plan::Rest);
+}
+
+#[test]
+fn tolerations_that_the_physical_cluster_refuses_are_not_tried_again() {
+    let mut scene = Scene::new();
+    let (up, mut ppod) = running(&mut scene);
+    scene.see_vpod(&up);
+    ppod["spec"]["tolerations"] = json!([]);
+    scene.see_ppod(&ppod);
+    scene.refuse(&key("web"), Refusal::Denied(Box::default()));
     assert_eq!(scene.plan(&key("web")), Plan::Rest);
 }
 

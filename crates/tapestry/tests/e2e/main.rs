@@ -8,6 +8,7 @@
 //! | [`csinodes`] | which storage drivers they have |
 //! | [`guards`] | backstops in the physical cluster: quota, network policy |
 //! | [`pods`], [`kubelet`] | down, up, deletion, the door; with a kubelet that the test plays itself |
+//! | [`patience`] | a physical node in trouble: which cluster evicts |
 //! | [`hostile`] | forged mappings, strangers, neighbours: who touches what |
 //! | [`rights`] | who the syncer is and what it may do; every test here runs under the rights that ship |
 //! | [`calm`] | identity and idleness, told by the API servers' audit logs |
@@ -36,6 +37,7 @@ mod namespaces;
 mod neighbours;
 mod nodes;
 mod outage;
+mod patience;
 mod pods;
 mod process;
 mod reclaim;

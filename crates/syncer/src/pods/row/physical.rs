@@ -1,11 +1,14 @@
 //! Physical pods as decisions need them: small for a stranger's, with the rest for copies of ours, and for strays.
 
 use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 use tapestry_api::keys;
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
 use tapestry_domain::names::is_physical_pod_name;
+use tapestry_domain::podspec::mend_tolerations;
 use tapestry_domain::ports::HostPorts;
 use tapestry_domain::resources::Resources;
 
@@ -52,6 +55,8 @@ pub(crate) struct Copy {
     pub(crate) generation: i64,
     /// The mark of the sizes that were pushed; empty when nobody said.
     pub(crate) sizes: Box<str>,
+    /// The tolerations it should have, while its own let the physical cluster evict it from a node in trouble.
+    pub(crate) tolerations: Option<Box<Value>>,
     pub(crate) print: Print,
     /// When its deletion was asked for.
     pub(crate) deleted: Option<Box<str>>,
@@ -86,7 +91,7 @@ impl PPod {
         let spec: SpecJson<'_> = serde_json::from_str(raw_spec.get())?;
         let status = status.map_or("{}", RawValue::get);
         let node = spec.node_name.clone();
-        let ours = Copy::read(&meta, status, origin)?.map(Box::new);
+        let ours = Copy::read(&meta, raw_spec, status, origin)?.map(Box::new);
         let stray = if ours.is_none() { Stray::read(&meta, origin).map(Box::new) } else { None };
         let terminal = match &ours {
             Some(copy) => copy.print.phase.terminal(),
@@ -122,7 +127,12 @@ impl PPod {
 
 impl Copy {
     /// A pod is ours when it names our origin and a virtual pod; the labels alone prove nothing.
-    fn read(meta: &Meta<'_>, status: &str, origin: &Origin) -> Result<Option<Self>, serde_json::Error> {
+    fn read(
+        meta: &Meta<'_>,
+        spec: &RawValue,
+        status: &str,
+        origin: &Origin,
+    ) -> Result<Option<Self>, serde_json::Error> {
         let marks = Marks::read(meta, origin);
         if !marks.origin() {
             return Ok(None);
@@ -146,11 +156,22 @@ impl Copy {
             intact: marks.all(),
             generation,
             sizes: meta.annotation(keys::VIRTUAL_POD_SIZES).unwrap_or_default().into(),
+            tolerations: read_tolerations(spec)?,
             print: Print::read(status, Some(generation))?,
             deleted: meta.deletion_timestamp.as_deref().map(Into::into),
             status: Some(status.into()),
         }))
     }
+}
+
+fn read_tolerations(spec: &RawValue) -> Result<Option<Box<Value>>, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct Tolerant<'a> {
+        #[serde(borrow, default)]
+        tolerations: Option<&'a RawValue>,
+    }
+    let Tolerant { tolerations } = serde_json::from_str(spec.get())?;
+    Ok(mend_tolerations(tolerations.map_or("null", RawValue::get))?.map(Box::new))
 }
 
 impl Stray {
