@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use indexmap::IndexMap;
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::Notify;
 
 use crate::{Rv, Uid};
@@ -16,6 +17,10 @@ pub trait Row: Send + 'static {
     fn rv(&self) -> Rv;
     /// Whether the object carries a `deletionTimestamp`: then a DELETED event is proof that it is gone.
     fn deleting(&self) -> bool;
+    /// Whether only its outline could be read: then the row says no more than that.
+    fn unreadable(&self) -> bool {
+        false
+    }
 }
 
 /// Counts complete starts of a watch.
@@ -48,6 +53,8 @@ pub struct Feed<R> {
     readers: Mutex<Vec<Reader<R>>>,
     /// watch <--start over-- subscribe
     pub(crate) restart: Notify,
+    /// How many objects of the watch cannot be fully read at the moment; several watches may share it.
+    pub(crate) unreadable: Gauge,
 }
 
 struct Reader<R> {
@@ -62,7 +69,15 @@ struct Held<R> {
 
 impl<R> Default for Feed<R> {
     fn default() -> Self {
-        Self { readers: Mutex::default(), restart: Notify::new() }
+        Self { readers: Mutex::default(), restart: Notify::new(), unreadable: Gauge::default() }
+    }
+}
+
+impl<R> Feed<R> {
+    /// A feed that counts here the objects that cannot be fully read.
+    #[must_use]
+    pub fn counting(unreadable: Gauge) -> Self {
+        Self { unreadable, ..Self::default() }
     }
 }
 

@@ -11,7 +11,6 @@ use http::Request;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use kube::client::Body;
-use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::connect::Cluster;
@@ -22,8 +21,10 @@ use crate::served::prove_unserved;
 use crate::{Kind, Name, Rv};
 
 mod answer;
+mod unreadable;
 
 use answer::{Page, Version};
+use unreadable::{Named, Unreadable};
 
 /// What to watch.
 #[derive(Debug, Clone)]
@@ -70,6 +71,7 @@ pub async fn watch<R: Row + Clone>(
     feed: Arc<Feed<R>>,
     cancel: CancellationToken,
 ) {
+    let unreadable = Unreadable::new(feed.unreadable.clone());
     let mut watch = Watch {
         cluster,
         query,
@@ -83,6 +85,7 @@ pub async fn watch<R: Row + Clone>(
         doubtful: false,
         refused: 0,
         unserved: false,
+        unreadable,
     };
     cancel.run_until_cancelled(watch.run()).await;
 }
@@ -106,6 +109,7 @@ struct Watch<R> {
     refused: u32,
     /// All readers have been told that there is nothing because the kind is not served.
     unserved: bool,
+    unreadable: Unreadable,
 }
 
 /// Why a request ended before its time.
@@ -256,6 +260,10 @@ impl<R: Row + Clone> Watch<R> {
                         row.as_ref().map(Row::rv).or_else(|| Version::of(object).map(|version| version.rv)).or(self.at);
                 }
                 let Some(row) = row else { return Ok(None) };
+                match event {
+                    Event::Put => self.unreadable.put(row.uid().as_str(), row.unreadable(), self.epoch),
+                    _ => self.unreadable.lose(row.uid().as_str()),
+                }
                 self.feed.send(match event {
                     Event::Put => Change::Put(row, self.epoch),
                     // On a selector watch, losing the label also sends DELETED, without deletionTimestamp.
@@ -301,6 +309,7 @@ impl<R: Row + Clone> Watch<R> {
         self.doubtful = false;
         self.reached = Some(rv);
         self.go_on_from(rv);
+        self.unreadable.listed(self.epoch);
         self.feed.send(Change::Listed(self.epoch));
         Ok(())
     }
@@ -341,6 +350,7 @@ impl<R: Row + Clone> Watch<R> {
                 kind = self.query.kind.plural,
                 "not served: nothing to watch"
             );
+            self.unreadable.listed(self.epoch);
             self.feed.send(Change::Listed(self.epoch));
             self.unserved = true;
         }
@@ -361,7 +371,10 @@ impl<R: Row + Clone> Watch<R> {
             for item in page.items {
                 let object = bytes.slice_ref(item.get().as_bytes());
                 match (self.decode)(&object) {
-                    Ok(Some(row)) => self.feed.send(Change::Put(row, self.epoch)),
+                    Ok(Some(row)) => {
+                        self.unreadable.put(row.uid().as_str(), row.unreadable(), self.epoch);
+                        self.feed.send(Change::Put(row, self.epoch));
+                    }
                     Ok(None) => {}
                     Err(error) => self.report_bad(&object, &error),
                 }
@@ -410,20 +423,13 @@ impl<R: Row + Clone> Watch<R> {
         })
     }
 
-    fn report_bad(&self, object: &Bytes, error: &serde_json::Error) {
-        #[derive(Deserialize, Default)]
-        #[serde(default)]
-        struct Named {
-            metadata: Key,
-        }
-        #[derive(Deserialize, Default)]
-        #[serde(default)]
-        struct Key {
-            namespace: String,
-            name: String,
-        }
-        let Named { metadata: Key { namespace, name } } = serde_json::from_slice(object).unwrap_or_default();
-        tracing::warn!(cluster = self.cluster.name(), kind = self.query.kind.plural, namespace, name, %error, "unreadable object skipped");
+    /// Not in the parser's words: they may quote what must not reach a log.
+    fn report_bad(&mut self, object: &Bytes, error: &serde_json::Error) {
+        let named: Named = serde_json::from_slice(object).unwrap_or_default();
+        self.unreadable.put_bad(&named, self.epoch);
+        let (cluster, kind, column) = (self.cluster.name(), self.query.kind.plural, error.column());
+        let (namespace, name) = (&named.metadata.namespace, &named.metadata.name);
+        tracing::warn!(cluster, kind, namespace, name, column, "unreadable object skipped");
     }
 }
 

@@ -1,9 +1,11 @@
 //! What comes in: the watches and probes of both clusters, and the mailboxes they fill.
 //! Says what is watched and how it is decoded; decides nothing.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::{family::Family, gauge::Gauge};
 use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Feed, Mailbox, Row};
 use tapestry_cluster::probe::{Connection, PROBE_EVERY, probe};
@@ -88,7 +90,7 @@ impl HomeLetters {
         tasks: &mut JoinSet<()>,
     ) -> Self {
         let bell = Arc::new(Notify::new());
-        let Queries { bindings: (_, bindings), vnodes: (_, vnodes), .. } = Queries::new(name, origin, home);
+        let Queries { bindings, vnodes, .. } = Queries::new(name, origin, home);
         let (ring, end) = (|| Arc::clone(&bell), || cancel.clone());
         Self {
             bindings: start_watch(cluster.clone(), bindings, BindingRow::decode, ring(), end(), tasks),
@@ -162,23 +164,36 @@ struct Watches<'a> {
 impl Watches<'_> {
     fn start<R: Row + Clone>(
         &mut self,
-        (side, query): (Side, Query),
+        query: (Side, Query),
         decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync + 'static,
     ) -> Mailbox<R> {
-        let cluster = self.clusters[side as usize].clone();
+        let cluster = self.clusters[query.0 as usize].clone();
         start_watch(cluster, query, decode, Arc::clone(&self.bell), self.cancel.clone(), self.tasks)
     }
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub(crate) struct WatchLabels {
+    side: &'static str,
+    resource: &'static str,
+}
+
+/// How many objects of each watch cannot be fully read. One for the process: several bindings in it watch the same objects.
+pub(crate) fn unreadable_objects() -> Family<WatchLabels, Gauge> {
+    static ALL: LazyLock<Family<WatchLabels, Gauge>> = LazyLock::new(Default::default);
+    ALL.clone()
+}
+
 fn start_watch<R: Row + Clone>(
     cluster: Cluster,
-    query: Query,
+    (side, query): (Side, Query),
     decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync + 'static,
     bell: Arc<Notify>,
     cancel: CancellationToken,
     tasks: &mut JoinSet<()>,
 ) -> Mailbox<R> {
-    let feed: Arc<Feed<R>> = Arc::default();
+    let labels = WatchLabels { side: side.as_str(), resource: query.kind.plural };
+    let feed: Arc<Feed<R>> = Arc::new(Feed::counting(unreadable_objects().get_or_create(&labels).clone()));
     let mailbox = feed.subscribe(bell);
     let decode: Decode<R> = Arc::new(decode);
     tasks.spawn(watch(cluster, query, decode, feed, cancel));

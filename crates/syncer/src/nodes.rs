@@ -128,8 +128,11 @@ impl Nodes {
 impl Pair {
     pub(crate) fn see_pnode(&mut self, change: Change<PNode>, dirty: &mut Dirty<Key>) {
         match change {
-            Change::Put(row, epoch) => {
+            Change::Put(mut row, epoch) => {
                 let name = row.name.clone();
+                if let Some(known) = self.nodes.pnodes.get(&row.uid) {
+                    row.inherit(known);
+                }
                 self.nodes.pnode_names.insert(name.clone(), row.uid.clone());
                 let (labels, allocatable) = (row.labels.clone(), row.allocatable.clone());
                 if let Put::Fresh(before) = self.nodes.pnodes.put(row, Some(epoch)) {
@@ -182,7 +185,10 @@ impl Pair {
         }
     }
 
-    fn put_vnode(&mut self, row: VNode, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
+    fn put_vnode(&mut self, mut row: VNode, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
+        if let Some(known) = self.nodes.vnodes.get(row.uid()) {
+            row.inherit(known);
+        }
         let (uid, name, physical) = (row.uid().clone(), row.name.clone(), row.physical.clone());
         let (taints, deleting) = (row.taints.clone(), row.deleting);
         let Put::Fresh(before) = self.nodes.vnodes.put(row, epoch) else { return };
@@ -238,7 +244,7 @@ impl Pair {
     }
 
     /// Something about a physical node changed: its virtual node and its door may follow.
-    fn reconsider(&mut self, physical: &Name, dirty: &mut Dirty<Key>) {
+    pub(crate) fn reconsider(&mut self, physical: &Name, dirty: &mut Dirty<Key>) {
         dirty.mark(Key::Node(physical.clone()));
         if let Some(vnode) = self.nodes.vnode_of(physical).map(|vnode| vnode.name.clone()) {
             self.open_door(&vnode, dirty);

@@ -12,6 +12,7 @@ pub mod row;
 mod settle;
 mod strays;
 mod sums;
+mod unreadable;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -44,6 +45,8 @@ pub(crate) struct Pods {
     entropy: Entropy,
     turns: u64,
     strays: Strays,
+    /// Physical pods that cannot be fully read, with their node and `namespace/name`.
+    unreadable: BTreeMap<Uid, (Name, Box<str>)>,
 }
 
 /// A source of random names.
@@ -76,6 +79,7 @@ impl Pods {
             entropy,
             turns: 0,
             strays: Strays::default(),
+            unreadable: BTreeMap::new(),
         }
     }
 
@@ -200,8 +204,11 @@ impl Pair {
         }
     }
 
-    fn put_vpod(&mut self, row: VPod, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
+    fn put_vpod(&mut self, mut row: VPod, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
         let uid = row.uid.clone();
+        if let Some(known) = self.pods.vpods.get(&uid) {
+            row.inherit(known);
+        }
         let mut asked = false;
         self.around(&uid, dirty, |pods| {
             let deleting = row.deleting();
@@ -241,6 +248,15 @@ impl Pair {
     }
 
     fn put_ppod(&mut self, mut row: PPod, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
+        if let Some(known) = self.pods.ppods.get(&row.uid) {
+            row.inherit(known);
+        }
+        let uid = row.uid.clone();
+        self.fold_ppod(row, epoch, dirty);
+        self.note_unreadable(&uid, dirty);
+    }
+
+    fn fold_ppod(&mut self, mut row: PPod, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
         row.disown_outside(&self.home.mount);
         if self.pods.ppods.get(&row.uid).is_some_and(|known| known.rv > row.rv) {
             // An answer that the watch has overtaken; only that it was listed counts.
@@ -307,7 +323,13 @@ impl Pair {
         }
     }
 
-    fn lose_ppod(&mut self, mut row: PPod, proven: bool, dirty: &mut Dirty<Key>) {
+    fn lose_ppod(&mut self, row: PPod, proven: bool, dirty: &mut Dirty<Key>) {
+        let uid = row.uid.clone();
+        self.drop_ppod(row, proven, dirty);
+        self.note_unreadable(&uid, dirty);
+    }
+
+    fn drop_ppod(&mut self, mut row: PPod, proven: bool, dirty: &mut Dirty<Key>) {
         row.disown_outside(&self.home.mount);
         let uid = row.uid.clone();
         // What the table knows may say more than a stripped last state.

@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::bindings::BindingRow;
-use crate::letters::Letters;
+use crate::letters::{self, Letters};
 use crate::origin::{Home, Origin};
 use crate::pair::Pair;
 
@@ -332,6 +332,11 @@ impl SyncerMetrics {
             metrics.flying.clone(),
         );
         registry.register("ready", "1 when both clusters answer and all lists are in", metrics.ready.clone());
+        registry.register(
+            "unreadable_objects",
+            "Objects that cannot be fully read: they are answered, and nothing is done by guessing",
+            letters::unreadable_objects(),
+        );
         registry.register("leader", "1 while this process leads, 0 while it follows", metrics.leader.clone());
         metrics
     }

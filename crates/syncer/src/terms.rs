@@ -32,6 +32,10 @@ pub(crate) enum Stop {
     Invalid,
     /// No window of the policy is open, or it is about to close.
     Hours,
+    /// A pod on the physical node cannot be fully read, so what is idle is not known.
+    PodUnreadable,
+    /// The node itself cannot be fully read, on one of the two sides.
+    NodeUnreadable,
 }
 
 /// What holds on a physical node.
@@ -87,6 +91,8 @@ impl Stop {
             Self::OwnerUnknown => "OwnerPoliciesUnknown",
             Self::Invalid => "PolicyInvalid",
             Self::Hours => "OutOfTimeWindows",
+            Self::PodUnreadable => "PhysicalPodUnreadable",
+            Self::NodeUnreadable => "NodeUnreadable",
         }
     }
 
@@ -98,6 +104,12 @@ impl Stop {
             Self::OwnerUnknown => "the policies of the physical cluster cannot be read",
             Self::Invalid => "the policy for this node is invalid; its status says what to change",
             Self::Hours => "no time window of the policy is open",
+            Self::PodUnreadable => {
+                "a pod on the physical node has a form that this version of Tapestry does not know, so what is idle is not known: remove it, or update Tapestry"
+            }
+            Self::NodeUnreadable => {
+                "the node has a form that this version of Tapestry does not know, so nothing new is placed: update Tapestry"
+            }
         }
     }
 }
@@ -133,7 +145,22 @@ impl Pair {
                 terms.until = terms.until.into_iter().chain([early.start]).min();
             }
         }
+        // Last: neither keeps an owner or a calendar from taking back what is theirs.
+        if terms.stop.is_none() {
+            let unreadable = self.pods.unreadable_on(&pnode.name).map(|_| Stop::PodUnreadable);
+            terms.stop = pnode.unread.map(|_| Stop::NodeUnreadable).or(unreadable);
+        }
         Some(terms)
+    }
+
+    /// What people are told of a stop of this virtual node.
+    pub(crate) fn tell_stop(&self, vnode: &Name, stop: Stop) -> Box<str> {
+        let physical = self.nodes.vnode(vnode).map(|vnode| &vnode.physical);
+        let pod = physical.and_then(|physical| self.pods.unreadable_on(physical));
+        match pod.filter(|_| stop == Stop::PodUnreadable) {
+            Some(pod) => format!("{} (pod {pod})", stop.message()).into(),
+            None => stop.message().into(),
+        }
     }
 
     /// As [`Self::terms`], without beginning early to take back.
@@ -231,7 +258,8 @@ impl Pair {
         // Before all lists are in nobody knows who is inside already.
         let vnode = self.nodes.vnode(vnode).filter(|vnode| !vnode.deleting && self.complete())?;
         let terms = self.terms(self.nodes.pnode(&vnode.physical)?, at)?;
-        let unknown = (!self.policies.owner_known()).then_some(Stop::OwnerUnknown);
+        let unread = vnode.unread.map(|_| Stop::NodeUnreadable);
+        let unknown = (!self.policies.owner_known()).then_some(Stop::OwnerUnknown).or(unread);
         Some(unknown.or(terms.stop).map_or(Ok(terms.offered), Err))
     }
 }

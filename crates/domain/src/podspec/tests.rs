@@ -260,7 +260,8 @@ fn tolerations_of_copy(tolerations: &Value) -> Value {
 fn a_copy_stays_on_a_node_in_trouble_however_impatient_its_tenant_is() {
     let [not_ready, unreachable] = patient();
     assert_eq!(tolerations_of_copy(&json!(null)), json!([not_ready, unreachable]));
-    let impatient = |key: &str| json!({ "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5 });
+    let impatient =
+        |key: &str| json!({ "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5 });
     let tenants = json!([impatient("node.kubernetes.io/unreachable"), impatient("node.kubernetes.io/not-ready")]);
     assert_eq!(tolerations_of_copy(&tenants), json!([not_ready, unreachable]));
     // Every key: it counts for other taints, and ours stand before it.

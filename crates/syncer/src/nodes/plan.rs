@@ -10,7 +10,7 @@ use tapestry_domain::names::{vnode_name, vnode_name_hashed};
 use tapestry_engine::{Dirty, Now, Plan};
 
 use super::Case;
-use super::row::{NO_SCHEDULE, PNode, Taint, VNode};
+use super::row::{NO_SCHEDULE, PNode, Taint, Unread, VNode};
 use super::standing::{Since, Standing};
 use super::want::{Circumstances, Want, render_taint, unknown_from};
 use crate::bindings::Bound;
@@ -33,6 +33,9 @@ impl Pair {
         };
         let case = self.nodes.cases.get(name).cloned().unwrap_or_default();
         match (self.nodes.pnode(name), self.nodes.vnode_of(name)) {
+            // What is written to a node depends on what is there, and on the node it stands for.
+            (_, Some(vnode)) if vnode.unread.is_some() => Plan::Rest,
+            (Some(pnode), _) if pnode.unread == Some(Unread::Blank) => Plan::Rest,
             (None, None) => Plan::Rest,
             (None, Some(vnode)) => self.plan_vanished(&case, name, vnode, now),
             (Some(pnode), vnode) => self.plan_mirror(bound, &case, pnode, vnode, now),
@@ -161,6 +164,7 @@ impl Pair {
                 standing,
                 connection,
                 crowded,
+                stopped: standing.stop.zip(vnode).map(|(stop, vnode)| self.tell_stop(&vnode.name, stop)),
                 now: now.wall,
             },
         )

@@ -31,6 +31,17 @@ pub struct PNode {
     pub(crate) info: Option<Box<str>>,
     /// `status.declaredFeatures` as JSON.
     pub(crate) features: Option<Box<str>>,
+    /// Set when it cannot be fully read.
+    pub(crate) unread: Option<Unread>,
+}
+
+/// What a row says of a node that cannot be fully read, beyond its metadata.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// What it said before.
+    Known,
+    /// Nothing: it was never seen otherwise.
+    Blank,
 }
 
 /// A virtual node of ours.
@@ -53,6 +64,8 @@ pub struct VNode {
     pub(crate) features: Option<Box<str>>,
     /// `status.addresses` as JSON.
     pub(crate) addresses: Option<Box<str>>,
+    /// Set when it cannot be fully read.
+    pub(crate) unread: Option<Unread>,
 }
 
 /// One taint. When it was added is for Kubernetes to know.
@@ -108,6 +121,9 @@ impl Row for PNode {
         // Nodes go without a deletionTimestamp, so only a live read proves that one is gone.
         false
     }
+    fn unreadable(&self) -> bool {
+        self.unread.is_some()
+    }
 }
 
 impl Row for VNode {
@@ -119,6 +135,9 @@ impl Row for VNode {
     }
     fn deleting(&self) -> bool {
         self.deleting
+    }
+    fn unreadable(&self) -> bool {
+        self.unread.is_some()
     }
 }
 
@@ -155,11 +174,32 @@ struct StatusJson<'a> {
     addresses: Option<&'a RawValue>,
 }
 
+impl<'a> NodeJson<'a> {
+    /// The node, or what its metadata says with nothing else: an unreadable node must not look absent.
+    fn read(json: &'a Bytes) -> Result<(Self, Option<Unread>), serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Outline<'a> {
+            #[serde(borrow)]
+            metadata: Meta<'a>,
+            #[serde(default)]
+            spec: serde_json::Value,
+        }
+        if let Ok(whole) = serde_json::from_slice(json) {
+            return Ok((whole, None));
+        }
+        let Outline { metadata, spec } = serde_json::from_slice(json)?;
+        let provider_id = spec["providerID"].as_str().unwrap_or_default().to_owned();
+        let spec = SpecJson { provider_id, ..SpecJson::default() };
+        Ok((Self { metadata, spec, status: StatusJson::default() }, Some(Unread::Blank)))
+    }
+}
+
 impl PNode {
-    /// Decodes any physical node.
+    /// Decodes any physical node. One that cannot be fully read is a row that says so.
     pub fn decode(json: &Bytes) -> Result<Option<Self>, serde_json::Error> {
-        let NodeJson { metadata: meta, spec, status } = serde_json::from_slice(json)?;
+        let (NodeJson { metadata: meta, spec, status }, unread) = NodeJson::read(json)?;
         Ok(Some(Self {
+            unread,
             lend_never: meta.annotation(keys::LEND) == Some(keys::LEND_NEVER),
             labels: owned(meta.labels.as_ref()),
             uid: meta.uid,
@@ -174,21 +214,31 @@ impl PNode {
         }))
     }
 
+    /// What it can no longer be read to say, it says as before.
+    pub(super) fn inherit(&mut self, known: &Self) {
+        if self.unread.is_some() && known.unread != Some(Unread::Blank) {
+            let Self { uid, rv, name, labels, lend_never, .. } = self.clone();
+            *self = Self { uid, rv, name, labels, lend_never, unread: Some(Unread::Known), ..known.clone() };
+        }
+    }
+
     pub(crate) fn label(&self, key: &str) -> Option<&str> {
         self.labels.get(key).map(String::as_str)
     }
 }
 
 impl VNode {
-    /// Decodes a virtual node that carries our labels; `None` when it does not say which physical node it is.
+    /// Decodes a virtual node; `None` when it does not say which physical node it is. One that cannot be fully read is a row that
+    /// says so.
     pub fn decode(json: &Bytes) -> Result<Option<Self>, serde_json::Error> {
-        let NodeJson { metadata: meta, spec, status } = serde_json::from_slice(json)?;
+        let (NodeJson { metadata: meta, spec, status }, unread) = NodeJson::read(json)?;
         // Annotations can be taken away or forged, the provider ID cannot be changed: the annotation follows it.
         let provided = spec.provider_id.rsplit_once('/').map(|(_, node)| node);
         let provided = provided.filter(|_| spec.provider_id.starts_with("tapestry://"));
         let physical = provided.or(meta.annotation(keys::PHYSICAL_NODE_NAME)).and_then(|name| Name::parse(name).ok());
         let Some(physical) = physical else { return Ok(None) };
         Ok(Some(Self {
+            unread,
             labels: owned(meta.labels.as_ref()),
             annotations: owned(meta.annotations.as_ref()),
             uid: meta.uid,
@@ -209,6 +259,15 @@ impl VNode {
 }
 
 impl VNode {
+    /// What it can no longer be read to say, it says as before.
+    pub(super) fn inherit(&mut self, known: &Self) {
+        if self.unread.is_some() && known.unread != Some(Unread::Blank) {
+            let Self { uid, rv, name, deleting, finalizers, labels, annotations, .. } = self.clone();
+            let now = Self { uid, rv, name, deleting, finalizers, labels, annotations, ..known.clone() };
+            *self = Self { unread: Some(Unread::Known), ..now };
+        }
+    }
+
     pub(crate) fn has_taint(&self, key: &str) -> bool {
         self.taints.iter().any(|taint| taint.key == key)
     }

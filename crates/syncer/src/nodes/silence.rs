@@ -18,9 +18,12 @@ impl Pair {
     pub(super) fn plan_unseen(&self, name: &Name, now: Now) -> Plan {
         let connection = self.connection(Side::Physical);
         let home = self.at_home() && matches!(self.connection(Side::Virtual), Connection::Up(_));
-        let (Some(bound), Some(vnode), Connection::Down(_), true) =
-            (&self.bound, self.nodes.vnode_of(name), connection, home && self.nodes.vnodes.complete())
-        else {
+        let (Some(bound), Some(vnode), Connection::Down(_), true) = (
+            &self.bound,
+            self.nodes.vnode_of(name).filter(|vnode| vnode.unread.is_none()),
+            connection,
+            home && self.nodes.vnodes.complete(),
+        ) else {
             return Plan::Rest;
         };
         let target = Target::cluster(Side::Virtual, &kind::NODE, vnode.name.clone()).uid(&vnode.uid).rv(vnode.rv);

@@ -55,6 +55,8 @@ pub(crate) struct Circumstances<'a> {
     pub(crate) connection: &'a Connection,
     /// Pods had to be sent away lately.
     pub(crate) crowded: bool,
+    /// What people are told while it is not lent.
+    pub(crate) stopped: Option<Box<str>>,
     pub(crate) now: jiff::Timestamp,
 }
 
@@ -325,7 +327,10 @@ fn lending(about: &Circumstances<'_>) -> Condition {
     let until = about.terms.and_then(|terms| terms.until).map_or(String::new(), |until| format!(", until {until:.0}"));
     let (status, reason, message) = match (leaving, stop) {
         (true, _) => ("False", "Leaving", "the node is on its way out; its pods are drained".to_owned()),
-        (false, Some(stop)) => ("False", stop.reason(), format!("{}{until}", stop.message())),
+        (false, Some(stop)) => {
+            let told = about.stopped.as_deref().unwrap_or(stop.message());
+            ("False", stop.reason(), format!("{told}{until}"))
+        }
         (false, None) if *over => ("True", "OverLeased", "less is lent than its pods ask for".to_owned()),
         (false, None) => {
             ("True", "Lending", format!("lent by {}{until}", about.terms.map(Terms::names).unwrap_or_default()))

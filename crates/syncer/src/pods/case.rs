@@ -74,8 +74,8 @@ pub(super) enum Proof {
 pub(super) enum Closed {
     /// The node is on its way out, or not known yet.
     NotLending,
-    /// The node is not lent at the moment.
-    Stopped(Stop),
+    /// The node is not lent at the moment, and what people are told about it.
+    Stopped(Stop, Box<str>),
     /// Less is free than the pod asks for.
     Short(Shortage),
     /// No scheduler would have put it there.

@@ -13,7 +13,7 @@ use tapestry_domain::security::{SecurityShape, check};
 use tapestry_engine::Dirty;
 
 use super::Closed;
-use super::row::{Daemon, VPod};
+use super::row::{Daemon, UNREADABLE, VPod};
 use crate::bindings::Bound;
 use crate::json::Pairs;
 use crate::nodes::row::VNode;
@@ -73,6 +73,13 @@ impl Pair {
                 format!("namespace {} is excluded by the binding: run the pod in another one", vpod.namespace);
             return Err(Some(Verdict { reason: "NamespaceExcluded", message }));
         }
+        if let Some(part) = vpod.unreadable {
+            let message = format!(
+                "the {} of the pod has a form that this version of Tapestry does not know, so it is not run: delete it, or update Tapestry",
+                part.as_str()
+            );
+            return Err(Some(Verdict { reason: UNREADABLE, message }));
+        }
         match &vpod.unsupported {
             Some(unsupported) => Err(Some(Verdict { reason: unsupported.reason(), message: unsupported.to_string() })),
             None => Ok(()),
@@ -102,7 +109,7 @@ impl Pair {
             let grows = self.pods.grows_by(vpod);
             let closed = match (&lent, &grows) {
                 (None, _) => Some(Closed::NotLending),
-                (Some(Err(stop)), _) => Some(Closed::Stopped(*stop)),
+                (Some(Err(stop)), _) => Some(Closed::Stopped(*stop, self.tell_stop(vnode, *stop))),
                 (Some(Ok(lent)), Some(more)) => short(more, lent, &held),
                 (Some(Ok(lent)), None) => self.judge(vpod, vnode, lent, &held),
             };
@@ -266,8 +273,8 @@ impl Closed {
                 let message = "the virtual node lends nothing at the moment; the pod starts when it does".to_owned();
                 Verdict { reason: "NotLending", message }
             }
-            Self::Stopped(stop) => {
-                let message = format!("{}; the pod starts when the node is lent again", stop.message());
+            Self::Stopped(stop, told) => {
+                let message = format!("{told}; the pod starts when the node is lent again");
                 Verdict { reason: stop.reason(), message }
             }
             Self::Misplaced(misplaced) => Verdict { reason: misplaced.reason(), message: misplaced.to_string() },

@@ -25,7 +25,7 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(5);
 /// How long a pod that its controller would replace may wait before a door.
 const PATIENCE: Duration = Duration::from_mins(5);
 /// What may be otherwise on another node.
-const SENT_AWAY: [&str; 10] = [
+const SENT_AWAY: [&str; 12] = [
     "HostPortConflict",
     "NodeAffinityMismatch",
     "NodeSelectorMismatch",
@@ -36,6 +36,8 @@ const SENT_AWAY: [&str; 10] = [
     "OwnerOutOfTimeWindows",
     "Suspended",
     "LendNever",
+    "PhysicalPodUnreadable",
+    "NodeUnreadable",
 ];
 
 impl Pair {
@@ -86,6 +88,11 @@ impl Pair {
         if !copy.intact {
             return mend(ppod, copy, &self.origin).into();
         }
+        if vpod.unreadable.is_some() && vpod.deleting.is_none() && !vpod.terminal() {
+            // Its copy runs on; what it says cannot be compared with what we cannot read.
+            let verdict = self.eligible(vpod).err().flatten();
+            return verdict.and_then(|verdict| refuse(vpod, &verdict, now)).map_or(Plan::Rest, Into::into);
+        }
         if vpod.terminal() && vpod.deleting.is_none() && !ppod.terminal && vpod.recorded() != Some(&ppod.uid) {
             // It ended with another copy, or before it had one: a finished pod is not run again.
             return if ppod.deleting.or(case.asked).is_some() {
@@ -106,6 +113,9 @@ impl Pair {
         }
         let resize = self.plan_resize(vpod, ppod, copy, now);
         if let Plan::Do(_) = resize {
+            return resize;
+        }
+        if !ppod.speaks() {
             return resize;
         }
         match plan_up(case, vpod, ppod, copy, &self.pods.amend(&vpod.uid), now) {
@@ -168,13 +178,11 @@ impl Pair {
             Ok(()) if vpod.was_copied() => Some(Verdict::mapping_lost()),
             Ok(()) => case.verdict().or_else(|| self.grounds.verdict()),
         };
-        if let Some(Verdict { reason, message }) = &verdict
+        if let Some(verdict) = &verdict
             && self.nodes.vnode(&vpod.node).is_some()
-            && vpod.refused.as_ref().is_none_or(|refused| refused.reason != *reason)
+            && let Some(refuse) = refuse(vpod, verdict, now)
         {
-            let since = vpod.refused.as_ref().and_then(|refused| refused.since).unwrap_or(now.wall);
-            let condition = render_admitted(Some((reason, message)), since);
-            return patch_status(vpod, json!({"status": {"conditions": [condition]}}), "Refuse").into();
+            return refuse.into();
         }
         if let Some(Verdict { reason, .. }) = &verdict
             && vpod.replaceable
@@ -283,6 +291,17 @@ impl Pair {
             }
         }
     }
+}
+
+/// Says why a pod is not run, if it does not say so already.
+fn refuse(vpod: &VPod, Verdict { reason, message }: &Verdict, now: Now) -> Option<Call> {
+    let said = vpod.refused.as_ref();
+    if said.is_some_and(|refused| refused.reason == *reason) {
+        return None;
+    }
+    let since = said.and_then(|refused| refused.since).unwrap_or(now.wall);
+    let condition = render_admitted(Some((reason, message)), since);
+    Some(patch_status(vpod, json!({"status": {"conditions": [condition]}}), "Refuse"))
 }
 
 /// A pod whose controller would make another one does not wait for ever: it goes, so that the next may go elsewhere.

@@ -152,6 +152,11 @@ impl Containers {
 }
 
 impl Print {
+    /// Of a status of which nothing else can be read.
+    pub(crate) fn of_phase(phase: Phase) -> Self {
+        Self { phase, ..Self::default() }
+    }
+
     /// Reads a status. `generation` stands for the pod's own figure where the two sides count differently:
     /// on the physical side, the virtual generation that was last pushed.
     pub(crate) fn read(status: &str, generation: Option<i64>) -> Result<Self, serde_json::Error> {

@@ -71,7 +71,7 @@ impl Pair {
                 Stop::Suspended | Stop::LendNever | Stop::OwnerHours => Cause::OwnerStop,
                 Stop::Hours => Cause::WindowEnd,
                 // Nobody has to go because somebody wrote what cannot be understood, or cannot be read.
-                Stop::Invalid | Stop::OwnerUnknown => return Plan::Rest,
+                Stop::Invalid | Stop::OwnerUnknown | Stop::PodUnreadable | Stop::NodeUnreadable => return Plan::Rest,
             };
             since.stopped.map(|(_, since)| (cause, since, stop.message()))
         } else {

@@ -1,6 +1,7 @@
 //! What we keep of a pod on either side, decoded straight from JSON.
 //! Raw JSON stays only while it is needed: the spec until the copy exists, the status until both sides agree.
 
+mod outline;
 mod physical;
 
 use bytes::Bytes;
@@ -18,6 +19,8 @@ use tapestry_domain::request::{ContainerShape, RequestsShape, SpecShape, StatusS
 use tapestry_domain::resources::{ResourceName, Resources};
 use tapestry_domain::shape::Text;
 
+pub(crate) use self::outline::Part;
+use self::outline::{Outline, at_least};
 pub use self::physical::PPod;
 pub(crate) use self::physical::{Back, Copy, Stray};
 use super::print::{Containers, Phase, Print};
@@ -62,7 +65,14 @@ pub struct VPod {
     pub(crate) raw: Option<Box<str>>,
     /// The sizes it asks for, if it has changed since it was made, until the copy has them.
     pub(crate) sizes: Option<Box<Sizes>>,
+    /// Which part of it cannot be read: then all else is what it said before, or nothing.
+    pub(crate) unreadable: Option<Part>,
 }
+
+/// Why a pod that cannot be fully read is not run.
+pub(crate) const UNREADABLE: &str = "PodUnreadable";
+/// What Kubernetes gives a pod that says nothing of it.
+const DEFAULT_GRACE: u32 = 30;
 
 /// The condition `tapestry.io/Admitted=False`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,6 +106,9 @@ impl Row for VPod {
     }
     fn deleting(&self) -> bool {
         self.deleting.is_some()
+    }
+    fn unreadable(&self) -> bool {
+        self.unreadable.is_some()
     }
 }
 
@@ -159,8 +172,13 @@ struct AdmittedCondition<'a> {
 }
 
 impl VPod {
-    /// Decodes a virtual pod; `None` when it is bound to a node that cannot be ours.
+    /// Decodes a virtual pod; `None` when it is bound to a node that cannot be ours. One that cannot be fully read is a row that
+    /// says so, never an absent one: it has to be answered, and to be let go.
     pub fn decode(json: &Bytes, home: &Home) -> Result<Option<Self>, serde_json::Error> {
+        Self::decode_whole(json, home).or_else(|_| Self::decode_outline(json, home))
+    }
+
+    fn decode_whole(json: &Bytes, home: &Home) -> Result<Option<Self>, serde_json::Error> {
         let PodJson { metadata: meta, spec: raw_spec, status } = serde_json::from_slice(json)?;
         let spec: SpecJson<'_> = serde_json::from_str(raw_spec.get())?;
         let Some(node) = spec.node_name.clone().filter(|node| node.as_str().starts_with(&*home.vnode_prefix)) else {
@@ -168,48 +186,83 @@ impl VPod {
         };
         let status = status.map_or("{}", RawValue::get);
         let print = Print::read(status, None)?;
-        let mapping = Mapping::read(&meta, home);
-        let created = mapping.as_ref().is_some_and(|mapping| mapping.uid.is_some());
+        let mut row = Self::of_meta(&meta, node, print, home)?;
+        let created = row.recorded().is_some();
         // The spec is kept for the copy, and only then.
-        let wanted = !created && meta.deletion_timestamp.is_none() && !print.phase.terminal();
-        let namespace = meta.namespace.clone().ok_or_else(|| serde::de::Error::custom("a pod without a namespace"))?;
+        let wanted = !created && row.deleting.is_none() && !row.terminal();
+        let all = spec.containers.iter().chain(&spec.init_containers).chain(&spec.ephemeral_containers);
+        row.containers = Containers::new(all.map(|container| &*container.name));
+        row.refused = read_refused(status)?;
+        let spares = |key: &Text<'_>| &**key == keys::TAINT_OUT_OF_TIME_WINDOWS;
+        row.spared = spec.tolerations.iter().filter_map(|toleration| toleration.key.as_ref()).any(spares);
+        row.priority = spec.priority.unwrap_or_default();
+        let grace = |grace: i64| u32::try_from(grace.max(0)).unwrap_or(u32::MAX);
+        row.grace = spec.termination_grace_period_seconds.map_or(DEFAULT_GRACE, grace);
+        row.unsupported = if wanted { read_unsupported(raw_spec)? } else { None };
+        row.raw = wanted.then(|| render_raw(&meta, &row.namespace, raw_spec));
+        row.sizes = if meta.generation > 1 { Some(Box::new(Sizes::read(raw_spec.get())?)) } else { None };
+        row.ports = read_ports(raw_spec)?;
+        row.request = asked(spec, status)?;
+        Ok(Some(row))
+    }
+
+    fn decode_outline(json: &Bytes, home: &Home) -> Result<Option<Self>, serde_json::Error> {
+        let outline = Outline::read(json)?;
+        let ours = |node: &Name| node.as_str().starts_with(&*home.vnode_prefix);
+        let Some(node) = outline.node.clone().filter(ours) else { return Ok(None) };
+        let mut row = Self::of_meta(&outline.meta, node, outline.print(None), home)?;
+        row.unreadable = Some(outline.unreadable);
+        // Where it cannot be read what it was told, it is not told again and again.
+        row.refused = read_refused(outline.status).unwrap_or_else(|_| {
+            Some(Box::new(Refused { reason: UNREADABLE.to_owned(), message: String::new(), since: None }))
+        });
+        Ok(Some(row))
+    }
+
+    /// What a pod's metadata says; of the rest nothing.
+    fn of_meta(meta: &Meta<'_>, node: Name, print: Print, home: &Home) -> Result<Self, serde_json::Error> {
         let opted_in = meta.annotation(keys::RUNNING_DAEMONSET) == Some(keys::TRUE);
         let daemon = match meta.owner_references.iter().any(|owner| &*owner.kind == "DaemonSet") {
             false => Daemon::No,
             true if opted_in => Daemon::OptedIn,
             true => Daemon::Yes,
         };
-        let all = spec.containers.iter().chain(&spec.init_containers).chain(&spec.ephemeral_containers);
-        Ok(Some(Self {
-            containers: Containers::new(all.map(|container| &*container.name)),
+        Ok(Self {
+            namespace: meta.namespace.clone().ok_or_else(|| serde::de::Error::custom("a pod without a namespace"))?,
             generation: meta.generation,
-            deleting: deleting(&meta),
+            deleting: deleting(meta),
             finalizers: !meta.finalizers.is_empty(),
-            refused: read_refused(status)?,
+            mapping: Mapping::read(meta, home),
             daemon,
             replaceable: meta.owner_references.iter().any(|owner| owner.controller),
-            spared: spec
-                .tolerations
-                .iter()
-                .any(|toleration| toleration.key.as_deref() == Some(keys::TAINT_OUT_OF_TIME_WINDOWS)),
-            priority: spec.priority.unwrap_or_default(),
             born: meta.creation_timestamp.as_deref().and_then(|time| time.parse().ok()).map_or(0, Timestamp::as_second),
-            grace: spec
-                .termination_grace_period_seconds
-                .map_or(30, |grace| u32::try_from(grace.max(0)).unwrap_or(u32::MAX)),
-            unsupported: if wanted { read_unsupported(raw_spec)? } else { None },
-            raw: wanted.then(|| render_raw(&meta, &namespace, raw_spec)),
-            sizes: if meta.generation > 1 { Some(Box::new(Sizes::read(raw_spec.get())?)) } else { None },
-            ports: read_ports(raw_spec)?,
-            request: asked(spec, status)?,
-            mapping,
-            print,
-            node,
-            namespace,
-            uid: meta.uid,
+            uid: meta.uid.clone(),
             rv: meta.resource_version,
-            name: meta.name,
-        }))
+            name: meta.name.clone(),
+            node,
+            print,
+            containers: Containers::default(),
+            request: at_least(),
+            ports: HostPorts::default(),
+            refused: None,
+            spared: false,
+            priority: 0,
+            grace: DEFAULT_GRACE,
+            unsupported: None,
+            raw: None,
+            sizes: None,
+            unreadable: None,
+        })
+    }
+
+    /// What it can no longer be read to say, it says as before.
+    pub(crate) fn inherit(&mut self, known: &Self) {
+        if self.unreadable.is_some() {
+            self.containers.clone_from(&known.containers);
+            self.request.clone_from(&known.request);
+            self.ports.clone_from(&known.ports);
+            (self.spared, self.priority, self.grace) = (known.spared, known.priority, known.grace);
+        }
     }
 
     pub(crate) fn terminal(&self) -> bool {

@@ -8,7 +8,7 @@ use tapestry_testbed::builders::{node, pod};
 use tapestry_testbed::eventually;
 
 use crate::grounds::{Ground, Home};
-use crate::looks::{SOON, annotation, label, name, phase, text, uid};
+use crate::looks::{SOON, annotation, condition, label, name, phase, text, uid};
 use crate::loom::{Loom, pattern};
 use crate::timing::timed;
 
@@ -254,4 +254,35 @@ async fn law_06_two_virtual_clusters_on_one_physical_cluster_never_touch_each_ot
         test.and(stopped.0).and(stopped.1)
     })
     .await
+}
+
+#[tokio::test]
+async fn law_09_a_quantity_that_nobody_can_mean_is_refused_counted_and_deleted() -> Result<()> {
+    pattern("absurd")
+        .on(Ground::Still)
+        .run(async |loom| {
+            loom.vnode_ready(loom.node()).await?;
+            for (pod, cpu) in [("huge", "1e308"), ("long", "999999999999999999999999999999999999")] {
+                loom.virtual_side.create(&loom.bound(pod).cpu(cpu).build()).await?;
+                let refused = |vpod: &Value| condition(vpod, keys::CONDITION_ADMITTED)["reason"] == "OutOfLease";
+                loom.vpod_when(pod, "is refused", refused).await?;
+                loom.virtual_side.delete("v1/Pod", &loom.at(pod)).await?;
+                loom.gone(pod).await?;
+            }
+            loom.virtual_side.create(&loom.bound("tiny").cpu("1e-300").build()).await?;
+            loom.copy("tiny").await?;
+
+            let lends = async |cpu: &str| {
+                let offers = |vnode: &Value| vnode["status"]["allocatable"]["cpu"] == cpu;
+                loom.vnode_when(loom.node(), &format!("lends {cpu} CPU"), offers).await
+            };
+            lends("32").await?;
+            let stranger = pod("absurd-stranger").namespace(&loom.mount).on(loom.node()).cpu("1e308").build();
+            loom.physical_side.create(&stranger).await?;
+            lends("0").await?;
+            let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+            loom.physical_side.delete_with("v1/Pod", &format!("{}/absurd-stranger", loom.mount), &now).await?;
+            lends("32").await.map(drop)
+        })
+        .await
 }

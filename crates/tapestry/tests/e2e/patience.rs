@@ -39,7 +39,9 @@ async fn the_physical_cluster_does_not_evict_a_copy_from_a_node_in_trouble() -> 
             loom.virtual_side.create(&vpod.build()).await?;
             let (_, copy) = loom.runs("web").await?;
             ensure!(first_two(&copy) == patient, "{}", copy["spec"]["tolerations"]);
-            let limited = items(&copy["spec"]["tolerations"]).iter().filter(|one| TROUBLE.map(Some).contains(&one["key"].as_str()));
+            let limited = items(&copy["spec"]["tolerations"])
+                .iter()
+                .filter(|one| TROUBLE.map(Some).contains(&one["key"].as_str()));
             ensure!(limited.count() == 2, "admission added others: {}", copy["spec"]["tolerations"]);
 
             // A pod of the owner's shows that the taint does evict.

@@ -12,7 +12,7 @@ use tapestry_domain::podspec::mend_tolerations;
 use tapestry_domain::ports::HostPorts;
 use tapestry_domain::resources::Resources;
 
-use super::{PodJson, SpecJson, count, deleting, read_ports};
+use super::{Outline, Part, PodJson, SpecJson, at_least, count, deleting, read_ports};
 use crate::json::Meta;
 use crate::origin::Origin;
 use crate::pods::print::Print;
@@ -32,6 +32,16 @@ pub struct PPod {
     pub(crate) ours: Option<Box<Copy>>,
     /// Set when it carries our origin and points nowhere.
     pub(crate) stray: Option<Box<Stray>>,
+    /// Set when it cannot be fully read: what it uses of its node is then not known.
+    pub(crate) unreadable: Option<Box<Unreadable>>,
+}
+
+/// A physical pod that cannot be fully read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unreadable {
+    pub(crate) part: Part,
+    /// `namespace/name`, for people.
+    pub(crate) place: Box<str>,
 }
 
 /// The part of a physical pod that somebody took the back-pointer from.
@@ -82,37 +92,79 @@ impl Row for PPod {
     fn deleting(&self) -> bool {
         self.deleting.is_some()
     }
-}
-
-impl PPod {
-    /// Decodes any physical pod.
-    pub fn decode(json: &Bytes, origin: &Origin) -> Result<Option<Self>, serde_json::Error> {
-        let PodJson { metadata: meta, spec: raw_spec, status } = serde_json::from_slice(json)?;
-        let spec: SpecJson<'_> = serde_json::from_str(raw_spec.get())?;
-        let status = status.map_or("{}", RawValue::get);
-        let node = spec.node_name.clone();
-        let ours = Copy::read(&meta, raw_spec, status, origin)?.map(Box::new);
-        let stray = if ours.is_none() { Stray::read(&meta, origin).map(Box::new) } else { None };
-        let terminal = match &ours {
-            Some(copy) => copy.print.phase.terminal(),
-            None => Print::read(status, None)?.phase.terminal(),
-        };
-        let deleting = deleting(&meta);
-        Ok(Some(Self {
-            ports: read_ports(raw_spec)?,
-            request: count(spec, status)?,
-            uid: meta.uid,
-            rv: meta.resource_version,
-            node,
-            deleting,
-            terminal,
-            ours,
-            stray,
-        }))
+    fn unreadable(&self) -> bool {
+        self.unreadable.is_some()
     }
 }
 
 impl PPod {
+    /// Decodes any physical pod. One that cannot be fully read is a row that says so: somebody uses a node, nobody knows how much.
+    pub fn decode(json: &Bytes, origin: &Origin) -> Result<Option<Self>, serde_json::Error> {
+        Self::decode_whole(json, origin).or_else(|_| Self::decode_outline(json, origin)).map(Some)
+    }
+
+    fn decode_whole(json: &Bytes, origin: &Origin) -> Result<Self, serde_json::Error> {
+        let PodJson { metadata: meta, spec: raw_spec, status } = serde_json::from_slice(json)?;
+        let spec: SpecJson<'_> = serde_json::from_str(raw_spec.get())?;
+        let status = status.map_or("{}", RawValue::get);
+        let mut row = Self::of_meta(&meta, spec.node_name.clone(), origin);
+        let print = Print::read(status, row.ours.as_ref().map(|copy| copy.generation))?;
+        row.terminal = print.phase.terminal();
+        if let Some(copy) = &mut row.ours {
+            (copy.print, copy.status) = (print, Some(status.into()));
+            copy.tolerations = read_tolerations(raw_spec)?;
+        }
+        row.ports = read_ports(raw_spec)?;
+        row.request = count(spec, status)?;
+        Ok(row)
+    }
+
+    fn decode_outline(json: &Bytes, origin: &Origin) -> Result<Self, serde_json::Error> {
+        let outline = Outline::read(json)?;
+        let mut row = Self::of_meta(&outline.meta, outline.node.clone(), origin);
+        row.terminal = outline.phase.terminal();
+        if let Some(copy) = &mut row.ours {
+            copy.print = outline.print(Some(copy.generation));
+            copy.status = (outline.unreadable == Part::Spec).then(|| outline.status.into());
+        }
+        let namespace = outline.meta.namespace.as_ref().map_or("", Name::as_str);
+        let place = format!("{namespace}/{}", outline.meta.name).into();
+        row.unreadable = Some(Box::new(Unreadable { part: outline.unreadable, place }));
+        Ok(row)
+    }
+
+    /// What a pod's metadata says; of the rest nothing.
+    fn of_meta(meta: &Meta<'_>, node: Option<Name>, origin: &Origin) -> Self {
+        let ours = Copy::read(meta, origin).map(Box::new);
+        Self {
+            stray: if ours.is_none() { Stray::read(meta, origin).map(Box::new) } else { None },
+            ours,
+            uid: meta.uid.clone(),
+            rv: meta.resource_version,
+            node,
+            deleting: deleting(meta),
+            terminal: false,
+            request: at_least(),
+            ports: HostPorts::default(),
+            unreadable: None,
+        }
+    }
+}
+
+impl PPod {
+    /// What it can no longer be read to use, it uses as before.
+    pub(crate) fn inherit(&mut self, known: &Self) {
+        if self.unreadable.is_some() {
+            self.request.clone_from(&known.request);
+            self.ports.clone_from(&known.ports);
+        }
+    }
+
+    /// Whether its status can be followed.
+    pub(crate) fn speaks(&self) -> bool {
+        self.unreadable.as_ref().is_none_or(|unreadable| unreadable.part != Part::Status)
+    }
+
     /// Whether it carries all our marks but the one that says whose copy it is.
     pub(crate) fn made_by_us(&self) -> bool {
         self.stray.as_ref().is_some_and(|stray| stray.marked)
@@ -127,40 +179,35 @@ impl PPod {
 
 impl Copy {
     /// A pod is ours when it names our origin and a virtual pod; the labels alone prove nothing.
-    fn read(
-        meta: &Meta<'_>,
-        spec: &RawValue,
-        status: &str,
-        origin: &Origin,
-    ) -> Result<Option<Self>, serde_json::Error> {
+    fn read(meta: &Meta<'_>, origin: &Origin) -> Option<Self> {
         let marks = Marks::read(meta, origin);
         if !marks.origin() {
-            return Ok(None);
+            return None;
         }
         let name = |key| meta.annotation(key).and_then(|text| Name::parse(text).ok());
         let uid = meta.annotation(keys::VIRTUAL_POD_UID).filter(|uid| !uid.is_empty());
         let (Some(namespace), Some(vpod), Some(uid), Some(own)) =
             (name(keys::VIRTUAL_POD_NAMESPACE), name(keys::VIRTUAL_POD_NAME), uid, &meta.namespace)
         else {
-            return Ok(None);
+            return None;
         };
         // A name that we did not make for that pod: somebody made it point there.
         if !is_physical_pod_name(meta.name.as_str(), vpod.as_str()) {
-            return Ok(None);
+            return None;
         }
         let generation = meta.annotation(keys::VIRTUAL_POD_GENERATION).and_then(|text| text.parse().ok()).unwrap_or(0);
-        Ok(Some(Self {
+        Some(Self {
             namespace: own.clone(),
             name: meta.name.clone(),
             vpod: Back { namespace, name: vpod, uid: Uid::new(uid) },
             intact: marks.all(),
             generation,
             sizes: meta.annotation(keys::VIRTUAL_POD_SIZES).unwrap_or_default().into(),
-            tolerations: read_tolerations(spec)?,
-            print: Print::read(status, Some(generation))?,
+            tolerations: None,
+            print: Print::default(),
             deleted: meta.deletion_timestamp.as_deref().map(Into::into),
-            status: Some(status.into()),
-        }))
+            status: None,
+        })
     }
 }
 
