@@ -58,6 +58,7 @@ async fn the_physical_cluster_does_not_evict_a_copy_from_a_node_in_trouble() -> 
             })
             .await?;
             stays(loom, &copy).await?;
+            loom.physical_side.patch("v1/Node", loom.node(), &json!({ "spec": { "taints": null } })).await?;
 
             // One that was made otherwise, by an older version or by its owner, is mended while it runs.
             let mut limited = items(&copy["spec"]["tolerations"]).to_vec();

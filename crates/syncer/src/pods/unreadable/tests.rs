@@ -103,7 +103,7 @@ fn law_09_nothing_is_admitted_beside_a_physical_pod_that_cannot_be_read_and_nobo
     let (reason, message) = refused(&scene, "new");
     assert_eq!(reason, "PhysicalPodUnreadable");
     assert!(message.contains("owner/db"), "{message}");
-    scene.pass(std::time::Duration::from_secs(3600));
+    scene.pass(std::time::Duration::from_hours(1));
     assert_eq!(scene.plan(&key("web")), Plan::Rest, "who runs stays");
     scene.pair.check_sums().unwrap();
     // It is gone.
