@@ -37,18 +37,20 @@ pub const EVICT_AFTER_SECONDS: i32 = 300;
     printcolumn(name = "ClusterID", type_ = "string", json_path = ".spec.clusterID"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes", description = "Virtual nodes"),
+    printcolumn(name = "CPU", type_ = "string", json_path = ".status.leased.cpu", description = "CPU leased"),
+    printcolumn(name = "Memory", type_ = "string", json_path = ".status.leased.memory", description = "Memory leased"),
     printcolumn(
-        name = "CPU",
+        name = "CPU-Used",
         type_ = "string",
-        json_path = ".status.leased.cpu",
-        description = "CPU leased",
+        json_path = ".status.used.cpu",
+        description = "CPU that pods request",
         priority = 1
     ),
     printcolumn(
-        name = "Memory",
+        name = "Memory-Used",
         type_ = "string",
-        json_path = ".status.leased.memory",
-        description = "Memory leased",
+        json_path = ".status.used.memory",
+        description = "Memory that pods request",
         priority = 1
     ),
     printcolumn(name = "Suspended", type_ = "boolean", json_path = ".spec.suspend", priority = 1),
@@ -92,13 +94,13 @@ pub struct ClusterBindingSpec {
     #[schemars(schema_with = "schema::node_selector")]
     pub node_selector: Option<NodeSelector>,
 
-    /// The one namespace in the physical cluster that receives all pods and what they need. It is created when missing.
-    /// It cannot change once set.
+    /// The one namespace in the physical cluster that receives all pods. Needed, and it must exist: without it pods stay
+    /// Pending and the condition Ready says so. It cannot change once set.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 63), regex(pattern = schema::LABEL_OR_EMPTY))]
     pub mount_namespace: String,
 
-    /// Namespaces of the virtual cluster whose Services are carried to the physical cluster. Default: none.
+    /// Namespaces of the virtual cluster whose Services are carried to the physical cluster. Default: none. Not used yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), inner(length(max = 63), regex(pattern = schema::LABEL_OR_EMPTY)))]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
@@ -157,12 +159,11 @@ pub struct ClusterBindingSpec {
     #[serde(default, rename = "insecureSkipTLSVerify", skip_serializing_if = "Not::not")]
     pub insecure_skip_tls_verify: bool,
 
-    /// Where pods reach the API server of the virtual cluster. Default: they are not told, and get an empty
-    /// KUBERNETES_SERVICE_HOST.
+    /// Where pods reach the API server of the virtual cluster. Not used yet: pods are told no API server.
     #[serde(default, rename = "virtualAPIServer", skip_serializing_if = "Option::is_none")]
     pub virtual_api_server: Option<VirtualApiServer>,
 
-    /// Where pods reach the DNS of the virtual cluster. Default: they use the physical cluster's.
+    /// Where pods reach the DNS of the virtual cluster. Not used yet: pods use the physical cluster's.
     #[serde(default, rename = "virtualDNS", skip_serializing_if = "Option::is_none")]
     pub virtual_dns: Option<VirtualDns>,
 
@@ -225,11 +226,11 @@ pub struct Guard {
 /// An address of the virtual API server that pods in the physical cluster can reach.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
 pub struct VirtualApiServer {
-    /// Host name or IP address.
+    /// Host name or IP address. Not used yet.
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[A-Za-z0-9.:-]+$"))]
     pub host: String,
 
-    /// Port. Default: 443.
+    /// Port. Default: 443. Not used yet.
     #[serde(default = "https")]
     #[schemars(range(min = 1, max = 65535))]
     pub port: i32,
@@ -242,20 +243,22 @@ fn https() -> i32 {
 /// A name server of the virtual cluster that pods in the physical cluster can reach.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
 pub struct VirtualDns {
-    /// IP address, version 4 or 6.
+    /// IP address, version 4 or 6. Not used yet.
     #[schemars(length(max = 45), extend("anyOf" = [{ "format": "ipv4" }, { "format": "ipv6" }]))]
     pub ip: String,
 }
 
-/// What is known about the binding. Manager and syncer each write their own part.
+/// What is known about the binding. The syncer writes it.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterBindingStatus {
-    /// Where the binding stands.
+    /// Where the binding stands, in one word; the condition Ready says why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
 
-    /// Ready, Connected, PermissionsReady, SyncerReady, Paused and BreakerTripped, each with a reason and what to do.
+    /// How the binding stands, each with a reason and what to do. Connected: the physical cluster answers and is the right
+    /// one. Ready: everything that the syncer does for the binding works. BreakerTripped, only while the mass-delete
+    /// breaker holds pods back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -264,7 +267,7 @@ pub struct ClusterBindingStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// When something was last written to either cluster.
+    /// When this status last changed. It never moves alone, so an old time means that nothing has changed since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_sync_time: Option<Time>,
 
@@ -281,16 +284,16 @@ pub struct ClusterBindingStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breaker: Option<BreakerTrip>,
 
-    /// How many virtual nodes there are.
+    /// How many virtual nodes there are. At most ten seconds old, as are `leased` and `used`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<i64>,
 
-    /// What the virtual nodes offer, summed up by resource.
+    /// What the virtual nodes offer, summed up by resource: cpu, memory, pods, and others of which there are any.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::quantities")]
     pub leased: BTreeMap<String, Quantity>,
 
-    /// What pods on the virtual nodes request, summed up by resource.
+    /// What the pods request that were let in on virtual nodes, summed up in the same way.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::quantities")]
     pub used: BTreeMap<String, Quantity>,
@@ -320,14 +323,14 @@ impl BreakerTrip {
     }
 }
 
-/// Pending: not yet looked at, or not yet connected. Ready: connected and synced. Failed: see the conditions for what to
-/// change.
+/// Pending: the syncer is reading both clusters for the first time. Ready: connected, and everything works. Failed:
+/// something does not; the conditions say what to do.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Not yet looked at, or not yet connected.
+    /// The syncer is reading both clusters for the first time.
     Pending,
-    /// Connected and synced.
+    /// Connected, and everything works.
     Ready,
-    /// The conditions say what to change.
+    /// Something does not work; the conditions say what to do.
     Failed,
 }

@@ -34,7 +34,7 @@ pub const TIME_ZONE: &str = "UTC";
     derive = "Default",
     derive = "PartialEq",
     doc = "ResourceLeasingPolicy says how much of which physical nodes is lent, and when. Of several policies that select \
-           a node the one with the highest priority holds, then the oldest, then the first by name. A policy found in the \
+           a node and whose window is open, the one with the highest priority holds, then the oldest, then the first by name. A policy found in the \
            physical cluster is its owner's and restricts all others.",
     printcolumn(name = "Cluster", type_ = "string", json_path = ".spec.cluster"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
@@ -110,7 +110,7 @@ pub struct ResourceLeasingPolicySpec {
     #[serde(default, skip_serializing_if = "Not::not")]
     pub reclaim_before_end: bool,
 
-    /// Which of several policies holds on a node: the highest. Default: 0.
+    /// Which of several policies holds on a node: of those whose window is open, the highest. Default: 0.
     #[serde(default)]
     #[schemars(range(min = -1_000_000_000, max = 1_000_000_000))]
     pub priority: i32,
@@ -159,7 +159,7 @@ pub struct ResourceLimit {
     pub percent: Option<i32>,
 }
 
-/// What is known about the policy. The syncer writes it, or the manager where there is no binding.
+/// What is known about the policy. The syncers of its clusters write it; without one it stays empty.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceLeasingPolicyStatus {
@@ -208,11 +208,11 @@ pub struct ClusterShare {
     pub nodes: i64,
 }
 
-/// Pending: not yet looked at, or its binding does not exist. Active: a window is open. Inactive: none is. Failed: the
-/// policy is not applied; see the conditions for what to change.
+/// Active: a window is open. Inactive: none is. Failed: the policy is not applied; the conditions say what to change. Pending
+/// is for a policy that no syncer has looked at; today such a policy has no phase.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Not yet looked at, or its binding does not exist.
+    /// No syncer has looked at it; not written today.
     Pending,
     /// A window is open.
     Active,

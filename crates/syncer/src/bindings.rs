@@ -1,8 +1,9 @@
 //! Our own `ClusterBinding`: pins the identity of both clusters, says whether they are connected and what the breaker holds.
-//! Watches one object in the virtual cluster; writes `physicalClusterUID`, `virtualClusterUID`, our finalizer, `breaker` and
-//! conditions `Connected` and `BreakerTripped`.
+//! Watches one object in the virtual cluster; writes `physicalClusterUID`, `virtualClusterUID`, our finalizer, and what `status`
+//! says of the rest.
 
 mod row;
+mod status;
 
 use serde_json::{Value, json};
 use tapestry_api::{Binding, keys};
@@ -13,6 +14,7 @@ use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Now, Plan};
 
 pub use self::row::BindingRow;
+use self::status::Said;
 use crate::guards::Guard;
 use crate::pair::{Key, Pair};
 
@@ -25,8 +27,8 @@ pub(crate) struct Bound {
     /// It is out of sight, which proves nothing: it holds until the API server says that it is gone (law 1). With the version
     /// from which on a word of it counts again.
     doubted: Option<Rv>,
-    /// Condition `Connected` by an answer that is older than what we know. That comes from a restored cluster.
-    told: Option<(String, String)>,
+    /// The binding by an answer that is older than what we know. That comes from a restored cluster.
+    told: Option<Box<BindingRow>>,
 }
 
 const CONNECTED: &str = "Connected";
@@ -87,7 +89,7 @@ impl Pair {
         }
         if let Put::Stale = self.bindings.put(row.clone(), epoch) {
             if let Some(bound) = &mut self.bound {
-                bound.told = row.connected;
+                bound.told = Some(Box::new(row));
             }
             return;
         }
@@ -152,8 +154,8 @@ impl Pair {
         if let Connection::Restored(what) = self.connection(Side::Virtual) {
             let message = format!("the virtual cluster was restored from a backup ({what}): {ANEW}");
             // Nothing of it can be as new as the row, so the answer to this report is the last word.
-            let said = bound.told.as_ref().or(bound.row.connected.as_ref());
-            return self.report(&bound.row, said, &("False", "VirtualClusterRestored", message), now);
+            let row = bound.told.as_deref().unwrap_or(&bound.row);
+            return self.report_connection(row, ("False", "VirtualClusterRestored", message), now);
         }
         if bound.doubted.is_some() {
             return match self.connection(Side::Virtual) {
@@ -179,7 +181,13 @@ impl Pair {
         if self.connection(Side::Physical) == &Connection::Unknown {
             return Plan::Rest;
         }
-        self.report(&bound.row, bound.row.connected.as_ref(), &self.judge_connection(bound), now)
+        self.report_connection(&bound.row, self.judge_connection(bound), now)
+    }
+
+    /// What keeps a cluster from answering may be put in other words every time: only another reason is news.
+    fn report_connection(&self, row: &BindingRow, (status, reason, message): (&str, &str, String), now: Now) -> Plan {
+        let told = row.report.connected.as_ref().is_some_and(|said| said.status == status && said.reason == reason);
+        self.report(row, &Said::new(status, reason, message), told, now)
     }
 
     /// A binding that cannot be served at all, because no word of it was ever understood or its physical cluster cannot be had:
@@ -199,46 +207,9 @@ impl Pair {
             (None, Ok(_)) => return Plan::Rest,
         };
         // What to change may be something else by now, for the same reason.
-        let said = row.connected.as_ref().filter(|_| row.message == message);
-        self.report(row, said, &("False", reason, message), now)
-    }
-
-    /// Says how the connection stands, if that is news.
-    fn report(
-        &self,
-        row: &BindingRow,
-        said: Option<&(String, String)>,
-        (connected, reason, message): &(&str, &str, String),
-        now: Now,
-    ) -> Plan {
-        let says = ((*connected).to_owned(), (*reason).to_owned());
-        if said == Some(&says) && row.trip.as_ref() == self.breaker.trip() {
-            return Plan::Rest;
-        }
-        let condition = |kind: &str, status: &str, reason: &str, message: &str, since: &str| {
-            json!({
-                "type": kind, "status": status, "reason": reason, "message": message,
-                "lastTransitionTime": since, "observedGeneration": row.generation,
-            })
-        };
-        let since = format!("{:.0}", now.wall);
-        // All that is ours in one: what an apply leaves out, it takes away.
-        let mut status = json!({"conditions": [condition(CONNECTED, connected, reason, message, &since)]});
-        if let (Some(trip), Some(conditions)) = (self.breaker.trip(), status["conditions"].as_array_mut()) {
-            let message = format!(
-                "{} of {} pods would end although nobody asked for the end of each: nothing ends; look, then run `tapestry resume {}`",
-                trip.ends, trip.pods, row.name
-            );
-            conditions.push(condition(TRIPPED, "True", "MassDeletion", &message, &trip.since));
-            status["breaker"] = json!(trip);
-        }
-        if *reason == CHANGED {
-            status["phase"] = json!("Failed");
-        }
-        let kind = &kind::CLUSTER_BINDING;
-        let body = json!({"apiVersion": kind.api_version(), "kind": kind.kind, "status": status});
-        let verb = Verb::Apply(Sub::Status, with_name(body, &row.name));
-        Call { target: target(row), verb, why: "ReportConnection" }.into()
+        let connected = Said::new("False", reason, message);
+        let told = row.report.connected.as_ref().is_some_and(|said| said.same(&connected));
+        self.report(row, &connected, told, now)
     }
 
     /// Before the first virtual node ours is there; it goes when nothing of ours is left on either side.
@@ -273,6 +244,9 @@ impl Pair {
         let known = self.bound.as_ref().map(|bound| (bound.row.uid.clone(), bound.row.rv));
         match (done, &call.verb, known) {
             (Ok(answer), verb, known) => {
+                if let Verb::Apply(..) = verb {
+                    self.reported = Some(self.now.steady);
+                }
                 let Ok(Some(row)) = BindingRow::decode(&answer.object) else { return };
                 if let (Verb::Get, Some((uid, rv))) = (verb, known.filter(|(uid, _)| *uid != row.uid)) {
                     // Another one has the name by now, so the one we asked for is gone.

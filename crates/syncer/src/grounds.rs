@@ -49,15 +49,16 @@ impl Grounds {
         self.states.iter().all(|state| *state == State::There)
     }
 
-    /// Starts over: the binding changed.
+    /// Starts over: the binding changed. What failed is told until it is known to work.
     pub(crate) fn reset(&mut self) {
-        *self = Self::default();
+        *self = Self { failure: self.failure.take(), ..Self::default() };
     }
 
     /// Looks again, now and then: the physical cluster refused a pod.
     pub(crate) fn doubt(&mut self, now: Now, dirty: &mut Dirty<Key>) {
         if self.doubted.is_none_or(|at| now.steady >= at + LOOK_EVERY) {
-            *self = Self { doubted: Some(now.steady), ..Self::default() };
+            self.reset();
+            self.doubted = Some(now.steady);
             for ground in Ground::ALL {
                 dirty.mark(Key::Ground(ground));
             }
@@ -92,10 +93,6 @@ impl Pair {
         match self.grounds.states[ground as usize] {
             State::There => Plan::Rest,
             State::Unknown => Call { target, verb: Verb::Get, why: "LookForGround" }.into(),
-            // A class that the binding names is the owner's to make.
-            State::Missing if ground == Ground::PriorityClass && target.name.as_str() != keys::PRIORITY_CLASS => {
-                Plan::Rest
-            }
             State::Missing => {
                 let verb = Verb::Create(self.dress(body, &target));
                 Call { target, verb, why: "CreateGround" }.into()
@@ -107,7 +104,10 @@ impl Pair {
     pub(crate) fn dress(&self, mut body: Value, target: &Target) -> Value {
         body["apiVersion"] = json!(target.kind.api_version());
         body["kind"] = json!(target.kind.kind);
-        body["metadata"] = json!({"name": target.name.as_str(), "annotations": {keys::ORIGIN: &*self.origin.full}});
+        body["metadata"] = json!({"name": target.name.as_str()});
+        for (key, value) in self.origin.annotations() {
+            body["metadata"]["annotations"][key] = json!(value);
+        }
         for (key, value) in self.origin.labels() {
             body["metadata"]["labels"][key] = json!(value);
         }
@@ -115,24 +115,39 @@ impl Pair {
     }
 
     pub(crate) fn settle_ground(&mut self, ground: Ground, done: &Result<Answer, Refusal>, dirty: &mut Dirty<Key>) {
-        let state = match done {
-            Ok(_) => State::There,
-            Err(Refusal::Gone) => State::Missing,
-            Err(Refusal::Exists) => State::Unknown,
-            Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_))) => {
-                let failure = format!("the physical cluster is not ready for pods: {}", refused.message());
-                if self.grounds.failure.as_ref() != Some(&failure) {
-                    self.grounds.failure = Some(failure);
-                    dirty.mark_all();
-                }
-                return;
+        let named = self.bound.as_ref().map(|bound| bound.binding.priority_class.as_str());
+        let named = named.filter(|class| ground == Ground::PriorityClass && *class != keys::PRIORITY_CLASS);
+        let state = match (done, named) {
+            (Ok(_), _) => State::There,
+            // It is the owner's to make: we look again now and then.
+            (Err(Refusal::Gone), Some(class)) => {
+                let why = format!(
+                    "PriorityClass {class}, which the binding names in podPriorityClassName, does not exist: create it"
+                );
+                return self.fail_ground(&why, dirty);
             }
-            Err(_) => return,
+            (Err(Refusal::Gone), None) => State::Missing,
+            (Err(Refusal::Exists), _) => State::Unknown,
+            (Err(Refusal::Invalid(status)), _) if status.code == 404 => {
+                return self.fail_ground(&format!("namespace {} does not exist: create it", self.home.mount), dirty);
+            }
+            (Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_))), _) => {
+                return self.fail_ground(refused.message(), dirty);
+            }
+            (Err(_), _) => return,
         };
         self.grounds.states[ground as usize] = state;
         dirty.mark(Key::Ground(ground));
         if self.grounds.ready() {
             self.grounds.failure = None;
+            dirty.mark_all();
+        }
+    }
+    /// Pods wait for it, and say so; so does the binding.
+    fn fail_ground(&mut self, why: &str, dirty: &mut Dirty<Key>) {
+        let failure = format!("the physical cluster is not ready for pods: {why}");
+        if self.grounds.failure.as_ref() != Some(&failure) {
+            self.grounds.failure = Some(failure);
             dirty.mark_all();
         }
     }

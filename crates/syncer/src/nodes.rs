@@ -190,7 +190,7 @@ impl Pair {
             row.inherit(known);
         }
         let (uid, name, physical) = (row.uid().clone(), row.name.clone(), row.physical.clone());
-        let (taints, deleting) = (row.taints.clone(), row.deleting);
+        let (taints, deleting, offers) = (row.taints.clone(), row.deleting, row.allocatable.clone());
         let Put::Fresh(before) = self.nodes.vnodes.put(row, epoch) else { return };
         if before.is_none() && self.nodes.vnodes.complete() {
             // It was not there when all were listed.
@@ -206,6 +206,9 @@ impl Pair {
         }
         if before.as_ref().is_none_or(|before| before.taints != taints || before.deleting != deleting) {
             self.stir(&name, dirty);
+        }
+        if before.as_ref().is_none_or(|before| before.allocatable != offers) {
+            dirty.mark(Key::Binding);
         }
         if let Some(before) = before {
             self.tell_lending(&before, &uid, dirty);
@@ -240,6 +243,7 @@ impl Pair {
         self.nodes.forget(&row.physical);
         self.reconsider(&row.physical, dirty);
         self.open_door(&row.name, dirty);
+        dirty.mark(Key::Binding);
         self.mark_leaving(dirty);
     }
 

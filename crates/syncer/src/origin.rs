@@ -13,8 +13,10 @@ pub struct Origin {
     pub full: Box<str>,
     /// Label: its hash.
     pub label: Box<str>,
-    /// Label: name of the binding.
+    /// Label: name of the binding, shortened where it is too long for one.
     pub binding_label: Box<str>,
+    /// Annotation: the whole name of the binding, where the label is shortened.
+    whole_name: Option<Box<str>>,
 }
 
 /// The label by which everything of a binding is found.
@@ -43,10 +45,12 @@ impl Origin {
     /// The origin of this binding in this virtual cluster.
     #[must_use]
     pub fn new(virtual_cluster: &str, binding_uid: &str, binding_name: &str) -> Self {
+        let binding_label = binding_label(binding_name);
         Self {
+            whole_name: (binding_label != binding_name).then(|| binding_name.into()),
             full: format!("{virtual_cluster}/{binding_uid}").into(),
             label: names::origin_hash(virtual_cluster, binding_uid).into(),
-            binding_label: binding_label(binding_name).into(),
+            binding_label: binding_label.into(),
         }
     }
 
@@ -62,5 +66,30 @@ impl Origin {
             (keys::CLUSTER_BINDING, self.binding_label.to_string()),
             (keys::ORIGIN, self.label.to_string()),
         ]
+    }
+    /// The whole name of the binding, for an object whose label has only the beginning of it.
+    pub(crate) fn whole_name(&self) -> Option<(&'static str, String)> {
+        self.whole_name.as_ref().map(|name| (keys::CLUSTER_BINDING, name.to_string()))
+    }
+
+    /// The annotations of every physical object we make.
+    pub(crate) fn annotations(&self) -> Vec<(&'static str, String)> {
+        std::iter::once((keys::ORIGIN, self.full.to_string())).chain(self.whole_name()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_too_long_for_a_label_stands_whole_in_an_annotation() {
+        let long = "a-binding-with-a-name.that-is-longer-than-the-sixty-three.characters-of-a-label";
+        let origin = Origin::new("v", "b", long);
+        assert!(origin.binding_label.len() <= 63);
+        assert_eq!(origin.whole_name(), Some((keys::CLUSTER_BINDING, long.to_owned())));
+        assert_eq!(origin.annotations().len(), 2);
+        let short = Origin::new("v", "b", "east");
+        assert_eq!(short.annotations(), [(keys::ORIGIN, "v/b".to_owned())]);
     }
 }

@@ -80,6 +80,8 @@ pub struct Pair {
     pub(crate) home: Home,
     pub(crate) bindings: Table<BindingRow>,
     pub(crate) bound: Option<Bound>,
+    /// When the binding's status was last written.
+    pub(crate) reported: Option<std::time::Duration>,
     /// Why there is no physical cluster at all, as reason and message: then only Leases are kept.
     pub(crate) lack: Option<(&'static str, String)>,
     /// When the last fact came in: doors are judged by it.
@@ -108,6 +110,7 @@ impl Pair {
             home,
             bindings: Table::default(),
             bound: None,
+            reported: None,
             lack: None,
             now: Now { wall: jiff::Timestamp::UNIX_EPOCH, steady: std::time::Duration::ZERO },
             connections: [Connection::Unknown, Connection::Unknown],
@@ -204,6 +207,7 @@ impl Model for Pair {
             // Only now is it known who is inside.
             self.note_stands(dirty);
             self.open_all_doors(dirty);
+            dirty.mark(Key::Binding);
         }
     }
 

@@ -156,8 +156,13 @@ pub static RIGHTS: &[Right] = {
             &["get", "list", "watch", "patch"],
             "The binding that is served, and a finalizer on it.",
         ),
-        in_virtual(Everywhere, &kind::CLUSTER_BINDING, &["patch"], "Identities of both clusters, condition Connected.")
-            .part("status"),
+        in_virtual(
+            Everywhere,
+            &kind::CLUSTER_BINDING,
+            &["patch"],
+            "Identities of both clusters, conditions, phase and figures.",
+        )
+        .part("status"),
         in_virtual(Everywhere, &kind::POLICY, &["get", "list", "watch"], "How much may be lent, and when."),
         in_virtual(Everywhere, &kind::POLICY, &["patch"], "Which policies are active, on how many nodes.")
             .part("status"),

@@ -41,6 +41,18 @@ impl Scene {
 
     /// The same without a word of the owner's policies.
     pub(crate) fn complete_but_owner(&mut self) {
+        self.see_lists();
+        self.prepare();
+    }
+
+    /// What must stand in the physical cluster is made there.
+    pub(crate) fn prepare(&mut self) {
+        self.do_all(&Key::Ground(crate::grounds::Ground::ServiceAccount));
+        self.do_all(&Key::Ground(crate::grounds::Ground::PriorityClass));
+    }
+
+    /// All lists but the owner's policies are in, both clusters answer.
+    pub(crate) fn see_lists(&mut self) {
         for seen in [
             Seen::VNode(Change::Listed(Epoch(1))),
             Seen::PNode(Change::Listed(Epoch(1))),
@@ -52,8 +64,6 @@ impl Scene {
         ] {
             self.see(seen);
         }
-        self.do_all(&Key::Ground(crate::grounds::Ground::ServiceAccount));
-        self.do_all(&Key::Ground(crate::grounds::Ground::PriorityClass));
     }
 
     /// A pair that has seen nothing.

@@ -96,3 +96,49 @@ fn no_field_is_nullable() {
         walk(&schema, "", &mut |path, property| assert_eq!(property.nullable, None, "{path}"));
     }
 }
+
+/// What users can write and nothing reads yet. A field leaves this list when it gets its effect; none may join it.
+const WITHOUT_EFFECT: [&str; 6] = [
+    "ClusterBinding.spec.serviceNamespaces",
+    "ClusterBinding.spec.virtualAPIServer",
+    "ClusterBinding.spec.virtualAPIServer.host",
+    "ClusterBinding.spec.virtualAPIServer.port",
+    "ClusterBinding.spec.virtualDNS",
+    "ClusterBinding.spec.virtualDNS.ip",
+];
+
+#[test]
+fn a_field_without_effect_says_so_and_there_are_no_others() {
+    let mut said = Vec::new();
+    for (crd, schema) in crds().into_iter().zip(schemas()) {
+        walk(&schema, &crd.spec.names.kind, &mut |path, property| {
+            if property.description.as_ref().is_some_and(|text| text.contains("Not used yet")) {
+                said.push(path.to_owned());
+            }
+        });
+    }
+    said.sort();
+    assert_eq!(said, WITHOUT_EFFECT);
+}
+
+#[test]
+fn no_text_promises_what_does_not_exist() {
+    for schema in schemas() {
+        walk(&schema, "", &mut |path, property| {
+            let text = property.description.clone().unwrap_or_default();
+            for word in ["anager", "created when missing. It", "PermissionsReady", "SyncerReady", "Paused"] {
+                assert!(!text.contains(word), "{path}: {text}");
+            }
+        });
+    }
+}
+
+#[test]
+fn the_columns_of_a_table_fit_a_terminal() {
+    for crd in crds() {
+        let columns = crd.spec.versions[0].additional_printer_columns.clone().unwrap_or_default();
+        // kubectl leaves three spaces between columns; names, phases and quantities take some ten characters each.
+        let shown = columns.iter().filter(|column| column.priority.unwrap_or_default() == 0).count();
+        assert!((1 + shown) * 13 <= 92, "{shown} columns of {}", crd.spec.names.kind);
+    }
+}

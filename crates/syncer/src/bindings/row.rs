@@ -4,12 +4,14 @@ use bytes::Bytes;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::Value;
-use tapestry_api::binding::{BreakerTrip, ClusterBindingSpec, ClusterBindingStatus, Pinned};
+use tapestry_api::binding::{BreakerTrip, ClusterBindingSpec, ClusterBindingStatus, Phase, Pinned};
 use tapestry_api::{Binding, ClusterBinding, Invalid, keys};
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
+use tapestry_domain::resources::Resources;
 
 use super::CONNECTED;
+use super::status::{Figures, READY, Report, Said};
 use crate::json::Meta;
 
 /// A binding as the watch brings it.
@@ -23,10 +25,8 @@ pub struct BindingRow {
     pub(super) parsed: Result<Binding, Invalid>,
     pub(super) pinned: Pinned,
     pub(super) finalizers: Vec<String>,
-    /// Status and reason of condition `Connected`.
-    pub(super) connected: Option<(String, String)>,
-    /// Its message.
-    pub(super) message: String,
+    /// What we said of it.
+    pub(super) report: Box<Report>,
     pub(super) trip: Option<BreakerTrip>,
     /// The trip that somebody has looked at.
     pub(super) resume: Option<String>,
@@ -77,6 +77,13 @@ struct Told {
     virtual_cluster: Option<String>,
     breaker: Option<BreakerTrip>,
     conditions: Vec<ToldCondition>,
+    // What only we write, and write again when it cannot be read.
+    phase: Value,
+    #[serde(rename = "observedGeneration")]
+    observed: Value,
+    nodes: Value,
+    leased: Value,
+    used: Value,
 }
 
 #[derive(Deserialize, Default)]
@@ -87,6 +94,31 @@ struct ToldCondition {
     status: String,
     reason: String,
     message: String,
+    #[serde(rename = "lastTransitionTime")]
+    since: Value,
+}
+
+impl Told {
+    fn report(&self) -> Report {
+        Report {
+            connected: self.condition(CONNECTED),
+            ready: self.condition(READY),
+            phase: Phase::deserialize(&self.phase).ok(),
+            observed: self.observed.as_i64(),
+            figures: self.figures(),
+        }
+    }
+
+    fn condition(&self, kind: &str) -> Option<Said> {
+        let told = self.conditions.iter().find(|condition| condition.kind == kind)?;
+        let since = told.since.as_str().and_then(|since| since.parse().ok());
+        Some(Said { since, ..Said::new(&told.status, &told.reason, told.message.as_str()) })
+    }
+
+    fn figures(&self) -> Option<Figures> {
+        let amounts = |amounts: &Value| Resources::deserialize(amounts).ok().filter(|_| !amounts.is_null());
+        Some(Figures { nodes: self.nodes.as_i64()?, leased: amounts(&self.leased)?, used: amounts(&self.used)? })
+    }
 }
 
 impl BindingRow {
@@ -98,6 +130,7 @@ impl BindingRow {
             Ok(told) => (told.unwrap_or_default(), None),
             Err(error) => (Told::default(), Some(error)),
         };
+        let report = Box::new(told.report());
         let pinned = Pinned { physical_cluster: told.physical_cluster, virtual_cluster: told.virtual_cluster };
         let parsed = match (status_error, Specified::decode(json)) {
             // Which clusters it was made for, and whether its breaker has tripped, is not to be guessed.
@@ -112,7 +145,6 @@ impl BindingRow {
                 Binding::parse(&ClusterBinding { metadata, spec, status: Some(status) })
             }
         };
-        let connected = told.conditions.into_iter().find(|condition| condition.kind == CONNECTED);
         Ok(Some(Self {
             resume: meta.annotation(keys::RESUME).map(str::to_owned),
             finalizers: meta.finalizers.iter().map(|finalizer| (**finalizer).to_owned()).collect(),
@@ -123,8 +155,7 @@ impl BindingRow {
             generation: meta.generation,
             parsed,
             pinned,
-            message: connected.as_ref().map(|condition| condition.message.clone()).unwrap_or_default(),
-            connected: connected.map(|condition| (condition.status, condition.reason)),
+            report,
             trip: told.breaker,
         }))
     }

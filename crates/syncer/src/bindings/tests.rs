@@ -125,11 +125,14 @@ fn law_12_a_binding_of_a_newer_version_is_answered_and_what_it_said_before_stays
 fn law_12_a_newer_status_beside_what_we_read_of_it_is_none_of_our_business() {
     let mut scene = Scene::new();
     let mut newer = binding();
-    newer["status"]["phase"] = json!("Hibernating");
+    newer["status"]["hibernating"] = json!("since May");
     newer["status"]["conditions"] =
         json!([{"type": "Connected", "status": "True", "reason": "Connected", "lastTransitionTime": 12}]);
+    newer["status"]["leased"] = json!("much");
     see(&mut scene, newer, 1);
-    assert_eq!(scene.plan(&Key::Binding), Plan::Rest);
+    let status = scene.call(&Key::Binding).body().unwrap()["status"].clone();
+    assert_eq!((&status["phase"], &status["leased"]["cpu"]), (&json!("Ready"), &json!("4")), "ours is mended");
+    assert_eq!(status["hibernating"], Value::Null, "what is not ours is not touched");
 }
 
 #[test]
@@ -144,7 +147,7 @@ fn law_12_a_binding_of_which_no_word_was_ever_understood_is_told_so() {
     let said = reported(&scene);
     assert_eq!((said["status"].as_str(), said["reason"].as_str()), (Some("False"), Some("ValidationFailed")));
     assert_eq!(scene.call(&lease()).why, "LookForLease");
-    newer["status"]["conditions"] = json!([said]);
+    newer["status"] = scene.call(&Key::Binding).body().unwrap()["status"].clone();
     newer["metadata"]["labels"] = json!({"a": "longer text than before"});
     see(&mut scene, newer.clone(), 1);
     assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "once, whatever else changes");
@@ -170,7 +173,7 @@ fn a_binding_whose_physical_cluster_cannot_be_had_is_told_why_and_only_leases_ar
     assert_eq!(words, ["False", "KubeconfigUnusable", "cannot read Secret s"]);
     assert_eq!(scene.call(&lease()).why, "LookForLease");
     assert_eq!(scene.plan(&Key::Node(name("n1"))), Plan::Rest);
-    bare["status"]["conditions"] = json!([said]);
+    bare["status"] = scene.call(&Key::Binding).body().unwrap()["status"].clone();
     see(&mut scene, bare.clone(), 1);
     assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "once");
     bare["status"]["conditions"][0]["message"] = json!("another trouble");
@@ -182,9 +185,9 @@ fn a_binding_whose_physical_cluster_cannot_be_had_is_told_why_and_only_leases_ar
 fn a_restored_virtual_cluster_stops_everything_but_the_leases_and_says_so_once() {
     let mut scene = Scene::new();
     scene.see_vpod(&vpod("web"));
-    let connected = json!([{"type": "Connected", "status": "True", "reason": "Connected"}]);
     let mut there = binding();
-    there["status"]["conditions"] = connected;
+    see(&mut scene, there.clone(), 1);
+    crate::scene::merge(&mut there["status"], scene.call(&Key::Binding).body().unwrap()["status"].clone());
     see(&mut scene, there.clone(), 1);
     assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "all is well");
     scene.see(Seen::Connection(Side::Virtual, Connection::Restored("versions went back".to_owned())));
@@ -197,7 +200,7 @@ fn a_restored_virtual_cluster_stops_everything_but_the_leases_and_says_so_once()
     // The answer is of the past, in which its versions are.
     let call = scene.call(&Key::Binding);
     there["metadata"]["resourceVersion"] = json!("1");
-    there["status"]["conditions"] = json!([said]);
+    crate::scene::merge(&mut there["status"], call.body().unwrap()["status"].clone());
     scene.settle(&Key::Binding, &call, Ok(Answer { object: there.to_string().into() }));
     assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "once");
 }

@@ -102,6 +102,7 @@ impl Want {
         .map(|(key, value)| (key.to_owned(), value))
         .into();
         annotations.extend(rules.map(|rules| (keys::RECLAIM_RULES.to_owned(), rules)));
+        annotations.extend(about.origin.whole_name().map(|(key, name)| (key.to_owned(), name)));
         let mut want = Self {
             labels,
             annotations,

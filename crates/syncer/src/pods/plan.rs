@@ -273,11 +273,13 @@ impl Pair {
             service_account: keys::POD_SERVICE_ACCOUNT,
             explicit_requests: crate::guards::explicit_requests(&bound.binding),
             labels: self.origin.labels().into(),
-            annotations: vec![
-                (keys::ORIGIN, self.origin.full.to_string()),
+            annotations: [
                 (keys::VIRTUAL_POD_GENERATION, vpod.generation.to_string()),
                 (keys::VIRTUAL_POD_SIZES, sizes.mark.into()),
-            ],
+            ]
+            .into_iter()
+            .chain(self.origin.annotations())
+            .collect(),
         };
         match render_copy(raw, &frame) {
             Ok(copy) => {

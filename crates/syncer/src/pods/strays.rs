@@ -201,12 +201,14 @@ pub(super) fn mark(origin: &Origin, back: &Back, generation: i64, sizes: Option<
     let labels: Map<String, Value> =
         origin.labels().into_iter().map(|(key, value)| (key.to_owned(), json!(value))).collect();
     let mut annotations = json!({
-        keys::ORIGIN: &*origin.full,
         keys::VIRTUAL_POD_NAMESPACE: back.namespace.as_str(),
         keys::VIRTUAL_POD_NAME: back.name.as_str(),
         keys::VIRTUAL_POD_UID: back.uid.as_str(),
         keys::VIRTUAL_POD_GENERATION: generation.to_string(),
     });
+    for (key, value) in origin.annotations() {
+        annotations[key] = value.into();
+    }
     if let Some(sizes) = sizes {
         annotations[keys::VIRTUAL_POD_SIZES] = sizes.into();
     }

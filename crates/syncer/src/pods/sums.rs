@@ -27,6 +27,9 @@ impl Pair {
             self.pods.moved(vuid, lived.as_ref(), lives.as_ref());
         }
         let freed = before.held.is_some() && after.held.is_none();
+        if before.held != after.held {
+            dirty.mark(Key::Binding);
+        }
         if before != after {
             let Footprint { used, held, waits } = before;
             let mut doors: Vec<Name> = [&held.as_ref().map(|held| held.0.clone()), &waits, &after.waits]
@@ -158,6 +161,13 @@ impl Pods {
         let asked = self.cases.get(vuid).is_some_and(|case| case.asked.is_some());
         self.vpods.get(vuid).is_some_and(|vpod| vpod.was_copied() && !vpod.terminal())
             || self.copy(vuid).is_some_and(|ppod| !ppod.terminal && ppod.deleting.is_none() && !asked)
+    }
+
+    /// What all pods ask for that were let in.
+    pub(crate) fn held_total(&self) -> Resources {
+        let mut total = Resources::new();
+        self.doors.values().for_each(|door| total.add(&door.held));
+        total
     }
 
     /// How many pods run as far as either side knows.

@@ -84,7 +84,7 @@ fn play_with(seed: u64, used: &Rc<RefCell<Used>>) -> Result<(), Failure> {
 #[test]
 fn law_10_every_call_is_declared_and_every_declared_right_is_used() -> Result<(), Failure> {
     let used = Rc::new(RefCell::new(Used::new()));
-    explore(0..200, |seed| play_with(seed, &used))?;
+    explore(0..500, |seed| play_with(seed, &used))?;
     let (used, mut wrong) = (used.borrow(), Vec::new());
     for (at, right) in RIGHTS.iter().enumerate() {
         let beside = BESIDE.contains(&(right.side, right.kind.plural));

@@ -1,0 +1,176 @@
+//! What a binding's status says beside the identities: conditions, phase, and figures of what is lent and used.
+//! Conditions and phase are written as soon as they change, figures at most once in ten seconds, nothing when nothing changed.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tapestry_api::binding::Phase;
+use tapestry_cluster::{Call, Sub, Verb, kind};
+use tapestry_domain::resources::{ResourceName, Resources};
+use tapestry_engine::{Now, Plan};
+
+use super::{BindingRow, CONNECTED, TRIPPED, target, with_name};
+use crate::pair::Pair;
+
+/// Figures change with every pod; they are summed up and written no more often than this.
+const FIGURES_EVERY: Duration = Duration::from_secs(10);
+
+/// Condition: everything that this syncer does for the binding works.
+pub(super) const READY: &str = "Ready";
+const MASS_DELETION: &str = "MassDeletion";
+
+/// A condition, as the status has it or as it should have it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Said {
+    pub(super) status: String,
+    pub(super) reason: String,
+    pub(super) message: String,
+    /// When `status` last changed; `None` when that is not known.
+    pub(super) since: Option<Timestamp>,
+}
+
+/// What the status says of the binding, as far as we write it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Report {
+    pub(super) connected: Option<Said>,
+    pub(super) ready: Option<Said>,
+    pub(super) phase: Option<Phase>,
+    /// The generation that it speaks of.
+    pub(super) observed: Option<i64>,
+    pub(super) figures: Option<Figures>,
+}
+
+/// How much there is of everything.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Figures {
+    /// How many virtual nodes.
+    pub(super) nodes: i64,
+    /// What they offer.
+    pub(super) leased: Resources,
+    /// What the pods on them ask for that were let in.
+    pub(super) used: Resources,
+}
+
+impl Said {
+    pub(super) fn new(status: &str, reason: &str, message: impl Into<String>) -> Self {
+        Self { status: status.to_owned(), reason: reason.to_owned(), message: message.into(), since: None }
+    }
+
+    pub(super) fn same(&self, other: &Self) -> bool {
+        (&self.status, &self.reason, &self.message) == (&other.status, &other.reason, &other.message)
+    }
+
+    /// As Kubernetes has it. It lasts since it was first said, if `before` says it already.
+    fn render(&self, kind: &str, before: Option<&Self>, generation: i64, now: Now) -> Value {
+        let lasting = before.filter(|before| before.status == self.status).and_then(|before| before.since);
+        json!({
+            "type": kind, "status": self.status, "reason": self.reason, "message": self.message,
+            "lastTransitionTime": format!("{:.0}", self.since.or(lasting).unwrap_or(now.wall)),
+            "observedGeneration": generation,
+        })
+    }
+}
+
+impl Pair {
+    /// Says how the binding stands, if that is news. `told`: condition `Connected` says so already.
+    pub(super) fn report(&self, row: &BindingRow, connected: &Said, told: bool, now: Now) -> Plan {
+        let (phase, ready) = self.judge_ready(row, connected);
+        let news = !told
+            || row.trip.as_ref() != self.breaker.trip()
+            || row.report.phase != Some(phase)
+            || row.report.observed != Some(row.generation)
+            || !row.report.ready.as_ref().is_some_and(|said| said.same(&ready));
+        // Nothing is counted in a cluster that is not the right one, or was restored.
+        let counts = self.knowing().is_some();
+        if !news {
+            match self.reported.map(|at| at + FIGURES_EVERY) {
+                _ if !counts => return Plan::Rest,
+                Some(next) if next > now.steady => return Plan::Wait(next),
+                _ => {}
+            }
+        }
+        let figures = if counts { Some(self.figures()) } else { row.report.figures.clone() };
+        if !news && row.report.figures == figures {
+            return Plan::Rest;
+        }
+        let status = self.render_status(row, phase, [connected, &ready], figures.as_ref(), now);
+        let kind = &kind::CLUSTER_BINDING;
+        let body = json!({"apiVersion": kind.api_version(), "kind": kind.kind, "status": status});
+        let verb = Verb::Apply(Sub::Status, with_name(body, &row.name));
+        Call { target: target(row), verb, why: "ReportConnection" }.into()
+    }
+
+    /// All that is ours in one: what an apply leaves out, it takes away.
+    fn render_status(
+        &self,
+        row: &BindingRow,
+        phase: Phase,
+        [connected, ready]: [&Said; 2],
+        figures: Option<&Figures>,
+        now: Now,
+    ) -> Value {
+        let mut conditions = vec![
+            connected.render(CONNECTED, row.report.connected.as_ref(), row.generation, now),
+            ready.render(READY, row.report.ready.as_ref(), row.generation, now),
+        ];
+        let mut status = json!({
+            "phase": phase, "observedGeneration": row.generation, "lastSyncTime": format!("{:.0}", now.wall),
+        });
+        if let Some(trip) = self.breaker.trip() {
+            let message = format!(
+                "{} of {} pods would end although nobody asked for the end of each: nothing ends; look, then run `tapestry resume {}`",
+                trip.ends, trip.pods, row.name
+            );
+            let tripped = Said { since: trip.since.parse().ok(), ..Said::new("True", MASS_DELETION, message) };
+            conditions.push(tripped.render(TRIPPED, None, row.generation, now));
+            status["breaker"] = json!(trip);
+        }
+        status["conditions"] = json!(conditions);
+        if let Some(Figures { nodes, leased, used }) = figures {
+            status["nodes"] = json!(nodes);
+            status["leased"] = json!(leased);
+            status["used"] = json!(used);
+        }
+        status
+    }
+
+    /// Whether everything works for this binding, and if not, where to read why.
+    fn judge_ready(&self, row: &BindingRow, connected: &Said) -> (Phase, Said) {
+        let failed = |reason: &str, message: String| (Phase::Failed, Said::new("False", reason, message));
+        if connected.status != "True" {
+            return failed(&connected.reason, format!("condition {CONNECTED} says why"));
+        }
+        if self.breaker.trip().is_some() {
+            return failed(MASS_DELETION, format!("condition {TRIPPED} says why"));
+        }
+        if let Some(missing) = self.grounds.verdict() {
+            return failed(missing.reason, missing.message);
+        }
+        match (row.report.phase, &row.report.ready) {
+            _ if self.complete() => (Phase::Ready, Said::new("True", READY, "nodes are lent as policies allow")),
+            // A syncer that has just started knows no better than the one before it.
+            (Some(phase), Some(ready)) => (phase, ready.clone()),
+            _ => (Phase::Pending, Said::new("False", "Starting", "the syncer is reading both clusters")),
+        }
+    }
+
+    /// Sums over all virtual nodes: cpu, memory and pods always, other resources where there are any.
+    fn figures(&self) -> Figures {
+        let always = [ResourceName::Cpu, ResourceName::Memory, ResourceName::Pods];
+        let compact = |total: Resources| -> Resources {
+            let others = total.iter().filter(|(name, amount)| !amount.is_zero() && !always.contains(name));
+            let others = others.map(|(name, amount)| (name.clone(), amount)).collect::<Vec<_>>();
+            always.iter().map(|name| (name.clone(), total.get(name))).chain(others).collect()
+        };
+        let (mut nodes, mut leased) = (0, Resources::new());
+        for vnode in self.nodes.vnodes() {
+            nodes += 1;
+            leased.add(&vnode.allocatable);
+        }
+        Figures { nodes, leased: compact(leased), used: compact(self.pods.held_total()) }
+    }
+}
+
+#[cfg(test)]
+mod tests;
