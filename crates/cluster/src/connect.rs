@@ -145,6 +145,15 @@ impl Cluster {
         &self.inner.name
     }
 
+    /// Where its API server is, for people: without the path, and without credentials that a URL may hold.
+    #[must_use]
+    pub fn address(&self) -> String {
+        let config = self.inner.way.config.read().unwrap_or_else(PoisonError::into_inner);
+        let url = &config.cluster_url;
+        let port = url.port().map_or(String::new(), |port| format!(":{port}"));
+        format!("{}://{}{port}", url.scheme_str().unwrap_or("https"), url.host().unwrap_or_default())
+    }
+
     /// The same cluster through connections of its own, for the probe.
     pub fn apart(&self) -> Result<Self, ConnectError> {
         let Inner { name, agent, way, identity, .. } = &*self.inner;

@@ -2,6 +2,8 @@
 //! what is harmless, checks every value that ends in a header, a URL, a certificate or a key.
 //! Never quotes a value: a token may stand in any of them. Must not panic on any text.
 
+use std::path::Path;
+
 use http::HeaderValue;
 use k8s_openapi::ByteString;
 use kube::Config;
@@ -70,32 +72,40 @@ impl Fault {
 /// The configuration of this kubeconfig's current context.
 pub(crate) async fn load(text: &str, trust: Trust) -> Result<Config, ConnectError> {
     let parsed = Kubeconfig::from_yaml(text).map_err(|error| unreadable(&error))?;
-    load_parsed(parsed, trust).await
+    load_parsed(parsed, trust, None).await
 }
 
-/// The configuration that kubectl would take: of `$KUBECONFIG`, `~/.kube/config`, or the cluster that this process runs in.
-pub async fn infer() -> Result<Config, ConnectError> {
-    let found = match Kubeconfig::read() {
-        Ok(parsed) => load_parsed(parsed, Trust::Operator).await,
+/// The configuration that kubectl would take: of this file, or else of `$KUBECONFIG`, `~/.kube/config`, or the cluster that this
+/// process runs in; of this context, or else of the current one.
+pub async fn find(path: Option<&Path>, context: Option<&str>) -> Result<Config, ConnectError> {
+    let read = path.map_or_else(Kubeconfig::read, Kubeconfig::read_from);
+    let found = match read {
+        Ok(parsed) => load_parsed(parsed, Trust::Operator, context).await,
         Err(error) => Err(unreadable(&error)),
     };
-    match found {
-        Ok(config) => Ok(config),
-        Err(error) => match Config::incluster() {
+    match (found, path, context) {
+        (Err(error), None, None) => match Config::incluster() {
             Ok(mut config) => check(&mut config).map(|()| config),
             Err(_) => Err(error),
         },
+        (found, ..) => found,
     }
 }
 
-async fn load_parsed(mut parsed: Kubeconfig, trust: Trust) -> Result<Config, ConnectError> {
+async fn load_parsed(mut parsed: Kubeconfig, trust: Trust, context: Option<&str>) -> Result<Config, ConnectError> {
     tidy(&mut parsed);
     if let Trust::Secret { allow_insecure } = trust {
         refuse_dangerous(&parsed, allow_insecure)?;
     }
+    let options = KubeConfigOptions { context: context.map(str::to_owned), ..Default::default() };
     // This reads the files that it names, which is why the refusal stands before it.
-    let loaded = Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await;
-    let mut config = loaded.map_err(|error| unreadable(&error))?;
+    let loaded = Config::from_custom_kubeconfig(parsed, &options).await;
+    let mut config = loaded.map_err(|error| match (error, context) {
+        (KubeconfigError::LoadContext(_), Some(name)) => {
+            ConnectError::UnreadableKubeconfig(format!("it has no context {name:?}"))
+        }
+        (error, _) => unreadable(&error),
+    })?;
     check(&mut config)?;
     Ok(config)
 }

@@ -17,6 +17,7 @@ use tapestry_cluster::connect::Trust;
 use tapestry_cluster::feed::Row as _;
 use tapestry_cluster::gate::{LiveGate, Metrics, carry_out};
 use tapestry_cluster::list::ListError;
+use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Call, Cluster, Kind, Name, Refusal, Side, Target, Uid, Verb, kind};
 use tapestry_engine::clock::Clock;
 use tapestry_engine::crew::{Deserted, work_with};
@@ -221,23 +222,32 @@ impl Syncer {
         let Physical { cluster, home } = physical;
         let mut pair = Pair::new(origin.clone(), home.clone(), &uid, Box::new(entropy));
         let mut tasks = JoinSet::new();
+        let addresses = [virtual_cluster.address(), cluster.address()];
         let mut inbox = Letters::open(&name, origin, home, [virtual_cluster, cluster], &cancel, &mut tasks);
         let bell = inbox.bell();
         let mut facts = Vec::new();
-        let read = async {
+        let read = async move {
             while !pair.listed() {
                 inbox.drain(&mut facts);
                 for fact in facts.drain(..) {
                     pair.observe(fact, clock.now(), &mut Dirty::default());
                 }
+                for side in Side::BOTH {
+                    // A list may take long; from a cluster that does not answer it never comes.
+                    if let Connection::Down(why) = pair.connection(side) {
+                        let address = addresses[side as usize].clone();
+                        return Err(LookError::Unreachable { side, address, why: why.clone() });
+                    }
+                }
                 if !pair.listed() {
                     bell.notified().await;
                 }
             }
+            Ok(pair)
         };
         let read = tokio::time::timeout(PATIENCE, read).await;
         tasks.shutdown().await;
-        read.map(|()| pair).map_err(|_| LookError::Slow)
+        read.unwrap_or(Err(LookError::Slow))
     }
 }
 
@@ -250,6 +260,16 @@ pub enum LookError {
     /// The lists of one of the clusters did not come.
     #[error("not all lists could be read within {} s", PATIENCE.as_secs())]
     Slow,
+    /// One of the clusters does not answer.
+    #[error("the {} cluster at {address} does not answer: {why}", side.as_str())]
+    Unreachable {
+        /// Which one.
+        side: Side,
+        /// Where it should be.
+        address: String,
+        /// What was heard instead.
+        why: String,
+    },
     /// A list could not be read.
     #[error(transparent)]
     List(#[from] ListError),

@@ -1,21 +1,25 @@
 //! How verbs for people reach the virtual cluster: flags as kubectl has them, and the bindings found there.
+//! Every binding is looked at by itself, so that one whose cluster is down holds up no other.
 
-use std::path::PathBuf;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use kube::api::ListParams;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config};
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use kube::Config;
 use prometheus_client::registry::Registry;
-use tapestry_api::ClusterBinding;
-use tapestry_cluster::Cluster;
+use tapestry_cluster::kubeconfig;
 use tapestry_engine::clock::SystemClock;
 use tapestry_engine::serve::Readiness;
-use tapestry_syncer::pair::Pair;
-use tapestry_syncer::start::{LookError, Syncer, start};
+use tapestry_syncer::start::{LookError, StartError, Syncer, start};
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
+use crate::server::Server;
+
+/// After this long a person is told what is waited for.
+const SLOW: Duration = Duration::from_secs(2);
 
 /// Which virtual cluster.
 #[derive(clap::Args)]
@@ -28,74 +32,146 @@ pub(crate) struct Access {
     context: Option<String>,
 }
 
+/// What came of looking at one binding.
+pub(crate) type Looked<T> = (String, Result<T, Failure>);
+
 impl Access {
-    async fn config(&self) -> Result<Config, Failure> {
-        let failed = |error: &dyn std::fmt::Display| {
-            Failure::new("the virtual cluster cannot be used", error, "check --kubeconfig and --context")
+    pub(crate) async fn server(&self) -> Result<Server, Failure> {
+        Server::new(load(self.kubeconfig.as_deref(), self.context.as_deref(), "--kubeconfig").await?)
+    }
+}
+
+/// Loads the kubeconfig that `flag` names, or else the one that kubectl would take, or the account of the pod this runs in.
+pub(crate) async fn load(path: Option<&Path>, context: Option<&str>, flag: &str) -> Result<Config, Failure> {
+    let found = kubeconfig::find(path, context).await;
+    found.map_err(|error| {
+        let Some(path) = path else {
+            let hint = format!("name the virtual cluster's kubeconfig with {flag} or $KUBECONFIG");
+            return Failure::new("no kubeconfig of the virtual cluster can be used", error, hint);
         };
-        let options = KubeConfigOptions { context: self.context.clone(), ..Default::default() };
-        match &self.kubeconfig {
-            Some(path) => {
-                let kubeconfig = Kubeconfig::read_from(path).map_err(|error| failed(&error))?;
-                Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| failed(&error))
+        Failure::new(format!("cannot use kubeconfig {}", path.display()), error, format!("check {flag}"))
+    })
+}
+
+/// Asks the syncer-to-be of each binding, all at once; answers come as they are ready.
+pub(crate) fn ask_each<T>(
+    server: &Server,
+    bindings: Vec<String>,
+    question: impl AsyncFn(Syncer) -> Result<T, LookError> + Copy,
+) -> FuturesUnordered<impl Future<Output = Looked<T>>> {
+    let ask = |binding: String| async move {
+        let answer = tell_when_slow(&binding, ask(server, &binding, question)).await;
+        (binding, answer)
+    };
+    bindings.into_iter().map(ask).collect()
+}
+
+/// The same, all answers in the order of the names.
+pub(crate) async fn ask_all<T>(
+    server: &Server,
+    bindings: Vec<String>,
+    question: impl AsyncFn(Syncer) -> Result<T, LookError> + Copy,
+) -> Vec<Looked<T>> {
+    let mut all: Vec<Looked<T>> = ask_each(server, bindings, question).collect().await;
+    all.sort_by(|(left, _), (right, _)| left.cmp(right));
+    all
+}
+
+/// Asks one that is about to be the syncer of a binding, and never will. Nothing is written.
+async fn ask<T>(
+    server: &Server,
+    binding: &str,
+    question: impl AsyncFn(Syncer) -> Result<T, LookError>,
+) -> Result<T, Failure> {
+    let (ready, cancel) = (Readiness::default().gate("look"), CancellationToken::new());
+    // Whatever ends this, also that nobody waits for it any more, ends its watches.
+    let _stop = cancel.clone().drop_guard();
+    let clock = Arc::new(SystemClock::start());
+    let failed = |error: StartError| {
+        let hint = match error {
+            StartError::ConnectVirtual(_) | StartError::Unanswered { .. } => {
+                "check --kubeconfig, and that the virtual cluster's API server answers"
             }
-            None if self.context.is_some() => Config::from_kubeconfig(&options).await.map_err(|error| failed(&error)),
-            None => Config::infer().await.map_err(|error| failed(&error)),
+            _ => error.hint(),
+        };
+        Failure::from_error(&error, hint).about(&format!("binding {binding}"))
+    };
+    let syncer =
+        start(binding, server.cluster(), clock, &mut Registry::default(), ready, cancel).await.map_err(failed)?;
+    question(syncer).await.map_err(|error| {
+        Failure::new(
+            format!("cannot read what binding {binding} sees"),
+            error,
+            "check that both API servers answer, and the rights of the kubeconfigs",
+        )
+    })
+}
+
+async fn tell_when_slow<T>(binding: &str, work: impl Future<Output = T>) -> T {
+    tokio::pin!(work);
+    if let Ok(done) = tokio::time::timeout(SLOW, &mut work).await {
+        return done;
+    }
+    // Nobody is left to be told when standard error is closed.
+    let _ = writeln!(std::io::stderr(), "tapestry: waiting for the clusters of binding {binding} ...");
+    work.await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn refused(text: &str) -> String {
+        let file = std::env::temp_dir().join(format!("tapestry-kubeconfig-{}-{}", std::process::id(), text.len()));
+        std::fs::write(&file, text).unwrap();
+        let said = load(Some(&file), None, "--kubeconfig").await.map(drop).unwrap_err().to_string();
+        std::fs::remove_file(&file).unwrap();
+        assert!(!said.contains("hunter2"), "{said}");
+        assert!(said.contains("cause: ") && said.contains("hint: check --kubeconfig"), "{said}");
+        said
+    }
+
+    #[tokio::test]
+    async fn law_10_a_kubeconfig_that_cannot_be_used_is_named_and_never_quoted() {
+        let whole = |cluster: &str, user: &str, context: &str| {
+            format!(
+                "apiVersion: v1\nkind: Config\ncurrent-context: {context}\n\
+                 contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
+                 clusters: [{{name: c, cluster: {cluster}}}]\nusers: [{{name: u, user: {user}}}]\n"
+            )
+        };
+        for (text, why) in [
+            ("users: [{user: {token: hunter2}}".to_owned(), "not the YAML"),
+            ("users:\n- name: u\n  user: hunter2\n".to_owned(), "not the YAML"),
+            ("token: hunter2\nkind: [".to_owned(), "not the YAML"),
+            ("\"hunter2\"".to_owned(), "not the YAML"),
+            (String::new(), "no current-context"),
+            (whole("{server: 'https://h'}", "{token: hunter2}", "d"), "current-context names no context"),
+            (whole("{}", "{token: hunter2}", "c"), "no server"),
+            (whole("{server: 'https://h', certificate-authority-data: hunter2-}", "{}", "c"), "not base64"),
+            (whole("{server: 'https://h', certificate-authority: /no/such}", "{}", "c"), "cannot read /no/such"),
+        ] {
+            let said = refused(&text).await;
+            assert!(said.contains(why), "{why}: {said}");
         }
     }
 
-    pub(crate) async fn client(&self) -> Result<Client, Failure> {
-        let failed = |error: &dyn std::fmt::Display| {
-            Failure::new("the virtual cluster cannot be used", error, "check --kubeconfig and --context")
-        };
-        Client::try_from(self.config().await?).map_err(|error| failed(&error))
+    #[tokio::test]
+    async fn a_kubeconfig_that_is_a_folder_or_not_there_is_named() {
+        let folder = std::env::temp_dir();
+        let said = load(Some(&folder), None, "--kubeconfig").await.map(drop).unwrap_err().to_string();
+        assert!(said.contains("Is a directory"), "{said}");
+        let said =
+            load(Some(Path::new("/no/such/file")), None, "--kubeconfig").await.map(drop).unwrap_err().to_string();
+        assert!(said.contains("/no/such/file: No such file"), "{said}");
     }
 
-    /// The names of all bindings, or the one that was asked for.
-    pub(crate) async fn bindings(&self, only: Option<&str>) -> Result<Vec<String>, Failure> {
-        if let Some(name) = only {
-            return Ok(vec![name.to_owned()]);
-        }
-        let failed = |error: &dyn std::fmt::Display| {
-            Failure::new(
-                "cannot list ClusterBindings",
-                error,
-                "is Tapestry installed there? (tapestry crds | kubectl apply -f -)",
-            )
-        };
-        let client = self.client().await?;
-        let bindings = Api::<ClusterBinding>::all(client).list(&ListParams::default()).await;
-        let bindings = bindings.map_err(|error| failed(&error))?;
-        Ok(bindings.items.into_iter().filter_map(|binding| binding.metadata.name).collect())
-    }
-
-    /// What the syncer of a binding would know; nothing is written.
-    pub(crate) async fn look(&self, binding: &str) -> Result<Pair, Failure> {
-        self.ask(binding, Syncer::look).await
-    }
-
-    /// Asks one that is about to be the syncer of a binding, and never will.
-    pub(crate) async fn ask<T>(
-        &self,
-        binding: &str,
-        question: impl AsyncFnOnce(Syncer) -> Result<T, LookError>,
-    ) -> Result<T, Failure> {
-        let agent = concat!("tapestry/", env!("CARGO_PKG_VERSION"));
-        let cluster = Cluster::from_config("virtual", self.config().await?, agent)
-            .map_err(|error| Failure::new("the virtual cluster cannot be used", error, "check --kubeconfig"))?;
-        let (ready, cancel) = (Readiness::default().gate("look"), CancellationToken::new());
-        let clock = Arc::new(SystemClock::start());
-        let syncer = start(binding, cluster, clock, &mut Registry::default(), ready, cancel.clone())
-            .await
-            .map_err(|error| Failure::from_error(&error, error.hint()))?;
-        let looked = question(syncer).await;
-        cancel.cancel();
-        looked.map_err(|error| {
-            Failure::new(
-                format!("cannot read what binding {binding} sees"),
-                error,
-                "check that both API servers answer, and the rights of the kubeconfigs",
-            )
-        })
+    #[tokio::test]
+    async fn a_context_that_is_not_there_is_named() {
+        let file = std::env::temp_dir().join(format!("tapestry-context-{}", std::process::id()));
+        std::fs::write(&file, "apiVersion: v1\nkind: Config\n").unwrap();
+        let said = load(Some(&file), Some("other"), "--kubeconfig").await.map(drop).unwrap_err().to_string();
+        std::fs::remove_file(&file).unwrap();
+        assert!(said.contains("it has no context \"other\""), "{said}");
     }
 }

@@ -4,8 +4,9 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan as _, Zoned};
 use tapestry_engine::clock::{Clock as _, SystemClock};
 use tapestry_syncer::explain::Agenda;
+use tapestry_syncer::start::Syncer;
 
-use crate::access::Access;
+use crate::access::{Access, ask_all};
 use crate::failure::Failure;
 use crate::output::{Output, print};
 
@@ -51,12 +52,23 @@ impl Args {
         let end = today.checked_add(i64::from(self.days).days()).map_err(unusable)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let mut agendas = Vec::new();
-            for binding in self.access.bindings(self.binding.as_deref()).await? {
-                let pair = self.access.look(&binding).await?;
-                agendas.extend(pair.agenda(today.timestamp(), end.timestamp()));
+            let server = self.access.server().await?;
+            let names = server.names(self.binding.as_deref()).await?;
+            let (mut agendas, mut failures) = (Vec::new(), Vec::new());
+            for (_, looked) in ask_all(&server, names, Syncer::look).await {
+                match looked {
+                    Ok(pair) => agendas.extend(pair.agenda(today.timestamp(), end.timestamp())),
+                    Err(failure) => failures.push(failure),
+                }
             }
-            print(self.output, &agendas, |agendas| render_all(agendas, &today, self.days))
+            if !agendas.is_empty() || failures.is_empty() {
+                print(self.output, &agendas, |agendas| render_all(agendas, &today, self.days))?;
+            }
+            let last = failures.pop();
+            for failure in failures {
+                failure.report();
+            }
+            last.map_or(Ok(()), Err)
         })
     }
 }

@@ -1,13 +1,13 @@
 //! `tapestry drift`: what is not as it must be between the two clusters of a binding. Reads only.
 
-use std::collections::BTreeSet;
+use std::collections::HashMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
 use tapestry_syncer::start::Syncer;
 
-use crate::access::Access;
+use crate::access::{Access, ask_all};
 use crate::election::parse_duration;
 use crate::failure::Failure;
 use crate::output::{Output, print};
@@ -18,7 +18,7 @@ use crate::output::{Output, print};
 Every virtual pod has one live physical pod and no other, both point to each other and say the same, nothing is left over,
 and no node offers more than is idle and policies allow. Nothing is written.
 
-Exit codes: 0 everything is as it must be, 1 something is not, 2 it could not be looked at.
+Exit codes: 0 everything is as it must be, 1 something is not, 2 something could not be looked at.
 
 Examples:
   tapestry drift
@@ -42,13 +42,17 @@ pub(crate) struct Args {
 struct Found {
     binding: String,
     drift: Vec<String>,
+    /// Why it could not be looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<String>,
 }
 
 impl Args {
     pub(crate) fn run(self) -> ExitCode {
         match self.look() {
-            Ok(found) if found.iter().all(|found| found.drift.is_empty()) => ExitCode::SUCCESS,
-            Ok(_) => ExitCode::FAILURE,
+            Ok(found) if found.iter().any(|found| found.failure.is_some()) => ExitCode::from(2),
+            Ok(found) if found.iter().any(|found| !found.drift.is_empty()) => ExitCode::FAILURE,
+            Ok(_) => ExitCode::SUCCESS,
             Err(failure) => {
                 failure.report();
                 ExitCode::from(2)
@@ -59,20 +63,40 @@ impl Args {
     fn look(&self) -> Result<Vec<Found>, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let mut all = Vec::new();
-            for binding in self.access.bindings(self.binding.as_deref()).await? {
-                let look = || Box::pin(self.access.ask(&binding, Syncer::drift));
-                let mut drift = look().await?;
-                if !drift.is_empty() {
-                    tokio::time::sleep(self.settle).await;
-                    let again: BTreeSet<String> = look().await?.into_iter().collect();
-                    drift.retain(|found| again.contains(found));
+            let server = self.access.server().await?;
+            let names = server.names(self.binding.as_deref()).await?;
+            let mut looks = ask_all(&server, names, Syncer::drift).await;
+            let drifts = |drift: &Result<Vec<String>, Failure>| drift.as_ref().is_ok_and(|drift| !drift.is_empty());
+            let doubtful: Vec<String> =
+                looks.iter().filter(|(_, drift)| drifts(drift)).map(|(binding, _)| binding.clone()).collect();
+            if !doubtful.is_empty() {
+                tokio::time::sleep(self.settle).await;
+                let mut again: HashMap<_, _> = ask_all(&server, doubtful, Syncer::drift).await.into_iter().collect();
+                for (binding, drift) in &mut looks {
+                    match (again.remove(binding), &mut *drift) {
+                        (Some(Ok(still)), Ok(drift)) => drift.retain(|found| still.contains(found)),
+                        (Some(Err(failure)), _) => *drift = Err(failure),
+                        _ => {}
+                    }
                 }
-                all.push(Found { binding, drift });
             }
+            let all: Vec<Found> = looks.into_iter().map(Found::new).collect();
             print(self.output, &all, |all| render(all))?;
             Ok(all)
         })
+    }
+}
+
+impl Found {
+    /// A failure is told on standard error as a whole.
+    fn new((binding, looked): (String, Result<Vec<String>, Failure>)) -> Self {
+        match looked {
+            Ok(drift) => Self { binding, drift, failure: None },
+            Err(failure) => {
+                failure.report();
+                Self { binding, drift: Vec::new(), failure: Some(failure.line()) }
+            }
+        }
     }
 }
 
@@ -80,9 +104,10 @@ fn render(all: &[Found]) -> String {
     if all.is_empty() {
         return "There is no ClusterBinding.\n".to_owned();
     }
-    let tell = |Found { binding, drift }: &Found| match &**drift {
-        [] => vec![format!("{binding}: everything is as it must be\n")],
-        drift => drift.iter().map(|said| format!("{binding}: {said}\n")).collect(),
+    let tell = |Found { binding, drift, failure }: &Found| match (failure, &**drift) {
+        (Some(failure), _) => vec![format!("{binding}: {failure}\n")],
+        (None, []) => vec![format!("{binding}: everything is as it must be\n")],
+        (None, drift) => drift.iter().map(|said| format!("{binding}: {said}\n")).collect(),
     };
     all.iter().flat_map(tell).collect()
 }
@@ -96,10 +121,13 @@ mod tests {
         let found = |binding: &str, drift: &[&str]| Found {
             binding: binding.to_owned(),
             drift: drift.iter().map(|&text| text.to_owned()).collect(),
+            failure: None,
         };
-        let text =
-            render(&[found("east", &[]), found("west", &["orphan: m/a belongs to no virtual pod", "n offers 2"])]);
+        let down = Found { failure: Some("cannot read: connection refused".to_owned()), ..found("down", &[]) };
+        let west = found("west", &["orphan: m/a belongs to no virtual pod", "n offers 2"]);
+        let text = render(&[down, found("east", &[]), west]);
         let expected = "\
+down: cannot read: connection refused
 east: everything is as it must be
 west: orphan: m/a belongs to no virtual pod
 west: n offers 2

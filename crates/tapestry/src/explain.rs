@@ -1,11 +1,13 @@
 //! `tapestry explain node`: every figure of a node from allocatable to leased, with the policy that made it.
 
+use futures::StreamExt as _;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use tapestry_engine::clock::{Clock as _, SystemClock};
 use tapestry_syncer::explain::{Figure, LimitStory, NodeStory};
+use tapestry_syncer::start::Syncer;
 
-use crate::access::Access;
+use crate::access::{Access, ask_each};
 use crate::failure::Failure;
 use crate::output::{Output, print, table};
 
@@ -41,19 +43,51 @@ impl Args {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let What::Node { name, binding } = &self.what;
-            let now = SystemClock::start().now().wall;
-            for binding in self.access.bindings(binding.as_deref()).await? {
-                let pair = self.access.look(&binding).await?;
-                if let Some(story) = pair.explain_node(name, now) {
-                    return print(self.output, &story, |story| render(story, &TimeZone::system()));
-                }
+            let story = self.find(name, binding.as_deref()).await?;
+            print(self.output, &story, |story| render(story, &TimeZone::system()))
+        })
+    }
+
+    /// A virtual node has one name in all bindings: whoever knows it first answers. A physical one's name may recur.
+    async fn find(&self, name: &str, binding: Option<&str>) -> Result<NodeStory, Failure> {
+        let now = SystemClock::start().now().wall;
+        let server = self.access.server().await?;
+        let names = server.names(binding).await?;
+        let (mut stories, mut failures) = (Vec::new(), Vec::new());
+        let mut looks = ask_each(&server, names, Syncer::look);
+        while let Some((binding, looked)) = looks.next().await {
+            match looked.map(|pair| pair.explain_node(name, now)) {
+                Ok(Some(story)) if story.virtual_node.as_deref() == Some(name) => return Ok(story),
+                Ok(Some(story)) => stories.push(story),
+                Ok(None) => {}
+                Err(failure) => failures.push((binding, failure)),
             }
-            Err(Failure::new(
+        }
+        let bindings: Vec<&str> = stories.iter().map(|story| story.binding.as_str()).collect();
+        match (&*bindings, &*failures) {
+            ([_], _) => stories.pop().ok_or_else(|| Failure::new("no story", "", "")),
+            ([], []) => Err(Failure::new(
                 format!("no node {name}"),
                 "no binding knows a node of this name",
                 "kubectl get nodes shows the virtual ones",
-            ))
-        })
+            )),
+            ([], failures) => {
+                for (_, failure) in failures {
+                    failure.report();
+                }
+                let unasked: Vec<&str> = failures.iter().map(|(binding, _)| binding.as_str()).collect();
+                Err(Failure::new(
+                    format!("no node {name}"),
+                    format!("no binding that could be looked at knows it; {} could not", unasked.join(", ")),
+                    "see above what keeps these from being looked at",
+                ))
+            }
+            (several, _) => Err(Failure::new(
+                format!("several nodes {name}"),
+                format!("bindings {} have a physical node of this name", several.join(", ")),
+                "choose one with --binding",
+            )),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! Never prints a credential; those who make failures must not hand one in.
 
 use std::error::Error;
+use std::fmt;
 use std::io::Write as _;
 use std::process::ExitCode;
 
@@ -29,12 +30,27 @@ impl Failure {
         Self { what: error.to_string(), cause: causes.join(": "), hint: hint.to_owned() }
     }
 
+    /// The same, and says first what it is about.
+    pub(crate) fn about(self, what: &str) -> Self {
+        Self { what: format!("{what}: {}", self.what), ..self }
+    }
+
+    /// What failed and why, on one line.
+    pub(crate) fn line(&self) -> String {
+        if self.cause.is_empty() { self.what.clone() } else { format!("{}: {}", self.what, self.cause) }
+    }
+
     pub(crate) fn report(&self) -> ExitCode {
-        let told = [("cause", &self.cause), ("hint", &self.hint)].into_iter().filter(|(_, part)| !part.is_empty());
-        let details: Vec<String> = told.map(|(name, part)| format!("  {name}: {part}\n")).collect();
-        let text = format!("tapestry: {}\n{}", self.what, details.concat());
         // Nobody is left to be told when standard error is closed.
-        let _ = std::io::stderr().write_all(text.as_bytes());
+        let _ = std::io::stderr().write_all(self.to_string().as_bytes());
         ExitCode::FAILURE
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "tapestry: {}", self.what)?;
+        let told = [("cause", &self.cause), ("hint", &self.hint)].into_iter().filter(|(_, part)| !part.is_empty());
+        told.into_iter().try_for_each(|(name, part)| writeln!(f, "  {name}: {part}"))
     }
 }

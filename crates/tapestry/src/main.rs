@@ -10,6 +10,7 @@ mod explain;
 mod failure;
 mod output;
 mod resume;
+mod server;
 mod status;
 mod syncer;
 

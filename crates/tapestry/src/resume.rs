@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use kube::Api;
-use kube::api::{Patch, PatchParams};
 use serde_json::json;
-use tapestry_api::{ClusterBinding, keys};
+use tapestry_api::keys;
 
 use crate::access::Access;
 use crate::failure::Failure;
@@ -38,20 +36,17 @@ impl Args {
 
     async fn resume(&self) -> Result<(), Failure> {
         let name = &self.binding;
-        let failed = |error: kube::Error| {
-            Failure::new(format!("cannot resume {name}"), error, "check the name (kubectl get cb) and your rights")
-        };
-        let bindings = Api::<ClusterBinding>::all(self.access.client().await?);
-        let binding = bindings.get(name).await.map_err(failed)?;
+        let server = self.access.server().await?;
+        let binding = server.binding(name).await?;
         let Some(trip) = binding.status.and_then(|status| status.breaker) else {
             return say(&format!("Nothing to resume: the breaker of {name} has not tripped.\n"));
         };
         let patch =
             json!({"metadata": {"uid": binding.metadata.uid, "annotations": {keys::RESUME: trip.resume_mark()}}});
-        bindings.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map_err(failed)?;
+        server.patch_binding(name, &patch).await?;
         let cleared = async {
             loop {
-                let seen = bindings.get(name).await.map_err(failed)?;
+                let seen = server.binding(name).await?;
                 match seen.status.and_then(|status| status.breaker).filter(|there| there.id == trip.id) {
                     None => return Ok(()),
                     Some(there) if there.ends > trip.ends => {

@@ -1,10 +1,11 @@
 //! `tapestry status`: how every binding stands, at a glance. Reads the virtual cluster only.
 
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
-use kube::api::ListParams;
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::Serialize;
-use tapestry_api::binding::BreakerTrip;
+use tapestry_api::binding::{BreakerTrip, Phase};
 use tapestry_api::{ClusterBinding, keys};
 
 use crate::access::Access;
@@ -15,7 +16,9 @@ use crate::output::{Output, print, table};
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   tapestry status
-  tapestry status east -o json")]
+  tapestry status east -o json
+
+CPU and MEMORY are what pods ask for, of what is lent. A binding without a PHASE has no syncer yet.")]
 pub(crate) struct Args {
     /// Only this binding [default: all]
     binding: Option<String>,
@@ -32,9 +35,14 @@ pub(crate) struct Args {
 struct Standing {
     binding: String,
     cluster: String,
-    /// Reason of condition `Connected`; `Unknown` before anybody said.
+    /// `None` before a syncer has looked at it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    phase: Option<Phase>,
+    /// Reason of condition `Connected`; `Unknown` before a syncer has looked at it.
     connected: String,
     nodes: usize,
+    leased: BTreeMap<String, Quantity>,
+    used: BTreeMap<String, Quantity>,
     #[serde(skip_serializing_if = "Option::is_none")]
     breaker: Option<BreakerTrip>,
     /// What is wrong, in the words of the conditions.
@@ -46,40 +54,63 @@ impl Args {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let failed = |error: kube::Error| {
-                Failure::new("cannot read the virtual cluster", error, "check the rights of the kubeconfig")
+            let server = self.access.server().await?;
+            let bindings = match &self.binding {
+                Some(name) => vec![server.binding(name).await?],
+                None => server.bindings().await?,
             };
-            let client = self.access.client().await?;
-            let mut standings = Vec::new();
-            for name in self.access.bindings(self.binding.as_deref()).await? {
-                let binding = Api::<ClusterBinding>::all(client.clone()).get(&name).await.map_err(failed)?;
-                let label = tapestry_syncer::origin::binding_label(&name);
-                let ours = ListParams::default().labels(&format!("{}={label}", keys::CLUSTER_BINDING));
-                let nodes = Api::<Node>::all(client.clone()).list_metadata(&ours).await.map_err(failed)?;
-                standings.push(Standing::of(&name, &binding, nodes.items.len()));
+            let mut nodes: BTreeMap<String, usize> = BTreeMap::new();
+            for node in server.our_nodes().await? {
+                let binding = node.metadata.labels.unwrap_or_default().remove(keys::CLUSTER_BINDING);
+                *nodes.entry(binding.unwrap_or_default()).or_default() += 1;
             }
+            let standing = |binding: ClusterBinding| {
+                let label =
+                    tapestry_syncer::origin::binding_label(binding.metadata.name.as_deref().unwrap_or_default());
+                Standing::of(binding, nodes.get(&label).copied().unwrap_or_default())
+            };
+            let standings: Vec<Standing> = bindings.into_iter().map(standing).collect();
             print(self.output, &standings, |standings| render(standings))
         })
     }
 }
 
 impl Standing {
-    fn of(name: &str, binding: &ClusterBinding, nodes: usize) -> Self {
-        let status = binding.status.clone().unwrap_or_default();
+    fn of(binding: ClusterBinding, nodes: usize) -> Self {
+        let status = binding.status.unwrap_or_default();
         let connected = status.conditions.iter().find(|condition| condition.type_ == "Connected");
-        let bad = |condition: &&k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition| match &*condition.type_ {
+        let connected = connected.map_or_else(|| "Unknown".to_owned(), |condition| condition.reason.clone());
+        let bad = |condition: &Condition| match &*condition.type_ {
             "BreakerTripped" | "Paused" => condition.status == "True",
             _ => condition.status != "True",
         };
-        let troubles = status.conditions.iter().filter(bad);
+        // Ready only repeats what another condition says, if that is in trouble.
+        let (ready, others): (Vec<&Condition>, Vec<&Condition>) = status
+            .conditions
+            .iter()
+            .filter(|condition| bad(condition))
+            .partition(|condition| condition.type_ == "Ready");
+        let troubles = if others.is_empty() { ready } else { others };
         Self {
-            binding: name.to_owned(),
-            cluster: binding.spec.cluster_id.clone(),
-            connected: connected.map_or_else(|| "Unknown".to_owned(), |condition| condition.reason.clone()),
+            binding: binding.metadata.name.unwrap_or_default(),
+            cluster: binding.spec.cluster_id,
+            phase: status.phase,
+            connected,
             nodes,
-            troubles: troubles.map(|condition| format!("{}: {}", condition.reason, condition.message)).collect(),
+            troubles: troubles
+                .into_iter()
+                .map(|condition| format!("{}: {}", condition.reason, condition.message))
+                .collect(),
+            leased: status.leased,
+            used: status.used,
             breaker: status.breaker,
         }
+    }
+
+    /// How much of a resource pods ask for, of how much is lent.
+    fn share(&self, resource: &str) -> String {
+        let amount = |of: &BTreeMap<String, Quantity>| of.get(resource).map_or("-", |amount| &amount.0).to_owned();
+        format!("{}/{}", amount(&self.used), amount(&self.leased))
     }
 }
 
@@ -92,14 +123,17 @@ fn render(standings: &[Standing]) -> String {
         .map(|standing| {
             let trip = standing.breaker.as_ref().map(|trip| format!("tripped: {} of {} pods", trip.ends, trip.pods));
             let Standing { binding, cluster, connected, nodes, .. } = standing;
+            let phase = standing.phase.map_or_else(|| "-".to_owned(), |phase| format!("{phase:?}"));
+            let [cpu, memory] = ["cpu", "memory"].map(|resource| standing.share(resource));
             let breaker = trip.unwrap_or_else(|| "closed".to_owned());
-            [binding.clone(), cluster.clone(), connected.clone(), nodes.to_string(), breaker]
+            [binding.clone(), cluster.clone(), phase, connected.clone(), nodes.to_string(), cpu, memory, breaker]
         })
         .collect();
     let troubles = standings
         .iter()
         .flat_map(|standing| standing.troubles.iter().map(|trouble| format!("\n{}: {trouble}\n", standing.binding)));
-    std::iter::once(table(["BINDING", "CLUSTER", "CONNECTED", "NODES", "BREAKER"], &rows)).chain(troubles).collect()
+    let header = ["BINDING", "CLUSTER", "PHASE", "CONNECTED", "NODES", "CPU", "MEMORY", "BREAKER"];
+    std::iter::once(table(header, &rows)).chain(troubles).collect()
 }
 
 #[cfg(test)]
@@ -112,8 +146,15 @@ mod tests {
         let standing = |binding: &str, breaker: Option<BreakerTrip>, troubles: Vec<String>| Standing {
             binding: binding.to_owned(),
             cluster: binding.to_owned(),
+            phase: Some(Phase::Ready),
             connected: "Connected".to_owned(),
             nodes: 3,
+            leased: [("cpu", "96"), ("memory", "384Gi")]
+                .map(|(name, of)| (name.to_owned(), Quantity(of.into())))
+                .into(),
+            used: [("cpu", "3500m"), ("memory", "12Gi")]
+                .map(|(name, of)| (name.to_owned(), Quantity(of.into())))
+                .into(),
             breaker,
             troubles,
         };
@@ -122,9 +163,9 @@ mod tests {
             standing("west", Some(trip), vec!["MassDeletion: look, then run `tapestry resume west`".to_owned()]),
         ]);
         let expected = "\
-BINDING  CLUSTER  CONNECTED  NODES  BREAKER
-east     east     Connected  3      closed
-west     west     Connected  3      tripped: 21 of 30 pods
+BINDING  CLUSTER  PHASE  CONNECTED  NODES  CPU       MEMORY      BREAKER
+east     east     Ready  Connected  3      3500m/96  12Gi/384Gi  closed
+west     west     Ready  Connected  3      3500m/96  12Gi/384Gi  tripped: 21 of 30 pods
 
 west: MassDeletion: look, then run `tapestry resume west`
 ";
@@ -134,17 +175,36 @@ west: MassDeletion: look, then run `tapestry resume west`
     #[test]
     fn a_restored_virtual_cluster_shows_in_the_table_and_below_it() {
         let mut binding = ClusterBinding::default();
+        binding.metadata.name = Some("east".to_owned());
         let condition = serde_json::json!({
             "type": "Connected", "status": "False", "reason": "VirtualClusterRestored", "message": "restart the syncer",
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         });
         let status = serde_json::json!({ "conditions": [condition] });
         binding.status = serde_json::from_value(status).unwrap();
-        let text = render(&[Standing::of("east", &binding, 3)]);
+        let text = render(&[Standing::of(binding, 3)]);
         assert!(
             text.contains("VirtualClusterRestored  3")
                 && text.contains("east: VirtualClusterRestored: restart the syncer"),
             "{text}"
         );
+    }
+    #[test]
+    fn a_missing_mount_namespace_shows_below_the_table_and_only_once() {
+        let trouble = |kind: &str, status: &str, reason: &str| {
+            serde_json::json!({
+                "type": kind, "status": status, "reason": reason, "message": "namespace m does not exist: create it",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            })
+        };
+        let text = |conditions: serde_json::Value| {
+            let status = serde_json::from_value(serde_json::json!({ "conditions": conditions })).unwrap();
+            render(&[Standing::of(ClusterBinding { status, ..Default::default() }, 3)])
+        };
+        let ready = trouble("Ready", "False", "PhysicalClusterNotReady");
+        let told = text(serde_json::json!([trouble("Connected", "True", "Connected"), ready]));
+        assert_eq!(told.matches("create it").count(), 1, "{told}");
+        let told = text(serde_json::json!([trouble("Connected", "False", "Unreachable"), ready]));
+        assert_eq!(told.matches("create it").count(), 1, "{told}");
     }
 }

@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use prometheus_client::registry::Registry;
-use tapestry_cluster::connect::{ConnectError, Trust};
-use tapestry_cluster::{Cluster, kubeconfig};
+use tapestry_cluster::Cluster;
 use tapestry_engine::clock::SystemClock;
 use tapestry_engine::serve::{Readiness, listen, serve_debug, serve_health, serve_metrics};
 use tapestry_engine::telemetry::{self, BadFilter, Filter, Format};
@@ -17,6 +16,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::access;
 use crate::election::Election;
 use crate::failure::Failure;
 
@@ -124,20 +124,11 @@ async fn open(address: SocketAddr) -> Result<TcpListener, Failure> {
     listen(address).await.map_err(|why| Failure::new("cannot serve metrics, health or the log level", why, hint))
 }
 
-async fn connect(kubeconfig: Option<PathBuf>, binding: &str) -> Result<Cluster, Failure> {
-    let agent = user_agent(binding);
-    let failed =
-        |error: ConnectError| Failure::new("the virtual cluster cannot be used", error, "check --virtual-kubeconfig");
-    if let Some(path) = kubeconfig {
-        let unreadable =
-            |error| Failure::new(format!("cannot read {}", path.display()), error, "check --virtual-kubeconfig");
-        let text = tokio::fs::read_to_string(&path).await.map_err(unreadable)?;
-        return Cluster::connect("virtual", &text, Trust::Operator, &agent).await.map_err(failed);
-    }
-    let unnamed =
-        |error| Failure::new("no virtual cluster is named", error, "name its kubeconfig with --virtual-kubeconfig");
-    let config = kubeconfig::infer().await.map_err(unnamed)?;
-    Cluster::from_config("virtual", config, &agent).map_err(failed)
+async fn connect(path: Option<PathBuf>, binding: &str) -> Result<Cluster, Failure> {
+    let config = access::load(path.as_deref(), None, "--virtual-kubeconfig").await?;
+    Cluster::from_config("virtual", config, &user_agent(binding)).map_err(|error| {
+        Failure::new("the kubeconfig of the virtual cluster cannot be used", error, "check --virtual-kubeconfig")
+    })
 }
 
 /// The first signal ends gracefully; whoever sends a second one does not want to wait.

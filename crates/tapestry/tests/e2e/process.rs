@@ -255,7 +255,7 @@ async fn law_10_a_syncer_that_cannot_start_says_why_and_shows_no_credential() ->
             expect(&run("Not A Name", &there).await?, &["is not a name"])?;
             expect(
                 &run(&loom.name, "/no/such/file").await?,
-                &["cannot read /no/such/file", "check --virtual-kubeconfig"],
+                &["cannot use kubeconfig /no/such/file", "check --virtual-kubeconfig"],
             )?;
             for (file, text, words) in [
                 ("garbage", "users: [{user: {token: hunter2}}".to_owned(), vec!["not the YAML of a kubeconfig"]),
