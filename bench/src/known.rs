@@ -42,7 +42,7 @@ impl Known {
         let mut count = 0_u64;
         let entropy = Box::new(move || {
             count += 1;
-            count.to_be_bytes()
+            Some(count.to_be_bytes())
         });
         let pair = Pair::new(origin.clone(), home.clone(), BINDING_UID, entropy);
         let mut known = Self { pair, origin, home, now: SystemClock::start().now() };

@@ -98,6 +98,8 @@ keys! {
     TAINT_PHYSICAL_CORDONED = "tapestry.io/physical-cordoned";
     /// Taint, NoSchedule: the physical API server does not answer.
     TAINT_PHYSICAL_UNREACHABLE = "tapestry.io/physical-unreachable";
+    /// Taint, NoSchedule: the syncer cannot work, and only renews the node's Lease.
+    TAINT_SYNCER_STOPPED = "tapestry.io/syncer-stopped";
     /// Taint, NoSchedule, for a while: the physical cluster could not place a pod there.
     TAINT_PLACEMENT_FAILED = "tapestry.io/placement-failed";
 

@@ -43,6 +43,8 @@ struct Inner {
     client: RwLock<(u64, Client)>,
     /// Set once, by the first who learns it; see [`Cluster::pin`].
     identity: OnceLock<Uid>,
+    /// See [`Cluster::set_elsewhere`].
+    elsewhere: RwLock<Option<Uid>>,
     /// Set once and for all; see [`Cluster::note_restored`].
     restored: OnceLock<String>,
     /// probe --the cluster answers again--> those who wait before they try
@@ -134,8 +136,8 @@ impl Cluster {
 
     fn over(name: &str, agent: HeaderValue, way: Arc<Way>, identity: OnceLock<Uid>) -> Result<Self, ConnectError> {
         let client = RwLock::new(way.build()?);
-        let (restored, renewed) = (OnceLock::new(), Notify::new());
-        let inner = Inner { name: name.to_owned(), agent, way, client, identity, restored, renewed };
+        let (elsewhere, restored, renewed) = (RwLock::default(), OnceLock::new(), Notify::new());
+        let inner = Inner { name: name.to_owned(), agent, way, client, identity, elsewhere, restored, renewed };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -173,7 +175,24 @@ impl Cluster {
         let way = &self.inner.way;
         *way.config.write().unwrap_or_else(PoisonError::into_inner) = config;
         way.turn.fetch_add(1, Ordering::Release);
+        self.set_elsewhere(None);
         self.renew();
+    }
+
+    /// The kubeconfig that people gave us for this cluster leads to another one: no call is carried out (law 1), and the probe
+    /// says so. `None` ends it.
+    pub fn set_elsewhere(&self, other: Option<Uid>) {
+        let known =
+            std::mem::replace(&mut *self.inner.elsewhere.write().unwrap_or_else(PoisonError::into_inner), other);
+        if known != self.elsewhere() {
+            self.inner.renewed.notify_waiters();
+        }
+    }
+
+    /// The other cluster that the kubeconfig leads to.
+    #[must_use]
+    pub fn elsewhere(&self) -> Option<Uid> {
+        self.inner.elsewhere.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn rebuild(&self) {

@@ -129,6 +129,9 @@ pub async fn carry_out(cluster: &Cluster, call: &Call) -> Result<Answer, Refusal
 
 async fn carry_out_in(cluster: &Cluster, call: &Call, lead: &Lead) -> Result<Answer, Refusal> {
     let request = render_request(call).map_err(|error| Refusal::Unknown(error.to_string()))?;
+    if let Some(other) = cluster.elsewhere() {
+        return Err(Refusal::Unknown(format!("the kubeconfig leads to cluster {other}, which is not the pinned one")));
+    }
     // The last step: a process that was frozen since it planned is stopped here. What is frozen after it is refused by precondition.
     if !lead.lasts() {
         return Err(Refusal::NotLeading);

@@ -82,6 +82,9 @@ pub async fn probe(
 }
 
 async fn ask(apart: &Cluster, cluster: &Cluster) -> Connection {
+    if let Some(other) = cluster.elsewhere() {
+        return Connection::Up(other);
+    }
     match tokio::time::timeout(PROBE_DEADLINE, apart.ask_identity()).await {
         Ok(Ok(identity)) => {
             if !cluster.pin(&identity) {

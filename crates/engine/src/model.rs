@@ -100,6 +100,14 @@ impl<K> Dirty<K> {
         self.all = true;
     }
 
+    /// What was collected for a part of the model, under other keys.
+    pub fn take<P>(&mut self, part: Dirty<P>, wrap: impl Fn(P) -> K) {
+        let Dirty { keys, urged, all, all_urged } = part;
+        self.keys.extend(keys.into_iter().map(&wrap));
+        self.urged.extend(urged.into_iter().map(&wrap));
+        (self.all, self.all_urged) = (self.all || all, self.all_urged || all_urged);
+    }
+
     /// Every key needs one now: what went wrong before went wrong under other circumstances.
     pub fn urge_all(&mut self) {
         (self.all, self.all_urged) = (true, true);

@@ -38,7 +38,7 @@ pub async fn run<M: Model>(
     gate: Arc<dyn Gate>,
     mut inbox: impl Inbox<M::Seen>,
     clock: Arc<dyn Clock>,
-    leadership: Leadership,
+    mut leadership: Leadership,
     mut show: impl FnMut(&Desk<M>),
     cancel: CancellationToken,
 ) -> Desk<M> {

@@ -143,7 +143,7 @@ impl Pair {
     }
 
     pub(crate) fn plan_binding(&self, now: Now) -> Plan {
-        let Some(bound) = self.bound.as_ref().filter(|_| self.lack.is_none()) else { return self.plan_unheeded(now) };
+        let Some(bound) = &self.bound else { return self.plan_unheeded(now) };
         let target = target(&bound.row);
         let virtual_pin = pin(bound, Side::Virtual);
         let virtual_seen = self.identity(Side::Virtual).map(Uid::as_str);
@@ -190,8 +190,7 @@ impl Pair {
         self.report(row, &Said::new(status, reason, message), told, now)
     }
 
-    /// A binding that cannot be served at all, because no word of it was ever understood or its physical cluster cannot be had:
-    /// all that can be done is to say so.
+    /// A binding that cannot be served at all, because no word of it was ever understood: all that can be done is to say so.
     fn plan_unheeded(&self, now: Now) -> Plan {
         let Some(row) = self.bindings.iter().find(|row| row.uid.as_str() == &*self.binding_uid) else {
             return Plan::Rest;
@@ -201,11 +200,8 @@ impl Pair {
         if strange || !self.at_home() {
             return Plan::Rest;
         }
-        let (reason, message) = match (&self.lack, &row.parsed) {
-            (Some((reason, message)), _) => (*reason, message.clone()),
-            (None, Err(invalid)) => (invalid.reason(), format!("the binding is invalid: {invalid}")),
-            (None, Ok(_)) => return Plan::Rest,
-        };
+        let Err(invalid) = &row.parsed else { return Plan::Rest };
+        let (reason, message) = (invalid.reason(), format!("the binding is invalid: {invalid}"));
         // What to change may be something else by now, for the same reason.
         let connected = Said::new("False", reason, message);
         let told = row.report.connected.as_ref().is_some_and(|said| said.same(&connected));

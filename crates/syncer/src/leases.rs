@@ -1,4 +1,4 @@
-//! Node Leases of the virtual nodes: says to the virtual cluster that somebody looks after them.
+//! Node Leases of the virtual nodes, a room of the keeper: they tell the virtual cluster that a syncer serves the nodes.
 //! Writes `kube-node-lease/<vnode>`; renews whatever becomes of the physical cluster and the binding, because outages never kill.
 //! Each has its own moment in every ten seconds, so that a thousand of them are no burst.
 
@@ -10,9 +10,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::json;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Uid, Verb, kind};
-use tapestry_engine::{Dirty, Now, Plan};
-
-use crate::pair::{Key, Pair};
+use tapestry_engine::{Now, Plan};
 
 /// How often.
 pub const RENEW_EVERY: Duration = Duration::from_secs(10);
@@ -75,13 +73,12 @@ fn next_turn(turn: Duration, earliest: Duration) -> Duration {
     turn + RENEW_EVERY * u32::try_from(rounds).unwrap_or(u32::MAX)
 }
 
-impl Pair {
-    pub(crate) fn plan_lease(&self, vnode: &Name, now: Now) -> Plan {
-        // Whatever the physical cluster does and whatever becomes of the binding: neither must look like a dead node.
-        let (Some(row), true) = (self.nodes.vnode(vnode), self.at_home()) else { return Plan::Rest };
+impl Leases {
+    /// What to do about the Lease of the virtual node of this name and UID.
+    pub(crate) fn plan(&self, vnode: &Name, uid: &Uid, now: Now) -> Plan {
         let Ok(namespace) = Name::parse(NAMESPACE) else { return Plan::Rest };
         let target = Target::namespaced(Side::Virtual, &kind::LEASE, namespace, vnode.clone());
-        let state = self.leases.states.get(vnode);
+        let state = self.states.get(vnode);
         let spec = json!({
             "holderIdentity": vnode.as_str(), "leaseDurationSeconds": LEASE_SECONDS,
             "renewTime": format!("{:.6}", renew_time(state, now.wall)),
@@ -89,8 +86,7 @@ impl Pair {
         match state {
             None => Call { target, verb: Verb::Get, why: "LookForLease" }.into(),
             Some(State::Absent) => {
-                let owner =
-                    json!({"apiVersion": "v1", "kind": "Node", "name": vnode.as_str(), "uid": row.uid.as_str()});
+                let owner = json!({"apiVersion": "v1", "kind": "Node", "name": vnode.as_str(), "uid": uid.as_str()});
                 let body = json!({
                     "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec,
                     "metadata": {"name": vnode.as_str(), "namespace": NAMESPACE, "ownerReferences": [owner]},
@@ -105,20 +101,11 @@ impl Pair {
         }
     }
 
-    pub(crate) fn settle_lease(
-        &mut self,
-        vnode: &Name,
-        call: &Call,
-        done: &Result<Answer, Refusal>,
-        now: Now,
-        dirty: &mut Dirty<Key>,
-    ) {
-        if self.nodes.vnode(vnode).is_none() {
-            return self.leases.forget(vnode);
-        }
+    /// Folds in how a call ended; says whether something was learnt.
+    pub(crate) fn settle(&mut self, vnode: &Name, call: &Call, done: &Result<Answer, Refusal>, now: Now) -> bool {
         let state = match done {
             Ok(answer) => read(answer).map(|(uid, renewed)| {
-                let turn = self.leases.turn(vnode);
+                let turn = self.turn(vnode);
                 let age = age(renewed, now);
                 let renew_at = match call.verb {
                     Verb::Get if age > OLD => now.steady,
@@ -131,13 +118,13 @@ impl Pair {
             }),
             Err(Refusal::Gone) => Some(State::Absent),
             Err(Refusal::Exists | Refusal::Replaced) => None,
-            Err(_) => return,
+            Err(_) => return false,
         };
         match state {
-            Some(state) => drop(self.leases.states.insert(vnode.clone(), state)),
-            None => self.leases.forget(vnode),
+            Some(state) => drop(self.states.insert(vnode.clone(), state)),
+            None => self.forget(vnode),
         }
-        dirty.mark(Key::Lease(vnode.clone()));
+        true
     }
 }
 

@@ -71,50 +71,6 @@ impl Letters {
     }
 }
 
-/// What a syncer reads that has no physical cluster yet: its binding and its virtual nodes.
-pub(crate) struct HomeLetters {
-    bindings: Mailbox<BindingRow>,
-    vnodes: Mailbox<VNode>,
-    connection: channel::Receiver<Connection>,
-    bell: Arc<Notify>,
-}
-
-impl HomeLetters {
-    /// Starts the watches and the probe of the virtual cluster.
-    pub(crate) fn open(
-        name: &Name,
-        origin: &Origin,
-        home: &Home,
-        cluster: &Cluster,
-        cancel: &CancellationToken,
-        tasks: &mut JoinSet<()>,
-    ) -> Self {
-        let bell = Arc::new(Notify::new());
-        let Queries { bindings, vnodes, .. } = Queries::new(name, origin, home);
-        let (ring, end) = (|| Arc::clone(&bell), || cancel.clone());
-        Self {
-            bindings: start_watch(cluster.clone(), bindings, BindingRow::decode, ring(), end(), tasks),
-            vnodes: start_watch(cluster.clone(), vnodes, VNode::decode, ring(), end(), tasks),
-            connection: start_probe(cluster.clone(), ring(), tasks),
-            bell,
-        }
-    }
-}
-
-impl Inbox<Seen> for HomeLetters {
-    fn drain(&mut self, into: &mut Vec<Seen>) {
-        if self.connection.has_changed().unwrap_or(false) {
-            into.push(Seen::Connection(Side::Virtual, self.connection.borrow_and_update().clone()));
-        }
-        into.extend(self.bindings.drain().into_iter().map(Seen::Binding));
-        into.extend(self.vnodes.drain().into_iter().map(Seen::VNode));
-    }
-
-    fn bell(&self) -> Arc<Notify> {
-        Arc::clone(&self.bell)
-    }
-}
-
 /// What is asked of which cluster: all that is watched, as data, so that the rights to it can be compared.
 struct Queries {
     bindings: (Side, Query),
@@ -283,9 +239,10 @@ mod tests {
             }
         }
         let verbs = RIGHTS.iter().enumerate().flat_map(|(at, right)| right.verbs.iter().map(move |verb| (at, *verb)));
-        // The Lease of the one that leads is watched by the election.
+        // The Lease of the one that leads is watched by the election, the Secret with the kubeconfig by `start::reload`.
         let letters = |(at, verb): &(usize, &str)| {
-            ["list", "watch"].contains(verb) && (RIGHTS[*at].kind, RIGHTS[*at].place) != (&kind::LEASE, Place::System)
+            let elsewhere = [(&kind::LEASE, Place::System), (&kind::SECRET, Place::System)];
+            ["list", "watch"].contains(verb) && !elsewhere.contains(&(RIGHTS[*at].kind, RIGHTS[*at].place))
         };
         let declared: BTreeSet<_> = verbs.filter(letters).collect();
         let unused: Vec<_> = declared.difference(&used).map(|(at, verb)| (verb, &RIGHTS[*at])).collect();

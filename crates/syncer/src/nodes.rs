@@ -5,7 +5,7 @@ mod plan;
 pub mod row;
 mod silence;
 pub(crate) mod standing;
-mod want;
+pub(crate) mod want;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -120,8 +120,7 @@ impl Nodes {
     }
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
-        let physical = self.pnode_names.keys().chain(self.copies.keys()).cloned().map(Key::Node);
-        physical.chain(self.vnode_names.keys().cloned().map(Key::Lease))
+        self.pnode_names.keys().chain(self.copies.keys()).cloned().map(Key::Node)
     }
 }
 
@@ -192,10 +191,6 @@ impl Pair {
         let (uid, name, physical) = (row.uid().clone(), row.name.clone(), row.physical.clone());
         let (taints, deleting, offers) = (row.taints.clone(), row.deleting, row.allocatable.clone());
         let Put::Fresh(before) = self.nodes.vnodes.put(row, epoch) else { return };
-        if before.is_none() && self.nodes.vnodes.complete() {
-            // It was not there when all were listed.
-            self.leases.expect_none(&name);
-        }
         self.nodes.vnode_names.insert(name.clone(), uid.clone());
         self.nodes.copies.insert(physical.clone(), uid.clone());
         if let Some(case) = self.nodes.cases.get_mut(&physical) {
@@ -215,7 +210,6 @@ impl Pair {
         }
         // Pods may have been bound to it before we knew it.
         self.open_door(&name, dirty);
-        dirty.mark(Key::Lease(name));
         dirty.mark(Key::Node(physical));
     }
 
@@ -235,7 +229,6 @@ impl Pair {
         let Some(row) = self.nodes.vnodes.remove(uid) else { return };
         if self.nodes.vnode_names.get(&row.name) == Some(uid) {
             self.nodes.vnode_names.remove(&row.name);
-            self.leases.forget(&row.name);
         }
         if self.nodes.copies.get(&row.physical) == Some(uid) {
             self.nodes.copies.remove(&row.physical);

@@ -13,7 +13,6 @@ use crate::csinodes::row::{PCsiNode, VCsiNode};
 use crate::grounds::{Ground, Grounds};
 use crate::guards::row::GuardRow;
 use crate::guards::{Guard, Guards};
-use crate::leases::Leases;
 use crate::nodes::Nodes;
 use crate::nodes::row::{PNode, VNode};
 use crate::notes::Notes;
@@ -34,8 +33,6 @@ pub enum Key {
     Guard(Guard),
     /// A physical node, by name, and its virtual node.
     Node(Name),
-    /// The Lease of a virtual node.
-    Lease(Name),
     /// The CSINode of a virtual node.
     CsiNode(Name),
     /// A virtual pod, by UID, and its copy.
@@ -82,8 +79,6 @@ pub struct Pair {
     pub(crate) bound: Option<Bound>,
     /// When the binding's status was last written.
     pub(crate) reported: Option<std::time::Duration>,
-    /// Why there is no physical cluster at all, as reason and message: then only Leases are kept.
-    pub(crate) lack: Option<(&'static str, String)>,
     /// When the last fact came in: doors are judged by it.
     pub(crate) now: Now,
     connections: [Connection; 2],
@@ -91,7 +86,6 @@ pub struct Pair {
     identities: [Option<Uid>; 2],
     pub(crate) policies: Policies,
     pub(crate) nodes: Nodes,
-    pub(crate) leases: Leases,
     pub(crate) csinodes: CsiNodes,
     pub(crate) grounds: Grounds,
     pub(crate) guards: Guards,
@@ -111,13 +105,11 @@ impl Pair {
             bindings: Table::default(),
             bound: None,
             reported: None,
-            lack: None,
             now: Now { wall: jiff::Timestamp::UNIX_EPOCH, steady: std::time::Duration::ZERO },
             connections: [Connection::Unknown, Connection::Unknown],
             identities: [None, None],
             policies: Policies::default(),
             nodes: Nodes::default(),
-            leases: Leases::default(),
             csinodes: CsiNodes::default(),
             grounds: Grounds::default(),
             guards: Guards::default(),
@@ -125,12 +117,6 @@ impl Pair {
             breaker: Breaker::default(),
             notes: Notes::default(),
         }
-    }
-
-    /// The same without a physical cluster: it keeps Leases and says why it does nothing else.
-    pub(crate) fn lacking(mut self, reason: &'static str, message: String) -> Self {
-        self.lack = Some((reason, message));
-        self
     }
 
     pub(crate) fn connection(&self, side: Side) -> &Connection {
@@ -177,6 +163,7 @@ impl Model for Pair {
     fn observe(&mut self, seen: Seen, now: Now, dirty: &mut Dirty<Key>) {
         self.be_at(now);
         self.stir_quota(now, dirty);
+        self.draw_again(dirty);
         let knew = self.complete();
         match seen {
             Seen::Binding(change) => self.see_binding(change, dirty),
@@ -217,7 +204,6 @@ impl Model for Pair {
             Key::Ground(ground) => self.plan_ground(*ground),
             Key::Guard(guard) => self.plan_guard(*guard, now),
             Key::Node(name) => self.plan_node(name, now),
-            Key::Lease(vnode) => self.plan_lease(vnode, now),
             Key::CsiNode(vnode) => self.plan_csinode(vnode, now),
             Key::Pod(uid) => self.plan_pod(uid, now),
             Key::Stray(uid) => self.plan_stray(uid, now),
@@ -238,7 +224,6 @@ impl Model for Pair {
             Key::Ground(ground) => self.settle_ground(*ground, &done, dirty),
             Key::Guard(guard) => self.settle_guard(*guard, call, done, now, dirty),
             Key::Node(name) => self.settle_node(name, call, done, now, dirty),
-            Key::Lease(vnode) => self.settle_lease(vnode, call, &done, now, dirty),
             Key::CsiNode(vnode) => self.settle_csinode(vnode, call, done, now, dirty),
             Key::Pod(uid) => self.settle_pod(uid, call, done, now, dirty),
             Key::Stray(uid) => self.settle_stray(uid, call, done, now, dirty),
@@ -267,11 +252,11 @@ impl Model for Pair {
             Key::Pod(uid) => self.pods.side(uid),
             Key::Ground(_) | Key::Guard(_) | Key::Stray(_) => Some(Side::Physical),
             Key::Policy(side, _) => Some(*side),
-            Key::Binding | Key::Node(_) | Key::Lease(_) | Key::CsiNode(_) | Key::Note(_) => None,
+            Key::Binding | Key::Node(_) | Key::CsiNode(_) | Key::Note(_) => None,
         }
     }
 
     fn urgent(key: &Key) -> bool {
-        matches!(key, Key::Lease(_) | Key::Node(_) | Key::Binding)
+        matches!(key, Key::Node(_) | Key::Binding)
     }
 }

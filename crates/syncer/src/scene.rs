@@ -72,7 +72,7 @@ impl Scene {
         let mut count = 0u64;
         let entropy = Box::new(move || {
             count += 1;
-            count.to_le_bytes()
+            Some(count.to_le_bytes())
         });
         let now = Now { wall: "2026-01-01T00:00:00Z".parse().unwrap(), steady: std::time::Duration::from_secs(100) };
         Self { pair: Pair::new(origin, Home::new("east", "mount").unwrap(), "b-uid", entropy), now, rv: 1 }

@@ -1,7 +1,10 @@
-//! How a syncer comes to life: reads its binding, connects the physical cluster, starts watches, probes, the loop and the election.
-//! The only room here that waits or spawns, with `vigil` for what cannot be connected; decides nothing about objects.
+//! How a syncer comes to life: reads its binding, connects the physical cluster; `life` starts watches, probes, loops and the
+//! election. The only room here that waits or spawns; decides nothing about objects.
 
 mod errors;
+mod life;
+mod reload;
+mod supervise;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,22 +16,25 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use serde::Deserialize;
 use tapestry_api::{Binding, Invalid, keys};
-use tapestry_cluster::connect::Trust;
+use tapestry_cluster::connect::{ConnectError, Trust};
 use tapestry_cluster::feed::Row as _;
-use tapestry_cluster::gate::{LiveGate, Metrics, carry_out};
+use tapestry_cluster::gate::{Metrics, carry_out};
 use tapestry_cluster::list::ListError;
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Call, Cluster, Kind, Name, Refusal, Side, Target, Uid, Verb, kind};
 use tapestry_engine::clock::Clock;
-use tapestry_engine::crew::{Deserted, work_with};
-use tapestry_engine::lead::{Leadership, Seat, Terms, stand};
-use tapestry_engine::run::{Inbox as _, run};
+use tapestry_engine::lead::{Seat, Terms};
+use tapestry_engine::run::Inbox as _;
 use tapestry_engine::serve::ReadinessGate;
 use tapestry_engine::{Desk, Dirty, Model as _};
+use tokio::runtime::Handle;
+use tokio::sync::watch as channel;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::bindings::BindingRow;
+use crate::json::fingerprint;
+use crate::keeper::{Trouble, Work};
 use crate::letters::{self, Letters};
 use crate::origin::{Home, Origin};
 use crate::pair::Pair;
@@ -49,12 +55,20 @@ pub struct Post {
     pub(crate) calls: Metrics,
     ready: ReadinessGate,
     pub(crate) cancel: CancellationToken,
+    /// work --how it stands--> keeper
+    work: channel::Sender<Work>,
+    /// reload --why the kubeconfig of the Secret is not in use--> keeper
+    kubeconfig: channel::Sender<Option<Trouble>>,
+    /// Where the election and the keeper run.
+    vital: Handle,
 }
 
 /// The physical side of a binding.
 pub(crate) struct Physical {
     pub(crate) cluster: Cluster,
     pub(crate) home: Home,
+    /// Of the kubeconfig in use.
+    print: u64,
 }
 
 /// A syncer that is ready to run.
@@ -77,6 +91,9 @@ pub async fn start(
     Ok(Syncer { post, physical })
 }
 
+/// How often what cannot be reached or used is tried again: first, and at most.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
 impl Post {
     /// Finds the binding, which must be there.
     pub async fn open(
@@ -91,7 +108,8 @@ impl Post {
         let identity = virtual_cluster.ask_identity().await.map_err(StartError::ConnectVirtual)?;
         // Before anything is read: what does not exist is believed only of a pinned cluster.
         if !virtual_cluster.pin(&identity) {
-            tracing::error!("a fresh connection has a pinned identity already");
+            let why = format!("cluster {identity} answers, which is another one than before");
+            return Err(StartError::ConnectVirtual(ConnectError::Unreachable(why)));
         }
         let uid: Box<str> = read_binding(&virtual_cluster, &name).await?.uid().as_str().into();
         Ok(Self {
@@ -105,7 +123,43 @@ impl Post {
             calls: Metrics::register(registry),
             ready,
             cancel,
+            work: channel::Sender::new(Work::default()),
+            kubeconfig: channel::Sender::new(None),
+            vital: Handle::current(),
         })
+    }
+
+    /// As [`Self::open`], but waits for a virtual cluster that cannot be reached; `None` when cancelled meanwhile.
+    pub async fn open_in_time(
+        binding: &str,
+        virtual_cluster: Cluster,
+        clock: Arc<dyn Clock>,
+        registry: &mut Registry,
+        ready: ReadinessGate,
+        cancel: CancellationToken,
+    ) -> Result<Option<Self>, StartError> {
+        let mut wait = AGAIN.0;
+        loop {
+            let (cluster, clock) = (virtual_cluster.clone(), Arc::clone(&clock));
+            let open = Self::open(binding, cluster, clock, registry, ready.clone(), cancel.clone());
+            let why = match cancel.run_until_cancelled(open).await {
+                None => return Ok(None),
+                Some(Err(why @ (StartError::ConnectVirtual(_) | StartError::Unanswered { .. }))) => why,
+                Some(done) => return done.map(Some),
+            };
+            tracing::error!(why = why.told(), again_in = ?wait, "the virtual cluster cannot be reached");
+            if cancel.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+                return Ok(None);
+            }
+            wait = (wait * 2).min(AGAIN.1);
+        }
+    }
+
+    /// Runs the election and the keeper in this runtime, which nothing else can stall.
+    #[must_use]
+    pub fn apart(mut self, vital: Handle) -> Self {
+        self.vital = vital;
+        self
     }
 
     /// Lets it work only while it leads. Whoever runs this binding's syncer, and wherever, stands for the same Lease.
@@ -116,69 +170,6 @@ impl Post {
         Ok(self)
     }
 
-    /// Serves the binding until cancelled. While its physical cluster cannot be had, keeps its nodes alive and tries again.
-    pub async fn serve(self) -> Result<(), RunError> {
-        let first = self.connect().await;
-        self.serve_from(first).await
-    }
-
-    /// No new calls once cancelled, those in flight are waited for, and then leadership is given back. The same when a watch,
-    /// a probe or the election ends before its time, and then that is the error.
-    async fn serve_from(self, first: Result<Physical, StartError>) -> Result<(), RunError> {
-        let (mut office, resign) = (JoinSet::new(), CancellationToken::new());
-        let leadership = self.seat.clone().map_or_else(Leadership::always, |seat| {
-            // Renewals have connections of their own; a configuration that built a client before builds another one.
-            let apart = self.virtual_cluster.apart().unwrap_or_else(|_| self.virtual_cluster.clone());
-            let gate = Arc::new(LiveGate::to_virtual(apart.clone(), self.calls.clone()));
-            stand(seat, apart, gate, Arc::clone(&self.clock), &mut office, &resign)
-        });
-        let served = self.serve_while(first, &leadership, &mut office).await;
-        resign.cancel();
-        while office.join_next().await.is_some() {}
-        tracing::info!("syncer stopped");
-        served
-    }
-
-    async fn serve_while(
-        &self,
-        mut physical: Result<Physical, StartError>,
-        leadership: &Leadership,
-        office: &mut JoinSet<()>,
-    ) -> Result<(), RunError> {
-        loop {
-            physical = match physical {
-                Ok(physical) => return Ok(self.work(physical, leadership, office).await?),
-                Err(replaced @ StartError::Replaced(_)) => return Err(RunError::Start(replaced)),
-                Err(why) => match self.keep_vigil(&why, leadership, office).await? {
-                    Some(next) => next,
-                    None => return Ok(()),
-                },
-            };
-        }
-    }
-
-    async fn work(
-        &self,
-        Physical { cluster, home }: Physical,
-        leadership: &Leadership,
-        office: &mut JoinSet<()>,
-    ) -> Result<(), Deserted> {
-        tracing::info!(binding = %self.name, cluster = cluster.name(), mount = %home.mount, "syncer starts");
-        let (stop, mut tasks) = (self.cancel.child_token(), JoinSet::new());
-        let pair = Pair::new(self.origin.clone(), home.clone(), &self.uid, Box::new(entropy));
-        let gate = LiveGate::new(self.virtual_cluster.clone(), cluster.clone(), self.calls.clone());
-        let clusters = [self.virtual_cluster.clone(), cluster];
-        let inbox = Letters::open(&self.name, self.origin.clone(), home, clusters, &stop, &mut tasks);
-        let desk = Desk::new(pair, fastrand::u64(..));
-        let show = |desk: &Desk<Pair>| self.show(desk);
-        let clock = Arc::clone(&self.clock);
-        let work = Box::pin(run(desk, Arc::new(gate), inbox, clock, leadership.clone(), show, stop.clone()));
-        let crews = vec![("the watches and probes", &mut tasks), ("the election", office)];
-        let worked = work_with(work, crews, &stop).await;
-        tasks.shutdown().await;
-        worked.map(drop)
-    }
-
     pub(crate) fn show(&self, desk: &Desk<Pair>) {
         self.ready.set(desk.model.ready());
         self.metrics.show(desk);
@@ -186,20 +177,66 @@ impl Post {
 
     /// Connects the physical cluster as the binding says it now. Sends nothing to it yet.
     pub(crate) async fn connect(&self) -> Result<Physical, StartError> {
+        let binding = self.read_valid_binding().await?;
+        let found = self.find_kubeconfig(&binding).await?;
+        let cluster = found.connect(&binding).await?;
+        // The pinned identity, if there is one, is what the gate demands; else the first answer pins.
+        if let Some(pinned) = &binding.pinned.physical_cluster
+            && !cluster.pin(&Uid::new(pinned.as_str()))
+        {
+            tracing::error!("a fresh connection has a pinned identity already");
+        }
+        let home = Home::new(&binding.cluster_id, &binding.mount_namespace)?;
+        Ok(Physical { cluster, home, print: found.print() })
+    }
+
+    /// Our binding as it is now, if it is valid.
+    async fn read_valid_binding(&self) -> Result<Binding, StartError> {
         let row = read_binding(&self.virtual_cluster, &self.name).await?;
         if row.uid().as_str() != &*self.uid {
             return Err(StartError::Replaced(self.name.clone()));
         }
         let invalid = |why: &Invalid| StartError::InvalidBinding { name: self.name.to_string(), why: why.clone() };
-        let parsed = row.parsed().map_err(invalid)?;
-        let cluster = connect_physical(&self.virtual_cluster, parsed).await?;
-        // The pinned identity, if there is one, is what the gate demands; else the first answer pins.
-        if let Some(pinned) = &parsed.pinned.physical_cluster
-            && !cluster.pin(&Uid::new(pinned.as_str()))
-        {
-            tracing::error!("a fresh connection has a pinned identity already");
+        row.parsed().cloned().map_err(invalid)
+    }
+
+    /// The kubeconfig in the Secret that the binding names.
+    async fn find_kubeconfig(&self, binding: &Binding) -> Result<Found, StartError> {
+        #[derive(Deserialize)]
+        struct Secret {
+            #[serde(default)]
+            data: BTreeMap<String, ByteString>,
         }
-        Ok(Physical { cluster, home: Home::new(&parsed.cluster_id, &parsed.mount_namespace)? })
+        let reference = &binding.kubeconfig;
+        let what = format!("Secret {}/{}", reference.namespace, reference.name);
+        let (namespace, name) = (Name::parse(&reference.namespace)?, Name::parse(&reference.name)?);
+        let object = read(&self.virtual_cluster, &kind::SECRET, Some(namespace), name).await?;
+        let unreadable = |why: &str| StartError::ReadObject { what: what.clone(), why: why.to_owned() };
+        // No error text of the parser: it may quote what it could not read.
+        let mut secret: Secret = serde_json::from_slice(&object).map_err(|_| unreadable("it is not a Secret"))?;
+        let kubeconfig =
+            secret.data.remove(keys::KUBECONFIG).ok_or_else(|| unreadable("it has no key `kubeconfig`"))?;
+        let text = String::from_utf8(kubeconfig.0).map_err(|_| unreadable("its key `kubeconfig` is not text"))?;
+        Ok(Found { text, allow_insecure: reference.insecure_skip_tls_verify })
+    }
+}
+
+/// A kubeconfig, for as long as a client is built from it.
+struct Found {
+    text: String,
+    allow_insecure: bool,
+}
+
+impl Found {
+    /// By which it is known again; of no use to anybody else.
+    fn print(&self) -> u64 {
+        fingerprint((&self.text, self.allow_insecure))
+    }
+
+    async fn connect(&self, binding: &Binding) -> Result<Cluster, StartError> {
+        let trust = Trust::Secret { allow_insecure: self.allow_insecure };
+        let agent = user_agent(&binding.name);
+        Cluster::connect(&binding.cluster_id, &self.text, trust, &agent).await.map_err(StartError::ConnectPhysical)
     }
 }
 
@@ -213,13 +250,13 @@ async fn read_binding(virtual_cluster: &Cluster, name: &Name) -> Result<BindingR
 impl Syncer {
     /// Runs until cancelled; see [`Post::serve`].
     pub async fn run(self) -> Result<(), RunError> {
-        self.post.serve_from(Ok(self.physical)).await
+        self.post.serve_from(Some(self.physical)).await
     }
 
     /// Reads everything once, without a word to either cluster: what the syncer would know, for people who ask.
     pub async fn look(self) -> Result<Pair, LookError> {
         let Self { post: Post { name, uid, origin, virtual_cluster, clock, cancel, .. }, physical } = self;
-        let Physical { cluster, home } = physical;
+        let Physical { cluster, home, .. } = physical;
         let mut pair = Pair::new(origin.clone(), home.clone(), &uid, Box::new(entropy));
         let mut tasks = JoinSet::new();
         let addresses = [virtual_cluster.address(), cluster.address()];
@@ -276,34 +313,10 @@ pub enum LookError {
 }
 
 /// Ten characters of a physical pod's name come from here: from the operating system, so that nobody can foresee them.
-pub(crate) fn entropy() -> [u8; 8] {
+pub(crate) fn entropy() -> Option<[u8; 8]> {
     let mut bytes = [0; 8];
-    if getrandom::fill(&mut bytes).is_err() {
-        // Without the system's generator names are only unlikely to clash; a clash is noticed and another name taken.
-        bytes = fastrand::u64(..).to_le_bytes();
-    }
-    bytes
-}
-
-async fn connect_physical(virtual_cluster: &Cluster, binding: &Binding) -> Result<Cluster, StartError> {
-    #[derive(Deserialize)]
-    struct Secret {
-        #[serde(default)]
-        data: BTreeMap<String, ByteString>,
-    }
-    let reference = &binding.kubeconfig;
-    let what = format!("Secret {}/{}", reference.namespace, reference.name);
-    let (namespace, name) = (Name::parse(&reference.namespace)?, Name::parse(&reference.name)?);
-    let object = read(virtual_cluster, &kind::SECRET, Some(namespace), name).await?;
-    let unreadable = |why: &str| StartError::ReadObject { what: what.clone(), why: why.to_owned() };
-    // No error text of the parser: it may quote what it could not read.
-    let secret: Secret = serde_json::from_slice(&object).map_err(|_| unreadable("it is not a Secret"))?;
-    let kubeconfig = secret.data.get(keys::KUBECONFIG).ok_or_else(|| unreadable("it has no key `kubeconfig`"))?;
-    let text = std::str::from_utf8(&kubeconfig.0).map_err(|_| unreadable("its key `kubeconfig` is not text"))?;
-    let trust = Trust::Secret { allow_insecure: reference.insecure_skip_tls_verify };
-    Cluster::connect(&binding.cluster_id, text, trust, &user_agent(&binding.name))
-        .await
-        .map_err(StartError::ConnectPhysical)
+    getrandom::fill(&mut bytes).inspect_err(|error| tracing::error!(%error, "no random numbers, so no names")).ok()?;
+    Some(bytes)
 }
 
 /// Who we are in the API servers' logs.

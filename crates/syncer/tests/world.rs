@@ -1,6 +1,8 @@
 //! The whole syncer in World: crash after every call, late and lost answers, watches that lag, two leaders, strangers.
 //! After each call the laws hold; after the faults everything converges. One seed decides a run.
 
+#[path = "world/beside.rs"]
+mod beside;
 #[path = "world/people.rs"]
 mod people;
 #[path = "world/rights.rs"]
@@ -22,6 +24,8 @@ use tapestry_syncer::bindings::BindingRow;
 use tapestry_syncer::csinodes::row::{PCsiNode, VCsiNode};
 use tapestry_syncer::guards::Guard;
 use tapestry_syncer::guards::row::GuardRow;
+use tapestry_syncer::keeper::row::{KeptBinding, KeptNode};
+use tapestry_syncer::keeper::{self, Keeper, Work};
 use tapestry_syncer::nodes::row::{PNode, VNode};
 use tapestry_syncer::origin::{Home, Origin};
 use tapestry_syncer::pair::{Pair, Seen};
@@ -32,8 +36,12 @@ use tapestry_testbed::world::{
     Birth, Config, ControllerManager, Eye, Failure, Faults, Kubelet, Life, Schedule, World, exhaustive_crash, explore,
 };
 
+use self::beside::{Beside, Either};
 use self::people::{FORGED, back, csinode, guards, owner, owner_of, pod, user};
 use Side::{Physical, Virtual};
+
+/// What one process runs.
+type Syncer = Beside<Pair, Keeper>;
 
 const NODES: [&str; 2] = ["n1", "n2"];
 /// Pods that the user plays with.
@@ -42,7 +50,7 @@ const PODS: usize = 12;
 // ---- the stage ----
 
 /// A run with binding, policy and nodes in place, and the rules that hold whatever happens.
-fn stage(config: Config) -> Schedule<Pair> {
+fn stage(config: Config) -> Schedule<Syncer> {
     let origin = Rc::new(Origin::new("v-cluster", &binding_uid(), "east"));
     let for_life = Rc::clone(&origin);
     let mut schedule = Schedule::new(config, move |birth| life(birth, &for_life))
@@ -53,9 +61,14 @@ fn stage(config: Config) -> Schedule<Pair> {
             move |world, _, call| no_stranger_is_touched(world, call, &origin)
         })
         .quiet(|call| call.target.kind == &kind::LEASE)
-        .on_reach(|side, up| Some(Seen::Connection(side, connection(side, up))));
+        .on_reach(|side, up| Some(reached(side, up)));
     set_the_stage(&mut schedule.world);
     schedule
+}
+
+/// The keeper has a probe of its own, of the virtual cluster alone; who it is does not change.
+fn reached(side: Side, up: bool) -> Either<Seen, keeper::Seen> {
+    Either::Left(Seen::Connection(side, connection(side, up)))
 }
 
 fn connection(side: Side, up: bool) -> Connection {
@@ -99,9 +112,28 @@ fn binding_uid() -> String {
     binding.and_then(|binding| binding["metadata"]["uid"].as_str()).unwrap_or_default().to_owned()
 }
 
-fn life(birth: Birth, origin: &Rc<Origin>) -> Life<Pair> {
+fn life(birth: Birth, origin: &Rc<Origin>) -> Life<Syncer> {
+    let Life { model: pair, eyes, facts } = pair_life(birth, origin);
+    let label = origin.label.to_string();
+    let ours = move |object: &Value| object["metadata"]["labels"][keys::ORIGIN] == *label;
+    let kept = |change| Either::Right(keeper::Seen::Node(change));
+    let keepers = [
+        Eye::rows(Virtual, &kind::NODE, KeptNode::decode, kept).only(ours),
+        Eye::rows(Virtual, &kind::CLUSTER_BINDING, KeptBinding::decode, |change| {
+            Either::Right(keeper::Seen::Binding(change))
+        }),
+    ];
+    let told = [keeper::Seen::Connection(connection(Virtual, true)), keeper::Seen::Work(Work::Goes)].map(Either::Right);
+    Life {
+        model: Beside { left: pair, right: Keeper::new((**origin).clone(), &binding_uid()) },
+        eyes: eyes.into_iter().map(|eye| eye.wrap(Either::Left)).chain(keepers).collect(),
+        facts: facts.into_iter().map(Either::Left).chain(told).collect(),
+    }
+}
+
+fn pair_life(birth: Birth, origin: &Rc<Origin>) -> Life<Pair> {
     let mut names = Rng::with_seed(birth.seed);
-    let entropy = Box::new(move || names.u64(..).to_be_bytes());
+    let entropy = Box::new(move || Some(names.u64(..).to_be_bytes()));
     let own = Rc::clone(origin);
     let label = origin.label.to_string();
     let home =
@@ -261,6 +293,20 @@ fn converged(world: &World) -> Result<(), String> {
     resized(world)
 }
 
+/// After the faults: every virtual node has a Lease that was renewed lately, and no other has one.
+fn kept(world: &World) -> Result<(), String> {
+    for vnode in world.list(Virtual, &kind::NODE) {
+        let name = vnode["metadata"]["name"].as_str().unwrap_or_default();
+        let lease = world.get(Virtual, &kind::LEASE, &format!("kube-node-lease/{name}"));
+        let renewed = lease.and_then(|lease| lease["spec"]["renewTime"].as_str()?.parse::<jiff::Timestamp>().ok());
+        let age = renewed.map(|renewed| world.now().wall.duration_since(renewed));
+        if age.is_none_or(|age| age > jiff::SignedDuration::from_secs(40)) {
+            return Err(format!("the Lease of {name} was renewed {age:?} ago: {lease:?}"));
+        }
+    }
+    Ok(())
+}
+
 /// After the faults: every copy has the size that its pod asks for, or the pod is told why not.
 fn resized(world: &World) -> Result<(), String> {
     let size = |pod: &Value| pod["spec"]["containers"][0]["resources"]["requests"]["cpu"].clone();
@@ -304,12 +350,13 @@ fn furnished(world: &World) -> Result<(), String> {
     Ok(())
 }
 
-fn rests_and_converges(schedule: &mut Schedule<Pair>, leaders: usize) -> Result<(), Failure> {
+fn rests_and_converges(schedule: &mut Schedule<Syncer>, leaders: usize) -> Result<(), Failure> {
     schedule.quiesce()?;
     schedule.check(converged)?;
     schedule.check(furnished)?;
+    schedule.check(kept)?;
     for leader in 0..leaders {
-        if let Some(Err(why)) = schedule.model(leader).map(Pair::check_sums) {
+        if let Some(Err(why)) = schedule.model(leader).map(|syncer| syncer.left.check_sums()) {
             return Err(schedule.fail(why));
         }
     }
@@ -317,7 +364,7 @@ fn rests_and_converges(schedule: &mut Schedule<Pair>, leaders: usize) -> Result<
 }
 
 /// A run in which everybody takes part.
-fn full_stage(config: Config) -> Schedule<Pair> {
+fn full_stage(config: Config) -> Schedule<Syncer> {
     let managers = Side::BOTH.map(ControllerManager::new);
     managers.into_iter().fold(stage(config), Schedule::actor).actor(Kubelet::new(Physical)).actor(user).actor(owner)
 }

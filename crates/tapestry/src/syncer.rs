@@ -13,6 +13,7 @@ use tapestry_engine::serve::{Readiness, listen, serve_debug, serve_health, serve
 use tapestry_engine::telemetry::{self, BadFilter, Filter, Format};
 use tapestry_syncer::start::{Post, StartError, user_agent};
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -75,10 +76,14 @@ enum LogFormat {
 impl Args {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        runtime.block_on(self.serve())
+        // Leases and leadership have a thread of their own: whatever keeps the others busy, they are renewed.
+        let vital = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let served = runtime.block_on(self.serve(vital.handle().clone()));
+        vital.shutdown_background();
+        served
     }
 
-    async fn serve(self) -> Result<(), Failure> {
+    async fn serve(self, vital: Handle) -> Result<(), Failure> {
         let Self { cluster_binding, virtual_kubeconfig, metrics_address, health_address, debug_address, .. } = self;
         let election = self.election.parse()?;
         let format = match self.log_format {
@@ -93,6 +98,7 @@ impl Args {
         let (metrics, health) = (open(metrics_address).await?, open(health_address).await?);
         let cancel = CancellationToken::new();
         let readiness = Readiness::default();
+        let reached = readiness.gate("an answer of the virtual cluster");
         let ready = readiness.gate("both clusters and all lists");
         let mut endpoints = tokio::task::JoinSet::new();
         endpoints.spawn(serve_health(health, readiness, cancel.clone()));
@@ -104,14 +110,14 @@ impl Args {
         let mut registry = Registry::with_prefix("tapestry_syncer");
         let clock = Arc::new(SystemClock::start());
         let failed = |error: StartError| Failure::from_error(&error, error.hint());
-        let mut post = Post::open(&cluster_binding, virtual_cluster, clock, &mut registry, ready, cancel.clone())
-            .await
-            .map_err(failed)?;
+        endpoints.spawn(cancel_on_signal(cancel.clone()));
+        let open = Post::open_in_time(&cluster_binding, virtual_cluster, clock, &mut registry, ready, cancel.clone());
+        let Some(mut post) = open.await.map_err(failed)?.map(|post| post.apart(vital)) else { return Ok(()) };
+        reached.set(true);
         if let Some((identity, terms)) = election {
             post = post.elected(&identity, terms).map_err(failed)?;
         }
         endpoints.spawn(serve_metrics(metrics, Arc::new(registry), cancel.clone()));
-        endpoints.spawn(cancel_on_signal(cancel));
         let served = post.serve().await;
         endpoints.shutdown().await;
         served.map_err(|error| Failure::from_error(&error, error.hint()))

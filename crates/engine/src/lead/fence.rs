@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tapestry_cluster::{Lead, lead};
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use crate::clock::Clock;
 
@@ -17,14 +17,14 @@ pub struct Fence {
     term: AtomicU64,
     /// Nanoseconds of steady time; 0 when we do not lead.
     until: AtomicU64,
-    /// election --we lead, or no more--> loop
-    bell: Notify,
+    /// election --we lead, or no more--> loops
+    bell: watch::Sender<()>,
 }
 
 impl Fence {
     /// A fence before somebody who does not lead.
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, term: AtomicU64::new(0), until: AtomicU64::new(0), bell: Notify::new() }
+        Self { clock, term: AtomicU64::new(0), until: AtomicU64::new(0), bell: watch::Sender::new(()) }
     }
 
     /// We lead in this term, until this steady time.
@@ -41,7 +41,7 @@ impl Fence {
 
     /// Leadership has come or gone.
     pub(crate) fn ring(&self) {
-        self.bell.notify_one();
+        self.bell.send_replace(());
     }
 }
 
@@ -52,9 +52,9 @@ impl lead::Fence for Fence {
     }
 }
 
-/// Whether we lead, as a loop asks.
+/// Whether we lead, as a loop asks. Every loop has a clone of its own.
 #[derive(Clone)]
-pub struct Leadership(Option<Arc<Fence>>);
+pub struct Leadership(Option<(Arc<Fence>, watch::Receiver<()>)>);
 
 impl Leadership {
     /// Of one who has no rival.
@@ -64,22 +64,25 @@ impl Leadership {
     }
 
     pub(crate) fn behind(fence: Arc<Fence>) -> Self {
-        Self(Some(fence))
+        let changes = fence.bell.subscribe();
+        Self(Some((fence, changes)))
     }
 
     /// The present term; `None` while another one leads.
     #[must_use]
     pub fn lead(&self) -> Option<Lead> {
-        let Some(fence) = &self.0 else { return Some(Lead::always()) };
+        let Some((fence, _)) = &self.0 else { return Some(Lead::always()) };
         let term = fence.term.load(Ordering::Acquire);
         Some(Lead::new(Arc::clone(fence) as Arc<dyn lead::Fence>, term)).filter(Lead::lasts)
     }
 
-    /// Returns when leadership may have come or gone. For one reader.
-    pub async fn changed(&self) {
-        match &self.0 {
-            Some(fence) => fence.bell.notified().await,
-            None => pending().await,
+    /// Returns when leadership may have come or gone since the last time.
+    pub async fn changed(&mut self) {
+        if let Some((_, changes)) = &mut self.0
+            && changes.changed().await.is_ok()
+        {
+            return;
         }
+        pending::<()>().await;
     }
 }

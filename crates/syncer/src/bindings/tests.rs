@@ -10,10 +10,6 @@ use super::BindingRow;
 use crate::pair::{Key, Seen};
 use crate::scene::{Scene, name, vpod};
 
-fn lease() -> Key {
-    Key::Lease(name("vnode-east-n1"))
-}
-
 /// A list of bindings in which ours is not.
 fn list_without(scene: &mut Scene, epoch: u32) {
     scene.see(Seen::Binding(Change::Listed(Epoch(epoch))));
@@ -88,17 +84,6 @@ fn a_deletion_without_its_timestamp_is_looked_into_and_one_with_it_is_believed()
 }
 
 #[test]
-fn leases_are_renewed_whatever_becomes_of_the_binding() {
-    let mut scene = Scene::new();
-    list_without(&mut scene, 2);
-    assert_eq!(scene.call(&lease()).why, "CreateLease", "absent");
-    scene.refuse(&Key::Binding, Refusal::Gone);
-    assert_eq!(scene.call(&lease()).why, "CreateLease", "gone: its pods are not to be killed by us");
-    scene.see(Seen::Connection(Side::Virtual, Connection::Up(Uid::new("another"))));
-    assert_eq!(scene.plan(&lease()), Plan::Rest, "but in our own cluster only");
-}
-
-#[test]
 fn law_12_a_binding_of_a_newer_version_is_answered_and_what_it_said_before_stays_in_force() {
     for (field, value) in [
         ("/spec/podSecurity", json!("paranoid")),
@@ -146,7 +131,6 @@ fn law_12_a_binding_of_which_no_word_was_ever_understood_is_told_so() {
     scene.complete();
     let said = reported(&scene);
     assert_eq!((said["status"].as_str(), said["reason"].as_str()), (Some("False"), Some("ValidationFailed")));
-    assert_eq!(scene.call(&lease()).why, "LookForLease");
     newer["status"] = scene.call(&Key::Binding).body().unwrap()["status"].clone();
     newer["metadata"]["labels"] = json!({"a": "longer text than before"});
     see(&mut scene, newer.clone(), 1);
@@ -157,32 +141,7 @@ fn law_12_a_binding_of_which_no_word_was_ever_understood_is_told_so() {
 }
 
 #[test]
-fn a_binding_whose_physical_cluster_cannot_be_had_is_told_why_and_only_leases_are_kept() {
-    let there = Scene::new().vnode("vnode-east-n1");
-    let mut scene = Scene::empty();
-    scene.pair = scene.pair.lacking("KubeconfigUnusable", "cannot read Secret s".to_owned());
-    // Not even its finalizer, or what it was made for.
-    let mut bare = binding();
-    (bare["metadata"]["finalizers"], bare["status"]) = (json!([]), json!({}));
-    see(&mut scene, bare.clone(), 1);
-    scene.see_vnode(there);
-    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "nobody knows yet whose cluster this is");
-    scene.see(Seen::Connection(Side::Virtual, Connection::Up(Uid::new("v-cluster"))));
-    let said = reported(&scene);
-    let words = [&said["status"], &said["reason"], &said["message"]].map(|word| word.as_str().unwrap());
-    assert_eq!(words, ["False", "KubeconfigUnusable", "cannot read Secret s"]);
-    assert_eq!(scene.call(&lease()).why, "LookForLease");
-    assert_eq!(scene.plan(&Key::Node(name("n1"))), Plan::Rest);
-    bare["status"] = scene.call(&Key::Binding).body().unwrap()["status"].clone();
-    see(&mut scene, bare.clone(), 1);
-    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "once");
-    bare["status"]["conditions"][0]["message"] = json!("another trouble");
-    see(&mut scene, bare, 1);
-    assert_eq!(reported(&scene)["message"], "cannot read Secret s", "what to change is always true");
-}
-
-#[test]
-fn a_restored_virtual_cluster_stops_everything_but_the_leases_and_says_so_once() {
+fn a_restored_virtual_cluster_stops_everything_and_says_so_once() {
     let mut scene = Scene::new();
     scene.see_vpod(&vpod("web"));
     let mut there = binding();
@@ -196,7 +155,6 @@ fn a_restored_virtual_cluster_stops_everything_but_the_leases_and_says_so_once()
     for key in [Key::Pod(Uid::new("v-web")), Key::Node(name("n1"))] {
         assert_eq!(scene.plan(&key), Plan::Rest, "{key:?}");
     }
-    assert_eq!(scene.call(&lease()).why, "CreateLease");
     // The answer is of the past, in which its versions are.
     let call = scene.call(&Key::Binding);
     there["metadata"]["resourceVersion"] = json!("1");

@@ -132,9 +132,8 @@ fn law_03_foreign_conditions_survive_a_status_patch() {
 }
 
 #[test]
-fn a_silent_physical_cluster_shows_as_taint_and_condition_and_its_leases_are_still_renewed() {
+fn a_silent_physical_cluster_shows_as_taint_and_condition() {
     let mut scene = Scene::new();
-    let lease = Key::Lease(name("vnode-east-n1"));
     scene.see(Seen::Connection(Side::Physical, Connection::Down("refused".to_owned())));
     let patch = scene.call(&key()).body().unwrap().into_owned();
     assert!(patch["status"]["conditions"].to_string().contains("ApiServerSilent"), "{patch}");
@@ -143,7 +142,6 @@ fn a_silent_physical_cluster_shows_as_taint_and_condition_and_its_leases_are_sti
     scene.see_vnode(there);
     let patch = scene.call(&key()).body().unwrap().into_owned();
     assert!(patch["spec"]["taints"].to_string().contains(keys::TAINT_PHYSICAL_UNREACHABLE));
-    assert_eq!(scene.call(&lease).why, "CreateLease");
 }
 
 #[test]
@@ -252,68 +250,6 @@ fn a_restored_physical_cluster_is_not_silent_and_never_makes_nodes_unknown() {
 }
 
 #[test]
-fn the_lease_of_a_new_virtual_node_is_made_at_once_and_that_of_a_known_one_looked_for() {
-    let mut scene = Scene::new();
-    let lease = Key::Lease(name("vnode-east-n1"));
-    assert_eq!(scene.call(&lease).why, "CreateLease");
-    scene.refuse(&lease, Refusal::Exists);
-    assert_eq!(scene.call(&lease).why, "LookForLease", "somebody was quicker");
-    let there = vnode(&scene);
-    let mut restarted = Scene::empty();
-    restarted.see_binding(json!({}));
-    restarted.see_vnode(there);
-    restarted.complete();
-    assert_eq!(restarted.call(&lease).why, "LookForLease");
-}
-
-#[test]
-fn the_time_of_a_lease_never_goes_back_because_kubernetes_would_not_count_it() {
-    let mut scene = Scene::new();
-    let lease = Key::Lease(name("vnode-east-n1"));
-    let mut told = Vec::new();
-    for hours in [0, 5, -10, 0] {
-        scene.now.wall += jiff::SignedDuration::from_hours(hours);
-        scene.pass(Duration::from_secs(30));
-        let call = scene.call(&lease);
-        let mut object = call.body().unwrap().into_owned();
-        object["metadata"]["uid"] = json!("l");
-        told.push(object["spec"]["renewTime"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap());
-        let object = scene.stamp(object);
-        scene.settle(&lease, &call, Ok(Answer { object }));
-    }
-    assert!(told.is_sorted_by(|earlier, later| earlier < later), "{told:?}");
-    let ahead = told[1].duration_since(told[0]);
-    assert!(ahead > jiff::SignedDuration::from_hours(4), "a clock set forward is followed: {ahead:?}");
-}
-
-#[test]
-fn a_lease_is_first_renewed_when_it_is_ten_to_twenty_seconds_old() {
-    let mut scene = Scene::new();
-    let lease = Key::Lease(name("vnode-east-n1"));
-    let call = scene.call(&lease);
-    let mut object = call.body().unwrap().into_owned();
-    object["metadata"]["uid"] = json!("l");
-    let object = scene.stamp(object);
-    scene.settle(&lease, &call, Ok(Answer { object: object.clone() }));
-    let due = |plan: Plan, since: std::time::Duration| match plan {
-        Plan::Wait(until) => until.saturating_sub(since).as_secs(),
-        other => panic!("not waiting: {other:?}"),
-    };
-    assert!((10..20).contains(&due(scene.plan(&lease), scene.now.steady)));
-    // A process that finds it seven seconds later takes its age into account.
-    let (born, there) = (scene.now, vnode(&scene));
-    let mut restarted = Scene::empty();
-    restarted.now = born;
-    restarted.pass(std::time::Duration::from_secs(7));
-    restarted.see_binding(json!({}));
-    restarted.see_vnode(there);
-    restarted.complete();
-    let look = restarted.call(&lease);
-    restarted.settle(&lease, &look, Ok(Answer { object }));
-    assert!((10..20).contains(&due(restarted.plan(&lease), born.steady)));
-}
-
-#[test]
 fn a_node_whose_name_is_taken_by_a_strangers_node_gets_a_hashed_one() {
     let mut scene = Scene::new();
     scene.see_pnode(pnode("n2"));
@@ -414,9 +350,7 @@ fn a_name_whose_hashed_form_is_taken_too_is_left_alone_for_a_while() {
 #[test]
 fn law_12_an_invalid_binding_is_told_so_and_what_it_said_before_stays_in_force() {
     let mut scene = Scene::new();
-    let lease = Key::Lease(name("vnode-east-n1"));
     scene.see_binding(json!({"secretRef": {"name": "", "namespace": "t"}}));
-    assert_eq!(scene.call(&lease).why, "CreateLease", "a typing error must not end the nodes");
     assert_eq!(scene.plan(&key()), Plan::Rest, "nothing changed for the node");
     let report = scene.call(&Key::Binding).body().unwrap().into_owned();
     assert_eq!(report["status"]["conditions"][0]["reason"], "ValidationFailed");

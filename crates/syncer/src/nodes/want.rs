@@ -378,7 +378,7 @@ fn patch_map(
     set.chain(stale.map(|key| (key.clone(), Value::Null))).collect()
 }
 
-pub(super) fn render_taint(taint: &Taint) -> Value {
+pub(crate) fn render_taint(taint: &Taint) -> Value {
     let mut value = json!({"key": taint.key, "effect": taint.effect});
     if !taint.value.is_empty() {
         value["value"] = json!(taint.value);

@@ -82,6 +82,8 @@ pub(super) enum Closed {
     Misplaced(Misplaced),
     /// A port of the physical node that another pod has.
     Port(HostPort),
+    /// No name could be drawn for its copy.
+    Nameless,
     /// It does not meet the Pod Security Standard of the binding.
     Insecure(String),
 }

@@ -1,6 +1,8 @@
 //! Admission at the virtual node's door: who may enter, in which order, and why not.
 //! Decided while facts are folded in, so that two pods planned at once cannot both take the last place (law 9).
 
+use std::time::Duration;
+
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tapestry_api::keys;
@@ -37,6 +39,9 @@ struct AskingMeta<'a> {
     #[serde(borrow, default)]
     annotations: Option<Pairs<'a>>,
 }
+
+/// How long after a name could not be drawn the next is.
+const DRAW_AGAIN: Duration = Duration::from_secs(1);
 
 /// Taints that somebody chose. Those that follow from a node's state come and go; what they stand for is judged itself.
 fn chosen(taint: &str) -> bool {
@@ -121,12 +126,18 @@ impl Pair {
                 }
                 continue;
             }
-            held.add(grows.as_ref().unwrap_or(&vpod.request));
+            let more = grows.as_ref().unwrap_or(&vpod.request).clone();
             if grows.is_some() {
                 self.pods.let_grow(&uid);
+            } else if let Some(name) = self.choose_name(&uid) {
+                self.pods.case(&uid).name = Some(name);
             } else {
-                self.pods.case(&uid).name = self.choose_name(&uid);
+                self.pods.nameless = Some(self.now.steady);
+                self.pods.case(&uid).closed = Some(Box::new(Closed::Nameless));
+                dirty.mark(Key::Pod(uid));
+                continue;
             }
+            held.add(&more);
             let case = self.pods.case(&uid);
             case.turn = None;
             case.closed = None;
@@ -243,6 +254,14 @@ impl Pair {
         dirty.mark_all();
     }
 
+    /// Tries once more to let in whoever had to wait for a name.
+    pub(crate) fn draw_again(&mut self, dirty: &mut Dirty<Key>) {
+        if self.pods.nameless.is_some_and(|failed| self.now.steady >= failed + DRAW_AGAIN) {
+            self.pods.nameless = None;
+            self.open_all_doors(dirty);
+        }
+    }
+
     /// The name under which a pod enters: the one it was given before a restart, else a new one.
     fn choose_name(&mut self, uid: &Uid) -> Option<Name> {
         let vpod = self.pods.vpods.get(uid)?;
@@ -252,10 +271,11 @@ impl Pair {
         self.new_name(uid)
     }
 
-    /// A fresh random name; also for a pod whose name turned out to be a stranger's.
+    /// A fresh random name; also for a pod whose name turned out to be a stranger's. `None` without random numbers: a name that
+    /// others can foresee is none.
     pub(super) fn new_name(&mut self, uid: &Uid) -> Option<Name> {
         let vpod = self.pods.vpods.get(uid)?;
-        Name::parse(&physical_pod_name(vpod.name.as_str(), (self.pods.entropy)())).ok()
+        Name::parse(&physical_pod_name(vpod.name.as_str(), (self.pods.entropy)()?)).ok()
     }
 }
 
@@ -285,6 +305,10 @@ impl Closed {
             Self::Insecure(violations) => {
                 let message = format!("not allowed by the Pod Security Standard of the binding: {violations}");
                 Verdict { reason: "PodSecurityViolation", message }
+            }
+            Self::Nameless => {
+                let message = "the syncer's operating system gives no random numbers, of which the physical pod's name is made; the pod starts when it does";
+                Verdict { reason: "NoRandomNumbers", message: message.to_owned() }
             }
             Self::Short(short) => {
                 Verdict { reason: "OutOfLease", message: format!("{short}; the pod starts when there is room") }

@@ -120,7 +120,7 @@ impl Closed {
                 format!("not enough {} is lent; the pod is resized when there is room", short.resource)
             }
             Self::Stopped(_, told) => format!("{told}; the pod is resized when the node is lent again"),
-            Self::NotLending | Self::Misplaced(_) | Self::Port(_) | Self::Insecure(_) => {
+            Self::NotLending | Self::Misplaced(_) | Self::Port(_) | Self::Nameless | Self::Insecure(_) => {
                 "the virtual node lends nothing at the moment; the pod is resized when it does".to_owned()
             }
         }

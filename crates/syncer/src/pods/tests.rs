@@ -512,3 +512,19 @@ fn a_copy_stripped_of_everything_is_left_running_when_its_pod_goes_and_an_event_
     assert_eq!(event.body().unwrap()["reason"], "PhysicalPodLeft");
     assert_eq!(fresh.call(&key("web")).why, "Release");
 }
+
+#[test]
+fn without_random_numbers_no_name_is_drawn_and_the_pod_waits_until_there_are_some() {
+    let mut scene = Scene::new();
+    let web = Key::Pod(Uid::new("v-web"));
+    scene.pair.pods.entropy = Box::new(|| None);
+    scene.see_vpod(&vpod("web"));
+    let told = scene.call(&web).body().unwrap().to_string();
+    assert!(told.contains("NoRandomNumbers"), "{told}");
+    scene.pair.pods.entropy = Box::new(|| Some([7; 8]));
+    scene.pass(std::time::Duration::from_secs(2));
+    // Any fact will do.
+    scene.see_vpod(&vpod("other"));
+    let mapped = scene.call(&web).body().unwrap().to_string();
+    assert!(mapped.contains(keys::PHYSICAL_POD_NAME), "{mapped}");
+}

@@ -42,7 +42,7 @@ pub enum StartError {
         why: Invalid,
     },
     /// Another binding has taken the name: another origin.
-    #[error("ClusterBinding {0} was deleted and made anew")]
+    #[error("ClusterBinding {0} was deleted, and another one was created under its name")]
     Replaced(Name),
 }
 
@@ -58,7 +58,7 @@ impl StartError {
             Self::ConnectPhysical(_) => "check the kubeconfig in the Secret that the binding's secretRef names",
             Self::ReadObject { .. } => "check that it exists and that this identity may read it",
             Self::InvalidBinding { .. } => "edit the binding as the message says",
-            Self::Replaced(_) => "start again to serve the new one",
+            Self::Replaced(_) => "start the syncer again to serve the new binding; a Deployment does so by itself",
         }
     }
 

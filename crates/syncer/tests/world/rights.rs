@@ -74,7 +74,7 @@ fn play_with(seed: u64, used: &Rc<RefCell<Used>>) -> Result<(), Failure> {
     let config = if seed.is_multiple_of(2) { config(seed).faults(Faults::NONE) } else { config(seed) };
     let mut schedule = Schedule::new(config, move |birth| life(birth, &origin))
         .on_call(note)
-        .on_reach(|side, up| Some(Seen::Connection(side, connection(side, up))));
+        .on_reach(|side, up| Some(reached(side, up)));
     set_the_stage(&mut schedule.world);
     let managers = Side::BOTH.map(ControllerManager::new);
     let schedule = managers.into_iter().fold(schedule, Schedule::actor);

@@ -18,6 +18,8 @@
 //! | [`namespaces`] | namespaces that are deleted with all that is in them, on either side |
 //! | [`neighbours`] | two bindings in one process: what one suffers, the other does not feel |
 //! | [`crashes`] | the real binary, killed at every write |
+//! | [`kubeconfig`] | the kubeconfig in the Secret: rotated, broken, of another cluster |
+//! | [`lives`] | what a syncer outlives, and what not |
 //! | [`lead`] | several processes of one binding: one leads, the others are ready to |
 //! | [`process`] | the real binary: crashes, signals, failures before people's eyes, endpoints |
 //! | [`api`], [`refusals`], [`watch`] | what real API servers say to our objects, calls and watches |
@@ -30,9 +32,11 @@ mod csinodes;
 mod faults;
 mod guards;
 mod hostile;
+mod kubeconfig;
 mod kubelet;
 mod lead;
 mod lending;
+mod lives;
 mod namespaces;
 mod neighbours;
 mod nodes;

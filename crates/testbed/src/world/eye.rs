@@ -96,6 +96,17 @@ impl<S> Eye<S> {
         })
     }
 
+    /// The same watch, whose facts are wrapped.
+    #[must_use]
+    pub fn wrap<T>(self, wrap: impl Fn(S) -> T + 'static) -> Eye<T>
+    where
+        S: 'static,
+    {
+        let Self { side, kind, filter, decode, epoch, listing, unmarked, cursor, start } = self;
+        let decode: Decode<T> = Box::new(move |sight: Sight<'_>| decode(sight).map(&wrap));
+        Eye { side, kind, filter, decode, epoch, listing, unmarked, cursor, start }
+    }
+
     /// Only objects that a selector accepts. Losing it shows as DELETED with the object's last accepted state.
     #[must_use]
     pub fn only(mut self, filter: impl Fn(&Value) -> bool + 'static) -> Self {

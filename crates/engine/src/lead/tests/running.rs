@@ -95,12 +95,13 @@ impl Running {
     /// The lead, as soon as it has one, and how long that took.
     async fn leads(&self) -> (Lead, Duration) {
         let began = Instant::now();
+        let mut leadership = self.leadership.clone();
         let wait = async {
             loop {
-                if let Some(lead) = self.leadership.lead() {
+                if let Some(lead) = leadership.lead() {
                     return lead;
                 }
-                self.leadership.changed().await;
+                leadership.changed().await;
             }
         };
         let lead = tokio::time::timeout(Duration::from_secs(10), wait).await.expect("never leads");

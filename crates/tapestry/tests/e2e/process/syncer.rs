@@ -116,6 +116,11 @@ impl Process {
     /// Sends a signal and waits for the end; tells how it ended.
     pub(crate) async fn end(&self, signal: Signal) -> Result<String> {
         self.supervisor.signal("syncer", signal)?;
+        self.ended().await
+    }
+
+    /// Waits for its end; tells how it ended.
+    pub(crate) async fn ended(&self) -> Result<String> {
         eventually("the syncer has ended", SOON, async || match self.supervisor.state("syncer") {
             Ok(State::Ended(how)) => Ok(how),
             other => Err(format!("{other:?}")),

@@ -1,0 +1,261 @@
+//! What the keeper does about Leases, taints and the binding, whatever becomes of the syncer beside it.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tapestry_cluster::feed::Epoch;
+
+use super::*;
+use crate::scene::name;
+
+/// A keeper, the time, and the version that the next object gets.
+struct Scene {
+    keeper: Keeper,
+    now: Now,
+    rv: u64,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let mut scene = Self {
+            keeper: Keeper::new(Origin::new("v-cluster", "b-uid", "east"), "b-uid"),
+            now: Now { wall: "2026-01-01T00:00:00Z".parse().unwrap(), steady: Duration::from_secs(100) },
+            rv: 1,
+        };
+        scene.see(Seen::Connection(Connection::Up(Uid::new("v-cluster"))));
+        scene
+    }
+
+    /// Nothing was there before it.
+    fn with_new_node() -> Self {
+        let mut scene = Self::new();
+        scene.see(Seen::Node(Change::Listed(Epoch(1))));
+        scene.see_node(&json!([]));
+        scene
+    }
+
+    fn see(&mut self, seen: Seen) {
+        self.keeper.observe(seen, self.now, &mut Dirty::default());
+    }
+
+    fn stamp(&mut self, mut object: Value) -> bytes::Bytes {
+        self.rv += 1;
+        object["metadata"]["resourceVersion"] = json!(self.rv.to_string());
+        object.to_string().into()
+    }
+
+    fn see_node(&mut self, taints: &Value) {
+        let object =
+            self.stamp(json!({"metadata": {"name": "vnode-east-n1", "uid": "n-uid"}, "spec": {"taints": taints}}));
+        self.see(Seen::Node(Change::Put(KeptNode::decode(&object).unwrap().unwrap(), Epoch(1))));
+    }
+
+    fn see_binding(&mut self, uid: &str, status: &Value) {
+        let object = self.stamp(json!({"metadata": {"name": "east", "uid": uid, "generation": 3}, "status": status}));
+        self.see(Seen::Binding(Change::Put(KeptBinding::decode(&object).unwrap().unwrap(), Epoch(1))));
+    }
+
+    fn plan(&self, key: &Key) -> Plan {
+        let plan = self.keeper.plan(key, self.now);
+        assert_eq!(plan, self.keeper.plan(key, self.now), "planning twice gives the same plan");
+        plan
+    }
+
+    fn call(&self, key: &Key) -> Call {
+        match self.plan(key) {
+            Plan::Do(call) => *call,
+            other => panic!("no call for {key:?} but {other:?}"),
+        }
+    }
+
+    fn settle(&mut self, key: &Key, call: &Call, done: Result<Answer, Refusal>) {
+        self.keeper.settle(key, call, done, self.now, &mut Dirty::default());
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now.steady += time;
+        self.now.wall += time;
+    }
+
+    /// The Lease as the call leaves it.
+    fn answer(&mut self, call: &Call) -> bytes::Bytes {
+        let mut object = call.body().unwrap().into_owned();
+        object["metadata"]["uid"] = json!("l");
+        self.stamp(object)
+    }
+
+    /// The conditions that would be written.
+    fn conditions(&self) -> Vec<Value> {
+        let call = self.call(&Key::Binding);
+        assert!(call.target.rv.is_some(), "a list that others write too");
+        call.body().unwrap()["status"]["conditions"].as_array().unwrap().clone()
+    }
+}
+
+fn lease() -> Key {
+    Key::Lease(name("vnode-east-n1"))
+}
+
+fn taint() -> Key {
+    Key::Taint(name("vnode-east-n1"))
+}
+
+fn stands() -> Seen {
+    Seen::Work(Work::Stands(Trouble { reason: "SyncerPanicked", message: "look at its log".to_owned() }))
+}
+
+#[test]
+fn the_lease_of_a_new_virtual_node_is_made_at_once_and_that_of_a_known_one_looked_for() {
+    let mut scene = Scene::with_new_node();
+    let create = scene.call(&lease());
+    assert_eq!(create.why, "CreateLease");
+    scene.settle(&lease(), &create, Err(Refusal::Exists));
+    assert_eq!(scene.call(&lease()).why, "LookForLease", "another one was quicker");
+    let mut restarted = Scene::new();
+    restarted.see_node(&json!([]));
+    restarted.see(Seen::Node(Change::Listed(Epoch(1))));
+    assert_eq!(restarted.call(&lease()).why, "LookForLease");
+}
+
+#[test]
+fn the_time_of_a_lease_never_goes_back_because_kubernetes_would_not_count_it() {
+    let mut scene = Scene::with_new_node();
+    let mut told = Vec::new();
+    for hours in [0, 5, -10, 0] {
+        scene.now.wall += jiff::SignedDuration::from_hours(hours);
+        scene.pass(Duration::from_secs(30));
+        let call = scene.call(&lease());
+        let time = call.body().unwrap()["spec"]["renewTime"].as_str().unwrap().parse::<jiff::Timestamp>();
+        told.push(time.unwrap());
+        let object = scene.answer(&call);
+        scene.settle(&lease(), &call, Ok(Answer { object }));
+    }
+    assert!(told.is_sorted_by(|earlier, later| earlier < later), "{told:?}");
+    let ahead = told[1].duration_since(told[0]);
+    assert!(ahead > jiff::SignedDuration::from_hours(4), "a clock set forward is followed: {ahead:?}");
+}
+
+#[test]
+fn a_lease_is_first_renewed_when_it_is_ten_to_twenty_seconds_old() {
+    let mut scene = Scene::with_new_node();
+    let call = scene.call(&lease());
+    let object = scene.answer(&call);
+    scene.settle(&lease(), &call, Ok(Answer { object: object.clone() }));
+    let due = |plan: Plan, since: Duration| match plan {
+        Plan::Wait(until) => until.saturating_sub(since).as_secs(),
+        other => panic!("not waiting: {other:?}"),
+    };
+    assert!((10..20).contains(&due(scene.plan(&lease()), scene.now.steady)));
+    // A process that finds it seven seconds later takes its age into account.
+    let born = scene.now;
+    let mut restarted = Scene::new();
+    restarted.now = born;
+    restarted.pass(Duration::from_secs(7));
+    restarted.see_node(&json!([]));
+    restarted.see(Seen::Node(Change::Listed(Epoch(1))));
+    let look = restarted.call(&lease());
+    restarted.settle(&lease(), &look, Ok(Answer { object }));
+    assert!((10..20).contains(&due(restarted.plan(&lease()), born.steady)));
+}
+
+#[test]
+fn leases_are_renewed_whatever_becomes_of_the_binding_the_syncer_or_the_connection() {
+    let mut scene = Scene::with_new_node();
+    let facts = [
+        Seen::Binding(Change::Listed(Epoch(2))),
+        stands(),
+        Seen::Work(Work::Starts),
+        Seen::Connection(Connection::Down("refused".to_owned())),
+        Seen::Connection(Connection::Restored("versions went back".to_owned())),
+    ];
+    for fact in facts {
+        let what = format!("{fact:?}");
+        scene.see(fact);
+        assert_eq!(scene.call(&lease()).why, "CreateLease", "{what}");
+    }
+    scene.see(Seen::Connection(Connection::Up(Uid::new("another"))));
+    assert_eq!(scene.plan(&lease()), Plan::Rest, "but in our own cluster only");
+    scene.see(Seen::Connection(Connection::Up(Uid::new("v-cluster"))));
+    scene.see_binding("b-uid", &json!({"virtualClusterUID": "another"}));
+    assert_eq!(scene.plan(&lease()), Plan::Rest, "nor for a binding of another one");
+}
+
+#[test]
+fn a_node_that_is_gone_has_no_lease_to_renew() {
+    let mut scene = Scene::with_new_node();
+    scene.see(Seen::Node(Change::Listed(Epoch(2))));
+    assert_eq!(scene.plan(&lease()), Plan::Rest);
+    assert_eq!(scene.keeper.keys(), [Key::Binding]);
+}
+
+#[test]
+fn law_03_while_the_syncer_stands_nothing_new_is_scheduled_and_every_other_taint_survives() {
+    let mut scene = Scene::with_new_node();
+    let others = json!([{"key": "mine", "value": "v", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}]);
+    scene.see_node(&others);
+    assert_eq!(scene.plan(&taint()), Plan::Rest, "the syncer has only begun");
+    scene.see(stands());
+    let call = scene.call(&taint());
+    assert!(call.target.rv.is_some() && call.target.uid.is_some());
+    let taints = call.body().unwrap()["spec"]["taints"].clone();
+    let ours = json!({"key": keys::TAINT_SYNCER_STOPPED, "effect": "NoSchedule"});
+    assert_eq!(taints, json!([others[0], ours]));
+    scene.see_node(&taints);
+    assert_eq!(scene.plan(&taint()), Plan::Rest, "once");
+    scene.see(Seen::Work(Work::Starts));
+    assert_eq!(scene.plan(&taint()), Plan::Rest, "a new life has to show first that it lasts");
+    scene.see(Seen::Work(Work::Goes));
+    assert_eq!(scene.call(&taint()).body().unwrap()["spec"]["taints"], others);
+}
+
+#[test]
+fn law_03_the_binding_is_told_why_and_keeps_everything_else_in_its_status() {
+    let mut scene = Scene::new();
+    let tripped = json!({"type": "BreakerTripped", "status": "True", "reason": "MassDeletion"});
+    let connected = json!({"type": "Connected", "status": "True", "reason": "Connected", "message": "", "lastTransitionTime": "2025-01-01T00:00:00Z"});
+    scene.see_binding("b-uid", &json!({"conditions": [connected, tripped], "breaker": {"id": "x"}}));
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest);
+    scene.see(stands());
+    let body = scene.call(&Key::Binding).body().unwrap().into_owned();
+    assert_eq!(body["status"].as_object().unwrap().len(), 1, "a merge of the conditions alone: {body}");
+    let conditions = scene.conditions();
+    assert_eq!(conditions[1], tripped);
+    let words = ["status", "reason", "message", "lastTransitionTime"].map(|word| conditions[0][word].as_str().unwrap());
+    assert_eq!(words, ["False", "SyncerPanicked", "look at its log", "2026-01-01T00:00:00Z"]);
+    scene.see_binding("b-uid", &json!({"conditions": conditions}));
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "once");
+    let other = Trouble { reason: "SyncerPanicked", message: "something else".to_owned() };
+    scene.see(Seen::Work(Work::Stands(other)));
+    assert_eq!(scene.conditions()[0]["message"], "something else", "what to do is always true");
+    scene.see(Seen::Work(Work::Goes));
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "that it works again is for the syncer to say");
+}
+
+#[test]
+fn a_kubeconfig_that_is_not_in_use_is_told_until_it_is() {
+    let mut scene = Scene::new();
+    scene.see_binding("b-uid", &json!({}));
+    scene.see(Seen::Kubeconfig(None));
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "all is well, and was before");
+    scene.see(Seen::Kubeconfig(Some(Trouble { reason: "KubeconfigUnreadable", message: "mend it".to_owned() })));
+    let told = scene.conditions();
+    assert_eq!([&told[0]["type"], &told[0]["status"]], ["KubeconfigCurrent", "False"]);
+    scene.see_binding("b-uid", &json!({"conditions": told}));
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "once");
+    scene.see(Seen::Kubeconfig(None));
+    let told = scene.conditions();
+    assert_eq!([&told[0]["status"], &told[0]["reason"]], ["True", "Current"]);
+    scene.see_binding("b-uid", &json!({"conditions": told}));
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest);
+}
+
+#[test]
+fn law_01_another_binding_of_our_name_is_ours_no_more_if_our_own_cluster_says_so() {
+    let mut scene = Scene::new();
+    scene.see(Seen::Connection(Connection::Up(Uid::new("another"))));
+    scene.see_binding("b-uid-2", &json!({}));
+    assert!(!scene.keeper.replaced());
+    scene.see(Seen::Connection(Connection::Up(Uid::new("v-cluster"))));
+    assert!(scene.keeper.replaced());
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "and not a word in it");
+}

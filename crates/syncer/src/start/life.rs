@@ -1,0 +1,168 @@
+//! The life of a syncer: the election, the keeper and the work beside each other, each in tasks of its own.
+//! The work may fail and start again; the keeper goes on meanwhile. Decides nothing about objects.
+
+use std::sync::Arc;
+
+use tapestry_cluster::gate::LiveGate;
+use tapestry_engine::Desk;
+use tapestry_engine::crew::work_with;
+use tapestry_engine::lead::{Leadership, stand};
+use tapestry_engine::run::run;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::supervise::{BACKOFF, Part};
+use super::{AGAIN, Physical, Post, RunError, StartError, entropy};
+use crate::keeper::inbox::{KeeperInbox, Told};
+use crate::keeper::{Keeper, Trouble, Work};
+use crate::letters::Letters;
+use crate::pair::Pair;
+
+impl Post {
+    /// Serves the binding until cancelled. While its physical cluster cannot be used, keeps its nodes alive and tries again.
+    pub async fn serve(self) -> Result<(), RunError> {
+        self.serve_from(None).await
+    }
+
+    /// No new calls once cancelled, those in flight are waited for, and then leadership is given back. The same when the
+    /// election ends before its time or the binding is another one, and then that is the error.
+    pub(super) async fn serve_from(self, first: Option<Physical>) -> Result<(), RunError> {
+        let post = Arc::new(self);
+        let (mut office, resign, stop) = (JoinSet::new(), CancellationToken::new(), post.cancel.child_token());
+        let leadership = post.seat.clone().map_or_else(Leadership::always, |seat| {
+            let _guard = post.vital.enter();
+            // Renewals have connections of their own; a configuration that built a client before builds another one.
+            let apart = post.virtual_cluster.apart().unwrap_or_else(|_| post.virtual_cluster.clone());
+            let gate = Arc::new(LiveGate::to_virtual(apart.clone(), post.calls.clone()));
+            stand(seat, apart, gate, Arc::clone(&post.clock), &mut office, &resign)
+        });
+        let both = async {
+            let (kept, worked) = tokio::join!(post.keep(&leadership, &stop), post.toil(first, &leadership, &stop));
+            worked.and(kept)
+        };
+        let served = work_with(both, vec![("the election", &mut office)], &stop).await;
+        resign.cancel();
+        while office.join_next().await.is_some() {}
+        tracing::info!("syncer stopped");
+        served?
+    }
+
+    /// The keeper, in a runtime that the work cannot stall.
+    async fn keep(self: &Arc<Self>, leadership: &Leadership, stop: &CancellationToken) -> Result<(), RunError> {
+        let part = Part { name: "keeper", backoff: BACKOFF, runtime: &self.vital, stop };
+        let begin = || Arc::clone(self).keep_once(leadership.clone(), stop.child_token());
+        let kept = part.supervise(begin, || {}).await;
+        stop.cancel();
+        kept
+    }
+
+    async fn keep_once(self: Arc<Self>, leadership: Leadership, stop: CancellationToken) -> Result<(), RunError> {
+        let mut tasks = JoinSet::new();
+        let cluster = self.virtual_cluster.apart().unwrap_or_else(|_| self.virtual_cluster.clone());
+        let told = Told { work: self.work.subscribe(), kubeconfig: self.kubeconfig.subscribe() };
+        let inbox = KeeperInbox::open(&self.name, &self.origin, &cluster, told, &stop, &mut tasks);
+        let gate = Arc::new(LiveGate::to_virtual(cluster, self.calls.clone()));
+        let desk = Desk::new(Keeper::new(self.origin.clone(), &self.uid), fastrand::u64(..));
+        let ends = stop.clone();
+        let show = move |desk: &Desk<Keeper>| {
+            if desk.model.replaced() {
+                ends.cancel();
+            }
+        };
+        let work = run(desk, gate, inbox, Arc::clone(&self.clock), leadership, show, stop.clone());
+        let worked = work_with(Box::pin(work), vec![("the keeper's watches and probe", &mut tasks)], &stop).await;
+        tasks.shutdown().await;
+        match worked? {
+            desk if desk.model.replaced() => Err(RunError::Start(StartError::Replaced(self.name.clone()))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The work, started again when it fails.
+    async fn toil(
+        self: &Arc<Self>,
+        mut first: Option<Physical>,
+        leadership: &Leadership,
+        stop: &CancellationToken,
+    ) -> Result<(), RunError> {
+        let runtime = tokio::runtime::Handle::current();
+        let part = Part { name: "work", backoff: BACKOFF, runtime: &runtime, stop };
+        let begin = || Arc::clone(self).live(first.take(), leadership.clone(), stop.child_token());
+        let toiled = part.supervise(begin, || {
+            self.ready.set(false);
+            let message = "a part of the syncer failed unexpectedly: only the Leases of the nodes are renewed until it has started \
+                           again, which it does by itself; if this recurs, report it with the syncer's log";
+            self.work.send_replace(Work::Stands(Trouble { reason: "SyncerPanicked", message: message.to_owned() }));
+        });
+        let toiled = toiled.await;
+        stop.cancel();
+        toiled
+    }
+
+    async fn live(
+        self: Arc<Self>,
+        first: Option<Physical>,
+        leadership: Leadership,
+        stop: CancellationToken,
+    ) -> Result<(), RunError> {
+        let physical = match first {
+            Some(physical) => Some(physical),
+            None => stop.run_until_cancelled(self.connect_in_time()).await.transpose()?,
+        };
+        match physical {
+            Some(physical) => self.work(physical, leadership, stop).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Connects the physical cluster, however long that takes; says why it takes long.
+    async fn connect_in_time(&self) -> Result<Physical, RunError> {
+        let mut wait = AGAIN.0;
+        loop {
+            let why = match self.connect().await {
+                Ok(physical) => return Ok(physical),
+                Err(replaced @ StartError::Replaced(_)) => return Err(RunError::Start(replaced)),
+                Err(why) => why,
+            };
+            let trouble = Trouble { reason: why.reason(), message: why.told() };
+            // When the virtual cluster does not answer, that says nothing of what was wrong before.
+            let known = self.work.borrow().stands_for(&trouble) || matches!(why, StartError::Unanswered { .. });
+            if !known {
+                tracing::error!(binding = %self.name, reason = trouble.reason, message = trouble.message, "the physical cluster cannot be used: only Leases are renewed");
+                self.work.send_replace(Work::Stands(trouble));
+                wait = AGAIN.0;
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(AGAIN.1);
+        }
+    }
+
+    async fn work(
+        self: Arc<Self>,
+        Physical { cluster, home, print }: Physical,
+        leadership: Leadership,
+        stop: CancellationToken,
+    ) -> Result<(), RunError> {
+        tracing::info!(binding = %self.name, cluster = cluster.name(), mount = %home.mount, "syncer starts");
+        let mut tasks = JoinSet::new();
+        let pair = Pair::new(self.origin.clone(), home.clone(), &self.uid, Box::new(entropy));
+        let gate = LiveGate::new(self.virtual_cluster.clone(), cluster.clone(), self.calls.clone());
+        tasks.spawn(Arc::clone(&self).follow_kubeconfig(cluster.clone(), print, stop.clone()));
+        let clusters = [self.virtual_cluster.clone(), cluster];
+        let inbox = Letters::open(&self.name, self.origin.clone(), home, clusters, &stop, &mut tasks);
+        let desk = Desk::new(pair, fastrand::u64(..));
+        self.work.send_if_modified(Work::start);
+        let post = Arc::clone(&self);
+        let show = move |desk: &Desk<Pair>| {
+            post.show(desk);
+            if desk.model.ready() {
+                post.work.send_if_modified(Work::go);
+            }
+        };
+        let clock = Arc::clone(&self.clock);
+        let work = Box::pin(run(desk, Arc::new(gate), inbox, clock, leadership, show, stop.clone()));
+        let worked = work_with(work, vec![("the watches and probes", &mut tasks)], &stop).await;
+        tasks.shutdown().await;
+        Ok(worked.map(drop)?)
+    }
+}

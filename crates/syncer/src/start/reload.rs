@@ -1,0 +1,226 @@
+//! Follows the kubeconfig in the Secret that the binding names: a new one is taken over in place, without losing a pod.
+//! A broken one is told and not used; one that leads to another cluster stops everything (law 1). Keeps a fingerprint of
+//! the kubeconfig and never its text.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use tapestry_cluster::feed::{Change, Mailbox, Row};
+use tapestry_cluster::watch::Query;
+use tapestry_cluster::{Cluster, Name, Rv, Uid, kind};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::{AGAIN, Post, StartError};
+use crate::json::Meta;
+use crate::keeper::Trouble;
+use crate::keeper::inbox::{all, binding_named, follow};
+use crate::keeper::row::KeptBinding;
+
+/// How often the Secret is read although no watch says that it changed: a Role may grant `get` alone.
+const LOOK_EVERY: Duration = Duration::from_mins(1);
+
+/// What became of the kubeconfig in the Secret.
+enum Outcome {
+    /// It is the one in use.
+    Current,
+    /// It was taken over, with this fingerprint.
+    Taken(u64),
+    /// It leads to another cluster.
+    Elsewhere(Uid),
+    /// It cannot be used.
+    Broken(StartError),
+    /// The binding or the virtual cluster does not say which one it is.
+    Unknown,
+}
+
+/// The Secret, without what it holds.
+#[derive(Debug, Clone)]
+struct SecretRow {
+    uid: Uid,
+    rv: Rv,
+}
+
+impl Row for SecretRow {
+    fn uid(&self) -> &Uid {
+        &self.uid
+    }
+    fn rv(&self) -> Rv {
+        self.rv
+    }
+    fn deleting(&self) -> bool {
+        false
+    }
+}
+
+impl SecretRow {
+    fn decode(json: &Bytes) -> Result<Option<Self>, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Secret<'a> {
+            #[serde(borrow)]
+            metadata: Meta<'a>,
+        }
+        let Secret { metadata } = serde_json::from_slice(json)?;
+        Ok(Some(Self { uid: metadata.uid, rv: metadata.resource_version }))
+    }
+}
+
+/// The one Secret of this name.
+pub(crate) fn secret_named(namespace: Name, name: &Name) -> Query {
+    Query { namespace: Some(namespace), fields: format!("metadata.name={name}"), ..all(&kind::SECRET) }
+}
+
+/// The watches that say when to look again.
+struct Signs {
+    bell: Arc<Notify>,
+    bindings: Mailbox<KeptBinding>,
+    generation: i64,
+    secret: Option<(String, CancellationToken, Mailbox<SecretRow>)>,
+}
+
+impl Signs {
+    /// Whether something has changed that may mean another kubeconfig.
+    fn changed(&mut self) -> bool {
+        let mut changed = self.secret.as_ref().is_some_and(|(_, _, mailbox)| !mailbox.drain().is_empty());
+        for change in self.bindings.drain() {
+            if let Change::Put(row, _) = change {
+                changed |= row.generation != self.generation;
+                self.generation = row.generation;
+            }
+        }
+        changed
+    }
+}
+
+impl Post {
+    /// Follows the Secret until stopped. `print` is the fingerprint of the kubeconfig in use.
+    pub(super) async fn follow_kubeconfig(self: Arc<Self>, cluster: Cluster, mut print: u64, stop: CancellationToken) {
+        let (bell, mut tasks) = (Arc::new(Notify::new()), JoinSet::new());
+        let home = &self.virtual_cluster;
+        let decode = Arc::new(KeptBinding::decode);
+        let bindings = follow(home, binding_named(&self.name), decode, &bell, &stop, &mut tasks);
+        let mut signs = Signs { bell, bindings, generation: 0, secret: None };
+        let mut failures = 0;
+        while !stop.is_cancelled() {
+            let outcome = self.try_kubeconfig(&cluster, print, &mut signs, &stop, &mut tasks).await;
+            let trouble = match outcome {
+                Outcome::Current => {
+                    cluster.set_elsewhere(None);
+                    None
+                }
+                Outcome::Taken(next) => {
+                    tracing::info!(binding = %self.name, "the kubeconfig in the Secret has changed: it is in use from now on");
+                    print = next;
+                    None
+                }
+                Outcome::Elsewhere(other) => {
+                    let message = format!(
+                        "the kubeconfig in the Secret leads to cluster {other}, which is not the one this binding was made for: nothing is written; put the right one back"
+                    );
+                    cluster.set_elsewhere(Some(other));
+                    Some(Trouble { reason: "PhysicalClusterChanged", message })
+                }
+                Outcome::Broken(why) => {
+                    let message = format!(
+                        "the connection in use is kept, because the new kubeconfig cannot be used: {}",
+                        why.told()
+                    );
+                    Some(Trouble { reason: why.reason(), message })
+                }
+                Outcome::Unknown => self.kubeconfig.borrow().clone(),
+            };
+            failures = if trouble.is_some() { failures + 1 } else { 0 };
+            if self.tell_kubeconfig(trouble) {
+                failures = failures.min(1);
+            }
+            let wait = match failures {
+                0 => LOOK_EVERY,
+                some => (AGAIN.0 * 2u32.saturating_pow(some - 1)).min(AGAIN.1),
+            };
+            let again = tokio::time::sleep(wait);
+            tokio::pin!(again);
+            loop {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = &mut again => break,
+                    () = signs.bell.notified() => {
+                        if signs.changed() {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Says whether it is news.
+    fn tell_kubeconfig(&self, trouble: Option<Trouble>) -> bool {
+        self.kubeconfig.send_if_modified(|known| {
+            if *known == trouble {
+                return false;
+            }
+            if let Some(Trouble { reason, message }) = &trouble {
+                tracing::warn!(binding = %self.name, reason, message, "the kubeconfig in the Secret is not in use");
+            }
+            *known = trouble;
+            true
+        })
+    }
+
+    async fn try_kubeconfig(
+        &self,
+        cluster: &Cluster,
+        print: u64,
+        signs: &mut Signs,
+        stop: &CancellationToken,
+        tasks: &mut JoinSet<()>,
+    ) -> Outcome {
+        // What is wrong with the binding itself is told elsewhere; what it said before stays in force.
+        let Ok(binding) = self.read_valid_binding().await else { return Outcome::Unknown };
+        self.watch_secret(&binding.kubeconfig.namespace, &binding.kubeconfig.name, signs, stop, tasks);
+        let found = match self.find_kubeconfig(&binding).await {
+            Ok(found) if found.print() == print => return Outcome::Current,
+            Ok(found) => found,
+            Err(StartError::Unanswered { .. }) => return Outcome::Unknown,
+            Err(why) => return Outcome::Broken(why),
+        };
+        let next = match found.connect(&binding).await {
+            Ok(next) => next,
+            Err(why) => return Outcome::Broken(why),
+        };
+        match next.ask_identity().await {
+            Err(why) => Outcome::Broken(StartError::ConnectPhysical(why)),
+            Ok(other) if cluster.identity().is_some_and(|pinned| *pinned != other) => Outcome::Elsewhere(other),
+            Ok(_) => {
+                cluster.reach_as(&next);
+                Outcome::Taken(found.print())
+            }
+        }
+    }
+
+    /// Watches the Secret that the binding names now.
+    fn watch_secret(
+        &self,
+        namespace: &str,
+        name: &str,
+        signs: &mut Signs,
+        stop: &CancellationToken,
+        tasks: &mut JoinSet<()>,
+    ) {
+        let place = format!("{namespace}/{name}");
+        if signs.secret.as_ref().is_some_and(|(watched, ..)| *watched == place) {
+            return;
+        }
+        let (Ok(namespace), Ok(name)) = (Name::parse(namespace), Name::parse(name)) else { return };
+        if let Some((_, end, _)) = signs.secret.take() {
+            end.cancel();
+        }
+        let end = stop.child_token();
+        let decode = Arc::new(SecretRow::decode);
+        let mailbox = follow(&self.virtual_cluster, secret_named(namespace, &name), decode, &signs.bell, &end, tasks);
+        signs.secret = Some((place, end, mailbox));
+    }
+}

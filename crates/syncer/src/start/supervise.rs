@@ -1,0 +1,126 @@
+//! Keeps a part of a syncer going: starts it again, with back-off, after a panic or when a task that it relies on is gone.
+//! Knows nothing of what the part does.
+
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::RunError;
+
+/// How long until the next start: after the first failure, and at most.
+pub(super) const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// A life this long was a good one: the next failure is a first one again.
+const LONG_LIFE: Duration = Duration::from_mins(5);
+
+/// A part, as it is supervised.
+pub(super) struct Part<'a> {
+    /// For the log.
+    pub(super) name: &'static str,
+    pub(super) backoff: (Duration, Duration),
+    /// Where it runs.
+    pub(super) runtime: &'a Handle,
+    /// Ends it for good.
+    pub(super) stop: &'a CancellationToken,
+}
+
+impl Part<'_> {
+    /// Lives again and again until a life ends in good order or with an error that no new life mends. `failed` is told each time
+    /// that one ended otherwise, before the wait.
+    pub(super) async fn supervise<L>(
+        &self,
+        mut begin: impl FnMut() -> L,
+        mut failed: impl FnMut(),
+    ) -> Result<(), RunError>
+    where
+        L: Future<Output = Result<(), RunError>> + Send + 'static,
+    {
+        let (first, last) = self.backoff;
+        let mut wait = first;
+        loop {
+            let began = Instant::now();
+            // A task of its own: what panics in it ends it, and not us.
+            let mut life = JoinSet::new();
+            life.spawn_on(begin(), self.runtime);
+            let how = match life.join_next().await {
+                None | Some(Ok(Ok(()))) => return Ok(()),
+                Some(Ok(Err(RunError::Deserted(deserted)))) => deserted.to_string(),
+                Some(Ok(Err(error))) => return Err(error),
+                Some(Err(panicked)) => panicked.to_string(),
+            };
+            if began.elapsed() > LONG_LIFE {
+                wait = first;
+            }
+            tracing::error!(part = self.name, how, again_in = ?wait, "a part of the syncer failed; it is started again");
+            failed();
+            if self.stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+                return Ok(());
+            }
+            wait = (wait * 2).min(last);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use tapestry_engine::crew::Deserted;
+
+    use super::*;
+    use crate::start::StartError;
+
+    const QUICK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(4));
+
+    /// Lives that end one after the other as told; how the last ended, and how many failures were told.
+    async fn outcome<const N: usize>(lives: [fn() -> Result<(), RunError>; N]) -> (Result<(), RunError>, u32) {
+        let (stop, runtime, told) = (CancellationToken::new(), Handle::current(), Arc::new(AtomicU32::new(0)));
+        let part = Part { name: "test", backoff: QUICK, runtime: &runtime, stop: &stop };
+        let mut lives = lives.into_iter();
+        let begin = move || {
+            let life = lives.next();
+            async move { life.map_or(Ok(()), |life| life()) }
+        };
+        let counted = Arc::clone(&told);
+        let count = || {
+            counted.fetch_add(1, Ordering::Relaxed);
+        };
+        let supervised = part.supervise(begin, count);
+        let ended = tokio::time::timeout(Duration::from_secs(10), supervised).await.expect("it does not end");
+        (ended, told.load(Ordering::Relaxed))
+    }
+
+    fn deserted() -> Result<(), RunError> {
+        Err(RunError::Deserted(Deserted { crew: "the watches", how: "a row that cannot be".to_owned() }))
+    }
+
+    #[tokio::test]
+    async fn a_panic_or_a_lost_watch_is_told_and_ends_in_a_new_life() {
+        let (ended, told) = outcome([|| panic!("a fact that cannot be"), deserted, || Ok(())]).await;
+        assert!(ended.is_ok());
+        assert_eq!(told, 2);
+    }
+
+    #[tokio::test]
+    async fn what_no_new_life_mends_ends_it() {
+        let replaced = || Err(RunError::Start(StartError::Replaced(tapestry_cluster::Name::parse("east").unwrap())));
+        let (ended, told) = outcome([replaced]).await;
+        assert!(matches!(ended, Err(RunError::Start(StartError::Replaced(_)))));
+        assert_eq!(told, 0);
+    }
+
+    async fn always_panics() -> Result<(), RunError> {
+        panic!("always")
+    }
+
+    #[tokio::test]
+    async fn a_part_that_fails_again_and_again_is_still_stopped() {
+        let (stop, runtime) = (CancellationToken::new(), Handle::current());
+        let part = Part { name: "test", backoff: BACKOFF, runtime: &runtime, stop: &stop };
+        let supervised = part.supervise(always_panics, || stop.cancel());
+        let ended = tokio::time::timeout(Duration::from_secs(10), supervised).await.expect("it does not end");
+        assert!(ended.is_ok());
+    }
+}

@@ -1,0 +1,183 @@
+//! The kubeconfig in a binding's Secret while a syncer runs: with a line break too many, broken, rotated, of another cluster.
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use tapestry_api::keys;
+use tapestry_testbed::builders::{kubeconfig_secret, namespace};
+use tapestry_testbed::eventually;
+
+use crate::grounds::Ground;
+use crate::looks::{SOON, condition, text, uid};
+use crate::loom::{Loom, pattern};
+use crate::process::syncer::Process;
+
+const LEASE: &str = "coordination.k8s.io/v1/Lease";
+
+impl Loom {
+    /// Puts this kubeconfig into the binding's Secret.
+    async fn give(&self, kubeconfig: &str) -> Result<()> {
+        self.virtual_side.apply(&kubeconfig_secret(keys::NAMESPACE, &self.name, kubeconfig)).await?;
+        Ok(())
+    }
+
+    /// Waits until a condition of the binding has this status and reason; gives its message.
+    pub(crate) async fn says(&self, kind: &str, status: &str, reason: &str) -> Result<String> {
+        eventually(&format!("the binding says {kind}={status}, {reason}"), SOON, async || {
+            let binding = self.binding().await.map_err(|error| error.to_string())?;
+            let told = condition(&binding, kind);
+            if told["status"] == status && told["reason"] == reason {
+                Ok(text(&told["message"]).to_owned())
+            } else {
+                Err(told.to_string())
+            }
+        })
+        .await
+    }
+
+    /// Waits until the Lease of the node has been renewed so often.
+    pub(crate) async fn renews(&self, times: u32) -> Result<()> {
+        let place = format!("kube-node-lease/{}", self.vnode());
+        let renewed = async || -> Result<String> {
+            let lease = self.virtual_side.get(LEASE, &place).await?.context("no Lease")?;
+            Ok(text(&lease["spec"]["renewTime"]).to_owned())
+        };
+        for _ in 0..times {
+            let since = renewed().await?;
+            eventually("the Lease of the node is renewed", SOON, async || match renewed().await {
+                // Timestamps of one format compare as text.
+                Ok(now) if now > since => Ok(()),
+                other => Err(format!("{other:?}")),
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Starts a pod; gives the UIDs of both.
+    async fn starts(&self, pod: &str) -> Result<[String; 2]> {
+        self.virtual_side.create(&self.bound(pod).build()).await?;
+        self.lasts(pod).await
+    }
+
+    /// The UIDs of a running pod and its copy.
+    async fn lasts(&self, pod: &str) -> Result<[String; 2]> {
+        let (vpod, ppod) = self.runs(pod).await?;
+        Ok([uid(&vpod), uid(&ppod)].map(str::to_owned))
+    }
+}
+
+/// With a line break after the token, as `echo` writes it.
+fn with_line_break(kubeconfig: &str) -> Result<String> {
+    let mut config: Value = serde_saphyr::from_str(kubeconfig)?;
+    let token = &mut config["users"][0]["user"]["token"];
+    *token = format!("{}\n", text(token)).into();
+    Ok(config.to_string())
+}
+
+#[tokio::test]
+async fn a_line_break_after_the_token_is_harmless() -> Result<()> {
+    pattern("line-break")
+        .on(Ground::East)
+        .run_without(async |loom| {
+            loom.give(&with_line_break(&loom.physical_kubeconfig)?).await?;
+            let syncer = Process::new(loom, "info")?;
+            syncer.start()?;
+            syncer.ready().await?;
+            loom.vnode_ready(loom.node()).await?;
+            loom.starts("web").await?;
+            for command in ["drift", "explain"] {
+                let args: &[&str] =
+                    if command == "drift" { &[command, &loom.name] } else { &[command, "node", &loom.vnode()] };
+                let output = loom.tapestry(args).await?;
+                let said = String::from_utf8_lossy(&output.stderr);
+                ensure!(output.status.success() && !said.contains("panicked"), "{command}: {said}");
+            }
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn law_12_a_kubeconfig_that_breaks_while_it_is_in_use_is_told_and_the_connection_is_kept() -> Result<()> {
+    pattern("garbage")
+        .on(Ground::East)
+        .run(async |loom| {
+            loom.vnode_ready(loom.node()).await?;
+            let web = loom.starts("web").await?;
+            for (kubeconfig, reason, words) in [
+                ("users: [{user: {token: hunter2}}".to_owned(), "KubeconfigUnreadable", "not the YAML"),
+                (loom.physical_cluster.kubeconfig_with_token("hunter2 \n hunter2")?, "KubeconfigInvalid", "its token"),
+                (loom.physical_cluster.kubeconfig_with_token("hunter2")?, "Unreachable", "401"),
+            ] {
+                loom.give(&kubeconfig).await?;
+                let told = loom.says("KubeconfigCurrent", "False", reason).await?;
+                ensure!(told.contains(words) && told.contains("in use is kept"), "{told}");
+                ensure!(!told.contains("hunter2"), "a credential was told: {told}");
+            }
+            loom.starts("next").await?;
+            loom.says("Connected", "True", "Connected").await?;
+            let physical_kubeconfig = loom.physical_kubeconfig.clone();
+            loom.give(&physical_kubeconfig).await?;
+            loom.says("KubeconfigCurrent", "True", "Current").await?;
+            assert_eq!(loom.lasts("web").await?, web);
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_rotated_token_is_taken_over_without_a_restart_and_no_pod_is_lost() -> Result<()> {
+    pattern("rotated")
+        .on(Ground::West)
+        .run_without(async |loom| {
+            let syncer = Process::new(loom, "info")?;
+            syncer.start()?;
+            syncer.ready().await?;
+            loom.vnode_ready(loom.node()).await?;
+            let web = loom.starts("web").await?;
+            let pid = syncer.pid()?;
+            // Tokens end with their ServiceAccount, also when another one has its name.
+            loom.physical_side.delete("v1/ServiceAccount", &format!("{}/{}", keys::NAMESPACE, loom.mount)).await?;
+            let fresh = loom.physical_cluster.physical_account(&loom.mount).await?;
+            let told = loom.says("Connected", "False", "Unreachable").await?;
+            ensure!(told.contains("401"), "{told}");
+            loom.give(&fresh).await?;
+            loom.says("Connected", "True", "Connected").await?;
+            syncer.ready().await?;
+            loom.starts("next").await?;
+            assert_eq!(loom.lasts("web").await?, web);
+            assert_eq!(syncer.pid()?, pid, "it was started again");
+            ensure!(syncer.log()?.contains("it is in use from now on"), "{}", syncer.log()?);
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn law_01_a_kubeconfig_that_leads_to_another_cluster_stops_everything_until_it_is_back() -> Result<()> {
+    pattern("astray")
+        .on(Ground::East)
+        .run(async |loom| {
+            loom.vnode_ready(loom.node()).await?;
+            let web = loom.starts("web").await?;
+            let other = Ground::Still.cluster().await?;
+            let there = other.objects()?;
+            there.apply(&namespace(&loom.mount)).await?;
+            loom.give(&other.physical_account(&loom.mount).await?).await?;
+            let told = loom.says("Connected", "False", "PhysicalClusterChanged").await?;
+            ensure!(told.contains("not the one this binding was made for"), "{told}");
+            loom.says("KubeconfigCurrent", "False", "PhysicalClusterChanged").await?;
+            loom.virtual_side.create(&loom.bound("late").build()).await?;
+            loom.renews(2).await?;
+            ensure!(loom.copies("late").await?.is_empty(), "a copy was made");
+            ensure!(there.list("v1/Pod", &loom.mount).await?.is_empty(), "a copy was made in the other cluster");
+            let physical_kubeconfig = loom.physical_kubeconfig.clone();
+            loom.give(&physical_kubeconfig).await?;
+            loom.says("Connected", "True", "Connected").await?;
+            loom.runs("late").await?;
+            assert_eq!(loom.lasts("web").await?, web);
+            there.delete("v1/Namespace", &loom.mount).await?;
+            other.remove_physical_account(&loom.mount).await
+        })
+        .await
+}
