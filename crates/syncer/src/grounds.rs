@@ -131,6 +131,13 @@ impl Pair {
             (Err(Refusal::Invalid(status)), _) if status.code == 404 => {
                 return self.fail_ground(&format!("namespace {} does not exist: create it", self.home.mount), dirty);
             }
+            // A role in a namespace goes with it: without the namespace we are told that we may not look.
+            (Err(Refusal::Denied(status)), _) if ground == Ground::ServiceAccount => {
+                let mount = &self.home.mount;
+                let why =
+                    format!("{}; create namespace {mount} and apply deploy/rbac/physical.yaml to it", status.message);
+                return self.fail_ground(&why, dirty);
+            }
             (Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_))), _) => {
                 return self.fail_ground(refused.message(), dirty);
             }

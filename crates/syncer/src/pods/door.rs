@@ -105,7 +105,7 @@ impl Pair {
     /// Lets in whoever fits, in order of arrival; the others learn why not.
     pub(crate) fn open_door(&mut self, vnode: &Name, dirty: &mut Dirty<Key>) {
         let lent = self.lent(vnode, self.now.wall);
-        self.ask_out(vnode, lent.as_ref());
+        let mut moved = self.ask_out(vnode, lent.as_ref());
         let Some(door) = self.pods.doors.get(vnode) else { return self.weigh(vnode, None, dirty) };
         let mut held = door.held.clone();
         let queue: Vec<(u64, Uid)> = door.waiting.iter().map(|(turn, uid)| (*turn, uid.clone())).collect();
@@ -138,6 +138,7 @@ impl Pair {
                 continue;
             }
             held.add(&more);
+            moved = true;
             let case = self.pods.case(&uid);
             case.turn = None;
             case.closed = None;
@@ -147,34 +148,39 @@ impl Pair {
                 door.held.clone_from(&held);
             }
         }
+        if moved {
+            // It tells what is held.
+            dirty.mark(Key::Binding);
+        }
         self.weigh(vnode, lent.and_then(Result::ok).as_ref(), dirty);
     }
 
     /// Less is lent than was promised: whoever was let in and is not made yet, and whoever was to grow and has not, stands
-    /// before the door again. On a node that is only stopped nobody is made, so they may stay.
-    fn ask_out(&mut self, vnode: &Name, lent: Option<&Result<Resources, Stop>>) {
+    /// before the door again. On a node that is only stopped nobody is made, so they may stay. True when anybody had to.
+    fn ask_out(&mut self, vnode: &Name, lent: Option<&Result<Resources, Stop>>) -> bool {
         let over = match lent {
             Some(Ok(lent)) => self.pods.held(vnode).is_some_and(|held| held.fits_within(lent).is_err()),
             Some(Err(_)) | None => false,
         };
         if !over && matches!(lent, Some(Ok(_))) {
-            return;
+            return false;
         }
         let promised = |uid: &&Uid| (over && self.pods.unmade(uid)) || self.pods.may_grow(uid);
         let promised: Vec<Uid> = self.pods.residents(vnode).filter(promised).cloned().collect();
-        for uid in promised {
-            let before = self.footprint(&uid);
-            let case = self.pods.case(&uid);
+        for uid in &promised {
+            let before = self.footprint(uid);
+            let case = self.pods.case(uid);
             case.sizing = None;
             if over && case.claimants.is_empty() {
                 case.name = None;
             }
-            let after = self.footprint(&uid);
+            let after = self.footprint(uid);
             let door = self.pods.doors.entry(vnode.clone()).or_default();
             before.held.iter().for_each(|(_, request)| door.held.saturating_sub(request));
             after.held.iter().for_each(|(_, request)| door.held.add(request));
-            self.pods.queue(&uid, before.waits.as_ref(), after.waits.as_ref());
+            self.pods.queue(uid, before.waits.as_ref(), after.waits.as_ref());
         }
+        !promised.is_empty()
     }
 
     /// Whether the pods inside hold more than is lent: when that changes, the node has to say so.

@@ -86,6 +86,21 @@ fn law_04_figures_are_written_at_most_once_in_ten_seconds_and_not_when_nothing_c
 }
 
 #[test]
+fn a_pod_that_is_let_in_makes_the_figures_be_looked_at() {
+    let mut scene = Scene::new();
+    report(&mut scene);
+    scene.pass(Duration::from_secs(10));
+    let text = scene.stamp(vpod("web"));
+    let row = crate::pods::row::VPod::decode(&text, &scene.pair.home).unwrap().unwrap();
+    let Scene { pair, now, .. } = scene;
+    let mut desk = tapestry_engine::Desk::new(pair, 0);
+    desk.see(Seen::VPod(tapestry_cluster::feed::Change::Put(row, tapestry_cluster::feed::Epoch(1))), now);
+    let calls: Vec<_> = std::iter::from_fn(|| desk.next(now)).collect();
+    let (_, call) = calls.iter().find(|(key, _)| *key == Key::Binding).expect("the binding is looked at");
+    assert_eq!(call.body().unwrap()["status"]["used"]["cpu"], "1");
+}
+
+#[test]
 fn trouble_is_written_at_once_and_so_is_its_end() {
     let mut scene = Scene::new();
     report(&mut scene);
