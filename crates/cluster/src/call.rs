@@ -50,6 +50,12 @@ pub enum Sub {
 pub enum Verb {
     /// Read it, from etcd and not from a cache. The only verb whose `Gone` is proof.
     Get,
+    /// Read from discovery whether and how the kind of the target is served; the target's name is that of the resource. Answers
+    /// with its entry; `Gone` is proof that it is not served.
+    Discover {
+        /// Comes back with the call: what the asker knew when it asked.
+        mark: u64,
+    },
     /// Create it from this body.
     Create(Value),
     /// JSON merge patch.
@@ -117,6 +123,12 @@ impl Target {
         Self { side, kind, namespace: Some(namespace), name, uid: None, rv: None }
     }
 
+    /// A kind itself, to ask whether it is served.
+    #[must_use]
+    pub fn kind(side: Side, kind: &'static Kind) -> Option<Self> {
+        Name::parse(kind.plural).ok().map(|name| Self::cluster(side, kind, name))
+    }
+
     /// Only this object, not a later one of the same name.
     #[must_use]
     pub fn uid(mut self, uid: &Uid) -> Self {
@@ -151,7 +163,7 @@ impl Verb {
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
-            Self::Get => "get",
+            Self::Get | Self::Discover { .. } => "get",
             // An eviction is created under the pod it is for.
             Self::Create(_) | Self::Evict { .. } => "create",
             Self::Merge(..) | Self::Strategic(..) | Self::Apply(..) => "patch",
@@ -164,7 +176,13 @@ impl Call {
     /// Whether the call asks only.
     #[must_use]
     pub fn is_read(&self) -> bool {
-        matches!(self.verb, Verb::Get)
+        matches!(self.verb, Verb::Get | Verb::Discover { .. })
+    }
+
+    /// Whether the call reads discovery, which every authenticated user may.
+    #[must_use]
+    pub fn is_discovery(&self) -> bool {
+        matches!(self.verb, Verb::Discover { .. })
     }
 
     /// The subresource of the path.
@@ -172,7 +190,7 @@ impl Call {
     pub fn sub(&self) -> Sub {
         match self.verb {
             Verb::Merge(sub, _) | Verb::Strategic(sub, _) | Verb::Apply(sub, _) => sub,
-            Verb::Get | Verb::Create(_) | Verb::Delete { .. } | Verb::Evict { .. } => Sub::Main,
+            Verb::Get | Verb::Discover { .. } | Verb::Create(_) | Verb::Delete { .. } | Verb::Evict { .. } => Sub::Main,
         }
     }
 
@@ -180,7 +198,7 @@ impl Call {
     #[must_use]
     pub fn body(&self) -> Option<Cow<'_, Value>> {
         match &self.verb {
-            Verb::Get => None,
+            Verb::Get | Verb::Discover { .. } => None,
             Verb::Create(body) => Some(Cow::Borrowed(body)),
             Verb::Merge(_, body) | Verb::Strategic(_, body) | Verb::Apply(_, body) => {
                 let mut body = body.clone();
@@ -218,6 +236,7 @@ impl fmt::Display for Call {
         }
         let part = match (&self.verb, self.sub()) {
             (Verb::Evict { .. }, _) => "/eviction",
+            (Verb::Discover { .. }, _) => "/discovery",
             (_, Sub::Resize) => "/resize",
             (_, Sub::Main | Sub::Status) => "",
         };

@@ -41,6 +41,8 @@ pub enum Change<R> {
     },
     /// All objects that exist have been put with this epoch; whatever has an older one was absent.
     Listed(Epoch),
+    /// The server provably does not serve the kind; only of a watch that is optional. What became of its objects is not known.
+    Unserved,
 }
 
 /// One reader's end.
@@ -64,7 +66,8 @@ struct Reader<R> {
 
 struct Held<R> {
     changes: IndexMap<Uid, Change<R>>,
-    listed: Option<Epoch>,
+    /// The last word on the whole kind: a complete list, or that it is not served.
+    whole: Option<Change<R>>,
 }
 
 impl<R> Default for Feed<R> {
@@ -85,7 +88,7 @@ impl<R: Row + Clone> Feed<R> {
     /// A new reader. `bell` is rung whenever something waits; several mailboxes may share one.
     /// The watch starts over, so that a late reader sees everything too.
     pub fn subscribe(&self, bell: Arc<Notify>) -> Mailbox<R> {
-        let held = Arc::new(Mutex::new(Held { changes: IndexMap::new(), listed: None }));
+        let held = Arc::new(Mutex::new(Held { changes: IndexMap::new(), whole: None }));
         self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(Reader { held: Arc::clone(&held), bell });
         self.restart.notify_one();
         Mailbox { held }
@@ -114,7 +117,7 @@ impl<R: Row> Reader<R> {
 impl<R: Row> Held<R> {
     fn fold(&mut self, change: Change<R>) {
         match change {
-            Change::Listed(epoch) => self.listed = Some(epoch),
+            whole @ (Change::Listed(_) | Change::Unserved) => self.whole = Some(whole),
             Change::Put(ref row, _) | Change::Gone { ref row, .. } => {
                 let uid = row.uid().clone();
                 // Order of first arrival is kept, so that nobody starves behind a busy object.
@@ -125,14 +128,14 @@ impl<R: Row> Held<R> {
 }
 
 impl<R: Row> Mailbox<R> {
-    /// Takes everything that waits: changes first, then the mark of a complete list that covers them.
+    /// Takes everything that waits: changes first, then the mark of a complete list that covers them, or that there is none.
     #[must_use]
     pub fn drain(&self) -> Vec<Change<R>> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let listed = held.listed.take();
+        let whole = held.whole.take();
         let changes = std::mem::take(&mut held.changes);
         drop(held);
-        changes.into_values().chain(listed.map(Change::Listed)).collect()
+        changes.into_values().chain(whole).collect()
     }
 
     /// How many changes wait.

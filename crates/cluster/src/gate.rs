@@ -13,6 +13,7 @@ use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Hi
 use prometheus_client::registry::Registry;
 
 use crate::connect::{CALL_DEADLINE, Cluster};
+use crate::served::discover;
 use crate::{Answer, Call, Lead, Refusal, Side, Sub, Uid, Verb};
 
 /// Who we are in `managedFields`.
@@ -69,6 +70,7 @@ impl Metrics {
         let outcome = done.as_ref().map_or_else(Refusal::reason, |_| "Ok");
         let resource = match call.verb {
             Verb::Evict { .. } => "pods/eviction",
+            Verb::Discover { .. } => "discovery",
             _ => call.target.kind.plural,
         };
         let labels = Labels { side, verb: call.verb.as_str(), resource, why: call.why, outcome };
@@ -136,6 +138,9 @@ async fn carry_out_in(cluster: &Cluster, call: &Call, lead: &Lead) -> Result<Ans
     if !lead.lasts() {
         return Err(Refusal::NotLeading);
     }
+    if let Verb::Discover { .. } = call.verb {
+        return read_discovery(cluster, call).await;
+    }
     let (code, retry_after, body) = cluster.exchange(request, CALL_DEADLINE).await.map_err(Refusal::Unknown)?;
     if (200..300).contains(&code) {
         if call.is_read() && !is_expected(call, &body) {
@@ -148,6 +153,13 @@ async fn carry_out_in(cluster: &Cluster, call: &Call, lead: &Lead) -> Result<Ans
         confirm_identity(cluster).await?;
     }
     Err(refusal)
+}
+
+/// What discovery says of a kind, from the right cluster and no other.
+async fn read_discovery(cluster: &Cluster, call: &Call) -> Result<Answer, Refusal> {
+    let entry = discover(cluster, call.target.kind).await.map_err(Refusal::Unknown)?;
+    confirm_identity(cluster).await?;
+    entry.map(|object| Answer { object }).ok_or(Refusal::Gone)
 }
 
 /// Whether a read found the very object it asked for. Another one under the name is evidence too, of what is not there any more.
@@ -186,7 +198,7 @@ fn render_request(call: &Call) -> Result<Request<Body>, http::Error> {
         (_, Sub::Main) => "",
     });
     let (method, query, content) = match &call.verb {
-        Verb::Get => ("GET", "", ""),
+        Verb::Get | Verb::Discover { .. } => ("GET", "", ""),
         Verb::Create(_) => ("POST", "fieldManager=", "application/json"),
         Verb::Merge(..) => ("PATCH", "fieldManager=", "application/merge-patch+json"),
         Verb::Strategic(..) => ("PATCH", "fieldManager=", "application/strategic-merge-patch+json"),

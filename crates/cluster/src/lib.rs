@@ -13,7 +13,7 @@ pub mod list;
 pub mod object;
 pub mod probe;
 pub mod refusal;
-mod served;
+pub mod served;
 pub mod watch;
 
 pub use call::{Answer, Call, Side, Sub, Target, Verb};

@@ -1,10 +1,10 @@
-//! Whether an API server serves a kind at all, read from its own discovery documents.
+//! Whether an API server serves a kind at all, and whether new objects of it can be made, read from its own discovery documents.
 //! Must not believe a 404 alone: a proxy says the same, and so does a server that has lost its way.
 
 use bytes::Bytes;
 use http::Request;
 use kube::client::Body;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Kind;
 use crate::connect::{CALL_DEADLINE, Cluster};
@@ -18,9 +18,12 @@ struct ResourceList {
     resources: Vec<Resource>,
 }
 
-#[derive(Deserialize)]
+/// A resource as discovery names it.
+#[derive(Debug, PartialEq, Eq, Deserialize, Serialize)]
 struct Resource {
     name: String,
+    #[serde(default)]
+    verbs: Vec<String>,
 }
 
 /// What `/apis` answers.
@@ -41,14 +44,30 @@ struct Version {
     version: String,
 }
 
+/// Whether new objects can be made of the resource of which this is the entry in discovery; `None` when it is no such entry.
+/// While a `CustomResourceDefinition` is being deleted, and its objects with it, its resource is served without `create`.
+#[must_use]
+pub fn accepts_new(entry: &[u8]) -> Option<bool> {
+    let resource: Resource = serde_json::from_slice(entry).ok()?;
+    Some(resource.verbs.iter().any(|verb| verb == "create"))
+}
+
 /// Proves that the kind is not served; `Err` says why this is not proven.
 pub(crate) async fn prove_unserved(cluster: &Cluster, kind: &Kind) -> Result<(), String> {
+    match discover(cluster, kind).await? {
+        None => Ok(()),
+        Some(_) => Err(format!("discovery names {} in {}", kind.plural, kind.api_version())),
+    }
+}
+
+/// The entry of the kind in discovery; `None` is proof that there is none, and `Err` says why neither is known.
+pub(crate) async fn discover(cluster: &Cluster, kind: &Kind) -> Result<Option<Bytes>, String> {
     let root = if kind.group.is_empty() { "/api" } else { "/apis" };
     let path = format!("{root}/{}", kind.api_version());
     match ask(cluster, &path).await? {
-        (200, body) => lacks_resource(kind, &body),
+        (200, body) => find_resource(kind, &body),
         (404, _) if !kind.group.is_empty() => match ask(cluster, root).await? {
-            (200, body) => lacks_version(kind, &body),
+            (200, body) => lacks_version(kind, &body).map(|()| None),
             (code, _) => Err(format!("HTTP {code} from {root}")),
         },
         (code, _) => Err(format!("HTTP {code} from {path}")),
@@ -63,16 +82,15 @@ async fn ask(cluster: &Cluster, path: &str) -> Result<(u16, Bytes), String> {
     Ok((code, body))
 }
 
-/// The group and version are there, and the resource is not among theirs.
-fn lacks_resource(kind: &Kind, body: &[u8]) -> Result<(), String> {
+/// The group and version are there: the resource is among theirs, or not.
+fn find_resource(kind: &Kind, body: &[u8]) -> Result<Option<Bytes>, String> {
     let version = kind.api_version();
     let list = serde_json::from_slice::<ResourceList>(body).ok();
     let list = list.filter(|list| list.kind == "APIResourceList" && list.group_version == version);
     let Some(list) = list else { return Err(format!("not a list of the resources of {version}")) };
-    if list.resources.iter().any(|resource| resource.name == kind.plural) {
-        return Err(format!("discovery names {} in {version}", kind.plural));
-    }
-    Ok(())
+    let entry = list.resources.iter().find(|resource| resource.name == kind.plural);
+    let text = entry.map(serde_json::to_vec).transpose().map_err(|error| error.to_string())?;
+    Ok(text.map(Bytes::from))
 }
 
 /// The group, or this version of it, is not there.
@@ -113,14 +131,27 @@ mod tests {
     #[test]
     fn a_resource_that_its_own_version_does_not_name_is_not_served() {
         let ours = "cloud.tencent.com/v1beta1";
-        let proven = |list: &Value| lacks_resource(&POLICY, list.to_string().as_bytes()).is_ok();
+        let proven = |list: &Value| find_resource(&POLICY, list.to_string().as_bytes()) == Ok(None);
         assert!(proven(&resources(ours, &["clusterbindings", "clusterbindings/status"])));
         assert!(!proven(&resources(ours, &["clusterbindings", "resourceleasingpolicies"])));
         // Somebody else's list, or no list at all, says nothing of ours.
         assert!(!proven(&resources("cloud.tencent.com/v1", &["clusterbindings"])));
         assert!(!proven(&json!({"kind": "Status", "code": 200})));
         assert!(!proven(&groups(&[("apps", &["v1"])])));
-        assert!(lacks_resource(&POLICY, b"<html>welcome</html>").is_err());
+        assert!(find_resource(&POLICY, b"<html>welcome</html>").is_err());
+    }
+
+    #[test]
+    fn a_resource_that_has_lost_create_belongs_to_a_definition_that_is_being_deleted() {
+        let entry = |verbs: Value| {
+            let resource = json!({"name": "resourceleasingpolicies", "namespaced": false, "verbs": verbs});
+            let list =
+                json!({"kind": "APIResourceList", "groupVersion": POLICY.api_version(), "resources": [resource]});
+            find_resource(&POLICY, list.to_string().as_bytes()).unwrap().unwrap()
+        };
+        assert_eq!(accepts_new(&entry(json!(["create", "delete", "get", "list", "watch"]))), Some(true));
+        assert_eq!(accepts_new(&entry(json!(["delete", "deletecollection", "get", "list", "watch"]))), Some(false));
+        assert_eq!(accepts_new(b"{}"), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! List and watch of one resource, for ever: starts consistent, resumes where it was, starts over when it must.
-//! Decodes each object by itself, so that a bad one is reported and the rest go on; infers no deletion. What is not served
-//! has a complete list too, which is empty.
+//! Decodes each object by itself, so that a bad one is reported and the rest go on; infers no deletion, also not from a kind
+//! that is not served any more.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,8 +37,8 @@ pub struct Query {
     pub labels: String,
     /// Field selector, or empty.
     pub fields: String,
-    /// A server that provably does not serve the kind has none of its objects: their list is complete and empty.
-    /// Otherwise that is a failure like any other.
+    /// That a server provably does not serve the kind is told to the readers, who know what it means.
+    /// Otherwise it is a failure like any other.
     pub optional: bool,
 }
 
@@ -351,7 +351,7 @@ impl<R: Row + Clone> Watch<R> {
                 "not served: nothing to watch"
             );
             self.unreadable.listed(self.epoch);
-            self.feed.send(Change::Listed(self.epoch));
+            self.feed.send(Change::Unserved);
             self.unserved = true;
         }
         tokio::select! {

@@ -33,6 +33,8 @@ pub(crate) struct Bound {
 
 const CONNECTED: &str = "Connected";
 const TRIPPED: &str = "BreakerTripped";
+/// Whether it is known which policies there are. Absent until that is in question for the first time.
+const POLICIES_KNOWN: &str = "PoliciesKnown";
 
 impl Bound {
     /// Somebody deletes the binding: everything goes back, in order.
@@ -48,6 +50,7 @@ impl Pair {
             Change::Gone { row, proven: true } => self.lose_binding(&row.uid, row.rv),
             // At this version it went: an answer that is older was given before.
             Change::Gone { row, .. } => self.doubt_binding(&row.uid, row.rv, dirty),
+            Change::Unserved => {}
             Change::Listed(epoch) => {
                 for uid in self.bindings.listed(epoch) {
                     match self.bindings.get(&uid).map(BindingRow::rv) {

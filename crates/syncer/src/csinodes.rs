@@ -87,6 +87,7 @@ impl Pair {
                 self.csinodes.pcsinodes.bury(&row.uid, row.rv);
                 self.forget_pcsinode(&row, dirty);
             }
+            Change::Unserved => {}
             Change::Listed(epoch) => {
                 for uid in self.csinodes.pcsinodes.listed(epoch) {
                     if let Some(row) = self.csinodes.pcsinodes.remove(&uid) {
@@ -130,6 +131,7 @@ impl Pair {
                 self.csinodes.vcsinodes.bury(&row.uid, row.rv);
                 self.forget_vcsinode(&row.name, &row.uid, dirty);
             }
+            Change::Unserved => {}
             Change::Listed(epoch) => {
                 for uid in self.csinodes.vcsinodes.listed(epoch) {
                     if let Some(row) = self.csinodes.vcsinodes.remove(&uid) {

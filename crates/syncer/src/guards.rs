@@ -102,6 +102,7 @@ impl Pair {
                 rows.bury(&row.uid, row.rv.before());
                 *look = Look::Unknown;
             }
+            Change::Unserved => {}
             Change::Listed(epoch) => {
                 for uid in rows.listed(epoch) {
                     rows.remove(&uid);

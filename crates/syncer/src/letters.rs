@@ -93,7 +93,7 @@ impl Queries {
         let ours = |kind| Query { labels: format!("{}={}", keys::ORIGIN, origin.label), ..all(kind) };
         Self {
             bindings: (Virtual, Query { fields: format!("metadata.name={name}"), ..all(&kind::CLUSTER_BINDING) }),
-            policies: (Virtual, all(&kind::POLICY)),
+            policies: (Virtual, Query { optional: true, ..all(&kind::POLICY) }),
             owners: (Physical, Query { optional: true, ..all(&kind::POLICY) }),
             vnodes: (Virtual, ours(&kind::NODE)),
             pnodes: (Physical, all(&kind::NODE)),

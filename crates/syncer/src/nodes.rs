@@ -1,6 +1,7 @@
 //! Nodes: every lendable physical node appears as a virtual node. Watches all physical nodes and the virtual nodes with
 //! our labels; writes whole virtual nodes. The graph: policy, pnode, used --> leased --> vnode --> Lease.
 
+pub(crate) mod departure;
 mod plan;
 pub mod row;
 mod silence;
@@ -33,6 +34,8 @@ pub(crate) struct Nodes {
     /// Physical name to virtual node.
     copies: HashMap<Name, Uid, RandomState>,
     cases: HashMap<Name, Case, RandomState>,
+    /// How many virtual nodes say that an owner's policy applies to them.
+    with_owner: usize,
 }
 
 /// What we know of one physical node beyond its rows.
@@ -86,6 +89,11 @@ impl Nodes {
     /// All virtual nodes, in no order.
     pub(crate) fn vnodes(&self) -> impl Iterator<Item = &VNode> {
         self.vnodes.iter()
+    }
+
+    /// Whether a virtual node says that an owner's policy applies to it.
+    pub(crate) fn any_with_owner(&self) -> bool {
+        self.with_owner > 0
     }
 
     /// A name without a node on either side has nothing to remember.
@@ -151,6 +159,7 @@ impl Pair {
                 self.reconsider(&name, dirty);
             }
             Change::Gone { row, .. } => self.lose_pnode(&row.uid, dirty),
+            Change::Unserved => {}
             Change::Listed(epoch) => {
                 for uid in self.nodes.pnodes.listed(epoch) {
                     self.lose_pnode(&uid, dirty);
@@ -175,6 +184,7 @@ impl Pair {
         match change {
             Change::Put(row, epoch) => self.put_vnode(row, Some(epoch), dirty),
             Change::Gone { row, .. } => self.lose_vnode(&row.uid, dirty),
+            Change::Unserved => {}
             Change::Listed(epoch) => {
                 for uid in self.nodes.vnodes.listed(epoch) {
                     self.lose_vnode(&uid, dirty);
@@ -189,8 +199,11 @@ impl Pair {
             row.inherit(known);
         }
         let (uid, name, physical) = (row.uid().clone(), row.name.clone(), row.physical.clone());
-        let (taints, deleting, offers) = (row.taints.clone(), row.deleting, row.allocatable.clone());
+        let (taints, deleting, has_owner) = (row.taints.clone(), row.deleting, row.has_owner());
+        let offers = row.allocatable.clone();
         let Put::Fresh(before) = self.nodes.vnodes.put(row, epoch) else { return };
+        self.nodes.with_owner += usize::from(has_owner);
+        self.nodes.with_owner -= usize::from(before.as_ref().is_some_and(VNode::has_owner));
         self.nodes.vnode_names.insert(name.clone(), uid.clone());
         self.nodes.copies.insert(physical.clone(), uid.clone());
         if let Some(case) = self.nodes.cases.get_mut(&physical) {
@@ -227,6 +240,7 @@ impl Pair {
 
     fn lose_vnode(&mut self, uid: &Uid, dirty: &mut Dirty<Key>) {
         let Some(row) = self.nodes.vnodes.remove(uid) else { return };
+        self.nodes.with_owner -= usize::from(row.has_owner());
         if self.nodes.vnode_names.get(&row.name) == Some(uid) {
             self.nodes.vnode_names.remove(&row.name);
         }

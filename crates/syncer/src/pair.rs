@@ -39,6 +39,8 @@ pub enum Key {
     Pod(Uid),
     /// A physical pod of our origin that does not say whose copy it is.
     Stray(Uid),
+    /// Whether a cluster serves policies at all.
+    Serving(Side),
     /// The status of a policy, in the virtual cluster or the owner's.
     Policy(Side, Uid),
     /// An event to be written.
@@ -152,7 +154,8 @@ impl Pair {
     /// Whether all lists are in and both clusters are the right ones: the process may call itself ready.
     #[must_use]
     pub fn ready(&self) -> bool {
-        self.working().is_some() && self.policies.owner_known()
+        let known = self.policies.owner_known() && self.policies.unknown(Side::Virtual).is_none();
+        self.working().is_some() && known
     }
 }
 
@@ -207,12 +210,16 @@ impl Model for Pair {
             Key::CsiNode(vnode) => self.plan_csinode(vnode, now),
             Key::Pod(uid) => self.plan_pod(uid, now),
             Key::Stray(uid) => self.plan_stray(uid, now),
+            Key::Serving(side) => self.plan_serving(*side, now),
             Key::Policy(side, uid) => self.plan_policy(*side, uid, now),
             Key::Note(id) => self.plan_note(*id),
         };
         // INVARIANT: no call goes beyond the declared rights (law 10).
         if let Plan::Do(call) = &plan {
-            debug_assert!(Ask::call(call).is_declared(self.home.mount.as_str()), "not in syncer::rights: {call}");
+            debug_assert!(
+                call.is_discovery() || Ask::call(call).is_declared(self.home.mount.as_str()),
+                "not in syncer::rights: {call}"
+            );
         }
         plan
     }
@@ -227,6 +234,7 @@ impl Model for Pair {
             Key::CsiNode(vnode) => self.settle_csinode(vnode, call, done, now, dirty),
             Key::Pod(uid) => self.settle_pod(uid, call, done, now, dirty),
             Key::Stray(uid) => self.settle_stray(uid, call, done, now, dirty),
+            Key::Serving(side) => self.settle_serving(*side, call, done, dirty),
             Key::Policy(side, uid) => self.settle_policy(*side, uid, call, done, now, dirty),
             Key::Note(id) => self.settle_note(*id),
         }
@@ -242,7 +250,11 @@ impl Model for Pair {
     }
 
     fn keys(&self) -> Vec<Key> {
-        let fixed = [Key::Binding].into_iter().chain(Ground::ALL.map(Key::Ground)).chain(Guard::ALL.map(Key::Guard));
+        let fixed = [Key::Binding]
+            .into_iter()
+            .chain(Side::BOTH.map(Key::Serving))
+            .chain(Ground::ALL.map(Key::Ground))
+            .chain(Guard::ALL.map(Key::Guard));
         let nodes = self.nodes.keys().chain(self.csinodes.keys(&self.nodes));
         fixed.chain(nodes).chain(self.pods.keys()).chain(self.policies.keys()).chain(self.notes.keys()).collect()
     }
@@ -251,7 +263,7 @@ impl Model for Pair {
         match key {
             Key::Pod(uid) => self.pods.side(uid),
             Key::Ground(_) | Key::Guard(_) | Key::Stray(_) => Some(Side::Physical),
-            Key::Policy(side, _) => Some(*side),
+            Key::Serving(side) | Key::Policy(side, _) => Some(*side),
             Key::Binding | Key::Node(_) | Key::CsiNode(_) | Key::Note(_) => None,
         }
     }

@@ -103,6 +103,12 @@ impl Pods {
         self.residents(vnode).filter_map(|uid| self.vpods.get(uid)).all(VPod::terminal)
     }
 
+    /// Whether a pod on this virtual node has a copy, or may have one.
+    pub(crate) fn occupies(&self, vnode: &Name) -> bool {
+        let inside = |uid: &&Uid| self.vpods.get(uid).is_some_and(|vpod| self.carried(vpod) && !self.unmade(uid));
+        self.residents(vnode).any(|uid| inside(&uid))
+    }
+
     /// Whether nothing of ours is left in the physical cluster.
     pub(crate) fn none_left(&self) -> bool {
         self.ppods.iter().all(|ppod| ppod.ours.is_none() && !ppod.made_by_us())
@@ -185,6 +191,7 @@ impl Pair {
                     }
                 });
             }
+            Change::Unserved => {}
             Change::Listed(epoch) => {
                 for uid in self.pods.vpods.listed(epoch) {
                     // Absence from a list proves nothing (law 1): the plan will look.
@@ -200,6 +207,7 @@ impl Pair {
         match change {
             Change::Put(row, epoch) => self.put_ppod(row, Some(epoch), dirty),
             Change::Gone { row, proven } => self.lose_ppod(row, proven, dirty),
+            Change::Unserved => {}
             Change::Listed(epoch) => {
                 for uid in self.pods.ppods.listed(epoch) {
                     if let Some(row) = self.pods.ppods.get(&uid).cloned() {

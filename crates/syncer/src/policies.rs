@@ -2,6 +2,7 @@
 //! physical one; writes only their status. Which of them holds on a node is answered here, what follows from it in `terms`.
 
 mod row;
+mod sight;
 mod status;
 
 use std::cmp::Reverse;
@@ -17,6 +18,8 @@ use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Table};
 
 pub use self::row::PolicyRow;
+pub(crate) use self::sight::Served;
+use self::sight::Sight;
 use crate::nodes::row::PNode;
 use crate::pair::{Key, Pair};
 
@@ -24,22 +27,71 @@ use crate::pair::{Key, Pair};
 #[derive(Default)]
 pub(crate) struct Policies {
     tables: [Table<PolicyRow>; 2],
-    /// Those of the virtual cluster that are out of sight: pods run under them, so they hold until the API server says that
-    /// they are gone (law 1). With the version from which on a word of them counts again.
-    doubted: HashMap<Uid, Rv, RandomState>,
+    sights: [Sight; 2],
+    /// Those that are out of sight: they hold until it is certain that somebody deleted them (law 1).
+    doubted: [HashMap<Uid, Doubt, RandomState>; 2],
     /// When the first of the known hours end.
     until: Option<Timestamp>,
     status: status::Written,
 }
 
+/// A policy that is out of sight.
+#[derive(Debug, Clone, Copy)]
+struct Doubt {
+    /// The version from which on a word of it counts again.
+    from: Rv,
+    /// The API server itself says that it is gone; whether somebody deleted it or it went with its kind is not known yet.
+    gone: bool,
+}
+
 impl Policies {
+    /// Whether it has been told which policies there are, or that it cannot be known.
     pub(crate) fn complete(&self) -> bool {
-        self.table(Side::Virtual).complete()
+        self.told(Side::Virtual)
     }
 
-    /// Whether it is known what the owner restricts, be it nothing. Until then nothing new is lent, and all else goes on.
+    /// Whether it has been told what the owner restricts, be it nothing. Until then nothing new is lent, and all else goes on.
     pub(crate) fn owner_known(&self) -> bool {
-        self.table(Side::Physical).complete()
+        self.told(Side::Physical)
+    }
+
+    fn told(&self, side: Side) -> bool {
+        self.table(side).complete() || self.sight(side).said() == Some(Served::Not)
+    }
+
+    fn sight(&self, side: Side) -> &Sight {
+        &self.sights[side as usize]
+    }
+
+    /// Whether what is not there was deleted by somebody who meant it.
+    pub(crate) fn confirmed(&self, side: Side) -> bool {
+        self.sight(side).confirmed()
+    }
+
+    /// Why nobody can say which policies there are, if so.
+    pub(crate) fn unknown(&self, side: Side) -> Option<Served> {
+        self.sight(side).said().filter(|_| self.sight(side).unknown())
+    }
+
+    /// Whether discovery, which says what the absence of a policy means, may not be read.
+    pub(crate) fn unclear(&self, side: Side) -> bool {
+        self.sight(side).said() == Some(Served::Unclear)
+    }
+
+    /// Whether there is a policy of this name, be it in force or not.
+    pub(crate) fn named(&self, side: Side, name: &str) -> bool {
+        self.live(side).any(|row| row.name().as_str() == name)
+    }
+
+    /// One that is being deleted holds until it is certain that it does not go with its kind.
+    fn live(&self, side: Side) -> impl Iterator<Item = &PolicyRow> {
+        let confirmed = self.confirmed(side);
+        self.table(side).iter().filter(move |row| !(row.deleting && confirmed))
+    }
+
+    /// Whether no policy of this side is known.
+    pub(crate) fn none_known(&self, side: Side) -> bool {
+        self.table(side).is_empty()
     }
 
     fn table(&self, side: Side) -> &Table<PolicyRow> {
@@ -53,8 +105,8 @@ impl Policies {
         binding: &Binding,
         pnode: &PNode,
     ) -> impl Iterator<Item = (&'a PolicyRow, &'a Policy)> {
-        let live = self.table(side).iter().filter(|row| !row.deleting);
-        live.filter_map(|row| Some((row, row.in_force()?)))
+        self.live(side)
+            .filter_map(|row| Some((row, row.in_force()?)))
             .filter(|(_, policy)| policy.cluster.matches(&binding.name, &binding.cluster_id))
             .filter(|(_, policy)| policy.nodes.matches(|key| pnode.label(key), pnode.name.as_str()))
     }
@@ -95,14 +147,13 @@ impl Policies {
 
     /// All policies that are meant for a binding, on both sides.
     pub(crate) fn all(&self, binding: &Binding) -> impl Iterator<Item = &Policy> {
-        let rows = self.tables.iter().flat_map(Table::iter).filter(|row| !row.deleting);
+        let rows = Side::BOTH.into_iter().flat_map(|side| self.live(side));
         rows.filter_map(PolicyRow::in_force).filter(|policy| policy.cluster.matches(&binding.name, &binding.cluster_id))
     }
 
     /// Whether a policy for this binding cannot be understood.
     pub(crate) fn broken(&self, side: Side, binding: &Binding) -> bool {
-        let live = self.table(side).iter().filter(|row| !row.deleting && row.in_force().is_none());
-        live.into_iter().any(|row| row.names(binding))
+        self.live(side).any(|row| row.in_force().is_none() && row.names(binding))
     }
 
     /// Works the calendars out anew where their hours have ended, so that plans need not.
@@ -124,47 +175,69 @@ impl Policies {
 
 impl Pair {
     pub(crate) fn see_policy(&mut self, side: Side, change: Change<PolicyRow>, dirty: &mut Dirty<Key>) {
-        let table = &mut self.policies.tables[side as usize];
         match change {
             Change::Put(row, epoch) => return self.put_policy(side, row, Some(epoch), dirty),
-            Change::Gone { row, proven } if proven || side == Side::Physical => {
-                return self.lose_policy(side, row.uid(), row.rv(), dirty);
-            }
             // At this version it went: an answer that is older was given before.
-            Change::Gone { row, .. } => self.doubt_policy(row.uid().clone(), row.rv(), dirty),
+            Change::Gone { row, proven } => {
+                // The owner's are read by no call; the watch of all of them shows DELETED for nothing else.
+                self.doubt_policy(side, row.uid(), row.rv(), proven || side == Side::Physical, dirty);
+            }
             Change::Listed(epoch) => {
-                let absent = table.listed(epoch);
+                let absent = self.policies.tables[side as usize].listed(epoch);
                 for uid in absent {
-                    let known = self.policies.get(side, &uid).map(PolicyRow::rv);
-                    if let (Side::Virtual, Some(rv)) = (side, known) {
-                        self.doubt_policy(uid, rv, dirty);
-                    } else {
-                        // The kind may not be served any more, and then nobody can be asked. Nobody has to go for it.
-                        self.policies.status.remove(&uid);
-                        self.policies.tables[side as usize].remove(&uid);
+                    if let Some(rv) = self.policies.get(side, &uid).map(PolicyRow::rv) {
+                        self.doubt_policy(side, &uid, rv, side == Side::Physical, dirty);
                     }
                 }
+                self.policies.sights[side as usize].listed(side, self.now);
+            }
+            Change::Unserved => {
+                self.policies.sights[side as usize].unserved();
+                dirty.mark(Key::Binding);
             }
         }
+        dirty.mark(Key::Serving(side));
         self.change_policies(dirty);
     }
 
-    fn doubt_policy(&mut self, uid: Uid, from: Rv, dirty: &mut Dirty<Key>) {
-        if self.policies.get(Side::Virtual, &uid).is_some() {
-            self.policies.doubted.insert(uid.clone(), from);
-            dirty.mark(Key::Policy(Side::Virtual, uid));
+    /// One that is not in sight holds until it is proven gone, and until it is certain that its kind did not go with it.
+    fn doubt_policy(&mut self, side: Side, uid: &Uid, from: Rv, gone: bool, dirty: &mut Dirty<Key>) {
+        if self.policies.get(side, uid).is_none() {
+            self.policies.tables[side as usize].bury(uid, from);
+            return;
         }
+        let doubted = &mut self.policies.doubted[side as usize];
+        let from = doubted.get(uid).map_or(from, |known| known.from.max(from));
+        doubted.insert(uid.clone(), Doubt { from, gone });
+        if gone {
+            self.policies.sights[side as usize].lose(self.now);
+            dirty.mark(Key::Serving(side));
+        }
+        dirty.mark(Key::Policy(side, uid.clone()));
     }
 
-    fn lose_policy(&mut self, side: Side, uid: &Uid, rv: Rv, dirty: &mut Dirty<Key>) {
-        self.policies.status.remove(uid);
-        self.policies.doubted.remove(uid);
-        self.policies.tables[side as usize].bury(uid, rv);
+    /// Forgets the policies of which it is certain by now that somebody deleted them.
+    fn bury_policies(&mut self, side: Side, dirty: &mut Dirty<Key>) {
+        if self.policies.confirmed(side) {
+            let doubted = self.policies.doubted[side as usize].iter().filter(|(_, doubt)| doubt.gone);
+            let gone: Vec<(Uid, Rv)> = doubted.map(|(uid, doubt)| (uid.clone(), doubt.from)).collect();
+            for (uid, rv) in gone {
+                self.lose_policy(side, &uid, rv);
+            }
+        }
+        dirty.mark(Key::Binding);
         self.change_policies(dirty);
+    }
+
+    fn lose_policy(&mut self, side: Side, uid: &Uid, rv: Rv) {
+        self.policies.status.remove(uid);
+        self.policies.doubted[side as usize].remove(uid);
+        self.policies.tables[side as usize].bury(uid, rv);
     }
 
     fn put_policy(&mut self, side: Side, mut row: PolicyRow, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
         let table = &mut self.policies.tables[side as usize];
+        let doubted = &mut self.policies.doubted[side as usize];
         let uid = row.uid().clone();
         let before = table.get(&uid);
         if side == Side::Physical {
@@ -177,14 +250,26 @@ impl Pair {
         {
             tracing::warn!(side = side.as_str(), policy = %row.name(), %invalid, "a policy is invalid");
         }
-        if self.policies.doubted.get(&uid).is_some_and(|from| epoch.is_some() || *from <= row.rv()) {
-            self.policies.doubted.remove(&uid);
+        let listed = epoch.is_some();
+        let back = |doubt: &Doubt| doubt.from < row.rv() || (!doubt.gone && (listed || doubt.from == row.rv()));
+        if doubted.get(&uid).is_some_and(back) {
+            doubted.remove(&uid);
         }
+        if row.deleting && before.is_none_or(|before| !before.deleting) {
+            self.policies.sights[side as usize].lose(self.now);
+            dirty.mark(Key::Serving(side));
+        }
+        // Only a kind that is served can have a new one of the same name.
+        let namesake =
+            |known: &&PolicyRow| known.name() == row.name() && *known.uid() != uid && doubted.contains_key(known.uid());
+        let replaced = table.iter().find(namesake).map(|known| (known.uid().clone(), known.rv()));
         dirty.mark(Key::Policy(side, uid));
         row.keep_hours(self.now.wall);
-        if let Put::Fresh(_) = table.put(row, epoch)
-            && then != Some(now)
-        {
+        let fresh = matches!(table.put(row, epoch), Put::Fresh(_));
+        if let Some((uid, rv)) = &replaced {
+            self.lose_policy(side, uid, *rv);
+        }
+        if replaced.is_some() || (fresh && then != Some(now)) {
             self.change_policies(dirty);
         }
     }

@@ -43,6 +43,17 @@ impl Scene {
     pub(crate) fn complete_but_owner(&mut self) {
         self.see_lists();
         self.prepare();
+        // Nothing is asked for a binding that cannot be served.
+        if self.plan(&Key::Serving(Side::Virtual)) != Plan::Rest {
+            self.discover(Side::Virtual, Some(&["create", "delete", "get", "list", "watch"]));
+        }
+    }
+
+    /// The same without a word of the tenant's policies.
+    pub(crate) fn complete_but_policies(&mut self) {
+        self.see(Seen::Policy(Side::Physical, Change::Listed(Epoch(1))));
+        self.see_lists_but_policies();
+        self.prepare();
     }
 
     /// What must stand in the physical cluster is made there.
@@ -53,17 +64,46 @@ impl Scene {
 
     /// All lists but the owner's policies are in, both clusters answer.
     pub(crate) fn see_lists(&mut self) {
+        self.see(Seen::Policy(Side::Virtual, Change::Listed(Epoch(1))));
+        self.see_lists_but_policies();
+    }
+
+    fn see_lists_but_policies(&mut self) {
         for seen in [
             Seen::VNode(Change::Listed(Epoch(1))),
             Seen::PNode(Change::Listed(Epoch(1))),
             Seen::VPod(Change::Listed(Epoch(1))),
             Seen::PPod(Change::Listed(Epoch(1))),
-            Seen::Policy(Side::Virtual, Change::Listed(Epoch(1))),
             Seen::Connection(Side::Virtual, Connection::Up(Uid::new("v-cluster"))),
             Seen::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))),
         ] {
             self.see(seen);
         }
+    }
+
+    /// Discovery is asked about policies, when it is time, and names these verbs; `None` when it names no such resource.
+    pub(crate) fn discover(&mut self, side: Side, verbs: Option<&[&str]>) {
+        let key = Key::Serving(side);
+        let Plan::Wait(due) = self.plan(&key) else { panic!("discovery is not to be asked: {:?}", self.plan(&key)) };
+        let at = Now { steady: due, ..self.now };
+        let Plan::Do(call) = self.pair.plan(&key, at) else { panic!("discovery is not asked in time") };
+        let entry = |verbs: &[&str]| json!({"name": "resourceleasingpolicies", "verbs": verbs}).to_string();
+        let done = verbs.map(|verbs| Answer { object: entry(verbs).into() }).ok_or(Refusal::Gone);
+        self.settle(&key, &call, done);
+    }
+
+    /// A policy goes: by somebody's wish, or with its kind.
+    pub(crate) fn lose_policy_of(&mut self, side: Side, policy: &str) {
+        let text = json!({
+            "apiVersion": "cloud.tencent.com/v1beta1", "kind": "ResourceLeasingPolicy", "spec": {"cluster": "east"},
+            "metadata": {
+                "name": policy, "uid": format!("uid-{policy}"), "creationTimestamp": "2026-01-01T00:00:00Z",
+                "deletionTimestamp": "2026-01-01T00:00:00Z",
+            },
+        });
+        let text = self.stamp(text);
+        let row = PolicyRow::decode(&text).unwrap().unwrap();
+        self.see(Seen::Policy(side, Change::Gone { row, proven: true }));
     }
 
     /// A pair that has seen nothing.
@@ -127,15 +167,24 @@ impl Scene {
 
     /// Every sight of it is a new generation.
     pub(crate) fn see_policy_of(&mut self, side: Side, policy: &str, spec: Value) {
+        self.put_policy(side, policy, &format!("uid-{policy}"), spec, Epoch(1));
+    }
+
+    /// Another object of that name, in a later list.
+    pub(crate) fn see_policy_as(&mut self, policy: &str, uid: &str, spec: Value, epoch: u32) {
+        self.put_policy(Side::Virtual, policy, uid, spec, Epoch(epoch));
+    }
+
+    fn put_policy(&mut self, side: Side, policy: &str, uid: &str, spec: Value, epoch: Epoch) {
         let mut object = json!({
             "apiVersion": "cloud.tencent.com/v1beta1", "kind": "ResourceLeasingPolicy",
-            "metadata": {"name": policy, "uid": format!("uid-{policy}"), "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "metadata": {"name": policy, "uid": uid, "creationTimestamp": "2026-01-01T00:00:00Z"},
         });
         object["metadata"]["generation"] = json!(self.rv);
         object["spec"] = spec;
         let text = self.stamp(object);
         let row = PolicyRow::decode(&text).unwrap().unwrap();
-        self.see(Seen::Policy(side, Change::Put(row, Epoch(1))));
+        self.see(Seen::Policy(side, Change::Put(row, epoch)));
     }
 
     pub(crate) fn see_pnode(&mut self, object: Value) {
@@ -290,6 +339,26 @@ pub(crate) fn created(call: &Call) -> Value {
     object["metadata"]["uid"] = json!(format!("p-{}", object["metadata"]["name"].as_str().unwrap()));
     object["status"] = json!({"phase": "Pending"});
     object
+}
+
+/// Puts a pod on the node that runs there.
+pub(crate) fn run(scene: &mut Scene, pod: &str, extra: Value) -> (Value, Value) {
+    let mut object = vpod(pod);
+    merge(&mut object, extra);
+    let key = Key::Pod(Uid::new(format!("v-{pod}")));
+    scene.see_vpod(&object);
+    let map = scene.call(&key);
+    let copy = map.body().unwrap()["metadata"]["annotations"][keys::PHYSICAL_POD_NAME].as_str().unwrap().to_owned();
+    scene.see_vpod(&mapped(object.clone(), &copy, None));
+    let mut ppod = created(&scene.call(&key));
+    merge(&mut ppod, json!({"spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}));
+    scene.see_ppod(&ppod);
+    let uid = ppod["metadata"]["uid"].as_str().unwrap();
+    let mut up = mapped(object, &copy, Some(uid));
+    merge(&mut up, json!({"status": {"phase": "Running"}}));
+    scene.see_vpod(&up);
+    assert_eq!(scene.plan(&key), Plan::Rest);
+    (up, ppod)
 }
 
 /// Sets the mapping annotations as our own patch would.

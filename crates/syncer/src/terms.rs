@@ -13,9 +13,12 @@ use tapestry_domain::reclaim::{self, Cause, Rules};
 use tapestry_domain::resources::Resources;
 use tapestry_engine::Now;
 
-use crate::nodes::row::PNode;
+use crate::nodes::departure::{Departure, OWNER};
+use crate::nodes::row::{PNode, VNode};
+use crate::nodes::standing::kept_rules;
 use crate::pair::Pair;
 use crate::pods::reclaim::tenants;
+use crate::policies::Served;
 
 /// Why a node that a policy covers is not lent at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +31,12 @@ pub(crate) enum Stop {
     OwnerHours,
     /// What the owner restricts is not known yet.
     OwnerUnknown,
+    /// The physical cluster does not serve policies any more, and one of the owner's that is not known applied to the node.
+    OwnerUnserved,
+    /// Nobody can say which policies there are in the virtual cluster.
+    PoliciesUnknown(Served),
+    /// Nothing lends the node any more; it goes when it is empty.
+    Withdrawn(Departure),
     /// A policy cannot be understood and no other one covers the node.
     Invalid,
     /// No window of the policy is open, or it is about to close.
@@ -48,6 +57,8 @@ pub(crate) struct Terms<'a> {
     /// What the limits leave of what is idle, whether it is lent now or not.
     pub(crate) offered: Resources,
     pub(crate) stop: Option<Stop>,
+    /// Why nothing lends it any more. An owner's stop may hold besides.
+    pub(crate) withdrawn: Option<Departure>,
     /// What becomes of pods when less is lent.
     pub(crate) rules: Rules,
     /// When the calendar next changes something of this.
@@ -77,8 +88,18 @@ impl Stop {
     pub(crate) fn clock(self, rules: &Rules) -> &'static str {
         match self {
             _ if self.by_owner() => "owner",
-            Self::Hours if rules.force => "window",
+            Self::Hours | Self::Withdrawn(_) if rules.force => "window",
             _ => "",
+        }
+    }
+
+    /// Whether pods have to go for it, once their grace is over.
+    pub(crate) fn forced(self, rules: &Rules) -> bool {
+        match self {
+            Self::Suspended | Self::LendNever | Self::OwnerHours => true,
+            Self::Hours | Self::Withdrawn(_) => rules.force,
+            Self::OwnerUnknown | Self::OwnerUnserved | Self::PoliciesUnknown(_) | Self::Invalid => false,
+            Self::PodUnreadable | Self::NodeUnreadable => false,
         }
     }
 
@@ -89,6 +110,10 @@ impl Stop {
             Self::LendNever => "LendNever",
             Self::OwnerHours => "OwnerOutOfTimeWindows",
             Self::OwnerUnknown => "OwnerPoliciesUnknown",
+            Self::OwnerUnserved => "OwnerPoliciesNotServed",
+            Self::PoliciesUnknown(Served::Unclear) => "PoliciesUnknown",
+            Self::PoliciesUnknown(_) => "PoliciesNotServed",
+            Self::Withdrawn(departure) => departure.reason(),
             Self::Invalid => "PolicyInvalid",
             Self::Hours => "OutOfTimeWindows",
             Self::PodUnreadable => "PhysicalPodUnreadable",
@@ -102,6 +127,15 @@ impl Stop {
             Self::LendNever => "the owner of the physical node does not lend it",
             Self::OwnerHours => "no time window of the owner's policy is open",
             Self::OwnerUnknown => "the policies of the physical cluster cannot be read",
+            Self::OwnerUnserved => {
+                "the physical cluster no longer serves ResourceLeasingPolicies, and an owner's policy applied to this node; \
+                 install their CustomResourceDefinition there again"
+            }
+            Self::PoliciesUnknown(Served::Unclear) => "the syncer may not read the discovery of the virtual cluster",
+            Self::PoliciesUnknown(_) => {
+                "the virtual cluster does not serve ResourceLeasingPolicies; install their CustomResourceDefinition again"
+            }
+            Self::Withdrawn(departure) => departure.message(),
             Self::Invalid => "the policy for this node is invalid; its status says what to change",
             Self::Hours => "no time window of the policy is open",
             Self::PodUnreadable => {
@@ -127,13 +161,13 @@ impl Terms<'_> {
     /// The names of the policies in force, as the virtual node tells them.
     pub(crate) fn names(&self) -> String {
         let own = self.policy.map(|policy| policy.name.clone());
-        let owner = self.owner.map(|policy| format!("owner/{}", policy.name));
+        let owner = self.owner.map(|policy| format!("{OWNER}{}", policy.name));
         own.into_iter().chain(owner).collect::<Vec<_>>().join(",")
     }
 }
 
 impl Pair {
-    /// What holds on a physical node; `None` when it is not to be lent at all, now or later (law 9).
+    /// What holds on a physical node; `None` when nothing lends it and it has no virtual node (law 9), and when the binding goes.
     pub(crate) fn terms(&self, pnode: &PNode, at: Timestamp) -> Option<Terms<'_>> {
         let mut terms = self.terms_by_hours(pnode, at)?;
         let stopped_by_owner = terms.stop.is_some_and(Stop::by_owner);
@@ -167,13 +201,18 @@ impl Pair {
     pub(crate) fn terms_by_hours(&self, pnode: &PNode, at: Timestamp) -> Option<Terms<'_>> {
         let bound = self.bound.as_ref().filter(|bound| !bound.leaving())?;
         let binding = &bound.binding;
-        if !binding.nodes.matches(|key| pnode.label(key), pnode.name.as_str()) {
-            return None;
-        }
-        let policy = self.policies.holder(Side::Virtual, binding, pnode, at);
+        let vnode = self.nodes.vnode_of(&pnode.name);
+        let selected = binding.nodes.matches(|key| pnode.label(key), pnode.name.as_str());
+        let unknown = self.policies.unknown(Side::Virtual);
+        let policy = self.policies.holder(Side::Virtual, binding, pnode, at).filter(|_| selected && unknown.is_none());
         let owner = self.policies.holder(Side::Physical, binding, pnode, at);
         let broken = |side| self.policies.broken(side, binding);
-        if policy.is_none() && !broken(Side::Virtual) {
+        let withdrawn = match (selected, &policy) {
+            (false, _) => Some(Departure::Unselected),
+            (true, None) if unknown.is_none() && !broken(Side::Virtual) => Some(self.lost_policy(vnode)),
+            (true, _) => None,
+        };
+        if withdrawn.is_some() && vnode.is_none() {
             return None;
         }
         let closed = |holder: &Option<(&Policy, Hours, Option<Timestamp>)>| {
@@ -185,6 +224,13 @@ impl Pair {
             Some(Stop::LendNever)
         } else if closed(&owner) {
             Some(Stop::OwnerHours)
+        } else if self.owner_missing(vnode) {
+            Some(Stop::OwnerUnserved)
+        } else if let Some(served) = unknown {
+            Some(Stop::PoliciesUnknown(served))
+        } else if let Some(departure) = withdrawn {
+            let unclear = departure == Departure::PolicyDeleted && self.policies.unclear(Side::Virtual);
+            Some(if unclear { Stop::PoliciesUnknown(Served::Unclear) } else { Stop::Withdrawn(departure) })
         } else if policy.is_none() || broken(Side::Physical) {
             Some(Stop::Invalid)
         } else if closed(&policy) {
@@ -196,18 +242,38 @@ impl Pair {
         let until = untils.min();
         let (policy, owner) = (policy.map(|(policy, ..)| policy), owner.map(|(policy, ..)| policy));
         let limits = policy.into_iter().chain(owner).flat_map(|policy| &policy.limits);
-        let ruling = owner.filter(|_| stop.is_some_and(Stop::by_owner)).or(policy).or(owner);
+        let ruling = owner.filter(|_| stop.is_some_and(Stop::by_owner)).or(policy);
+        let kept = vnode.filter(|_| policy.is_none()).map(kept_rules);
         // While a policy cannot be understood nobody has to go: perhaps it is the one that lets them stay.
-        let force = policy.is_some_and(|policy| policy.force_reclaim) && !broken(Side::Virtual);
+        let force = match policy {
+            Some(policy) => policy.force_reclaim && !broken(Side::Virtual),
+            None => withdrawn.is_some() && kept.is_some_and(|kept| kept.force),
+        };
+        let kept_grace = || kept.map_or(DEFAULT_GRACE, |kept| kept.grace);
         Some(Terms {
             offered: leased(&pnode.allocatable, &self.pods.used(&pnode.name), limits),
-            rules: Rules { force, grace: ruling.map_or(DEFAULT_GRACE, |policy| policy.grace) },
+            rules: Rules { force, grace: ruling.map_or_else(kept_grace, |policy| policy.grace) },
             policy,
             owner,
             stop,
+            withdrawn,
             until,
             early: None,
         })
+    }
+
+    /// Whether an owner's policy applied that is not known and cannot be: the physical cluster does not serve policies. Where none
+    /// ever applied, that means that the owner restricts nothing.
+    fn owner_missing(&self, vnode: Option<&VNode>) -> bool {
+        if self.policies.unknown(Side::Physical).is_none() {
+            return false;
+        }
+        match vnode {
+            Some(vnode) => vnode
+                .policies()
+                .any(|policy| policy.side == Side::Physical && !self.policies.named(policy.side, policy.name)),
+            None => self.nodes.any_with_owner() && self.policies.none_known(Side::Physical),
+        }
     }
 
     /// With `reclaimBeforeEnd`: when taking back begins, so that the capacity is back when the window ends.
@@ -258,6 +324,7 @@ impl Pair {
         // Before all lists are in nobody knows who is inside already.
         let vnode = self.nodes.vnode(vnode).filter(|vnode| !vnode.deleting && self.complete())?;
         let terms = self.terms(self.nodes.pnode(&vnode.physical)?, at)?;
+        let terms = Some(terms).filter(|terms| terms.withdrawn.is_none())?;
         let unread = vnode.unread.map(|_| Stop::NodeUnreadable);
         let unknown = (!self.policies.owner_known()).then_some(Stop::OwnerUnknown).or(unread);
         Some(unknown.or(terms.stop).map_or(Ok(terms.offered), Err))

@@ -1,6 +1,8 @@
 //! The whole syncer in World: crash after every call, late and lost answers, watches that lag, two leaders, strangers.
 //! After each call the laws hold; after the faults everything converges. One seed decides a run.
 
+#[path = "world/absence.rs"]
+mod absence;
 #[path = "world/beside.rs"]
 mod beside;
 #[path = "world/people.rs"]

@@ -36,7 +36,7 @@ pub use eye::{Eye, Sight};
 pub use journal::Failure;
 pub use kubelet::Kubelet;
 pub use schedule::{Actor, Birth, Config, Faults, Life, Schedule};
-pub use server::{Server, Version};
+pub use server::{Server, Serving, Version};
 
 /// Two clusters and the time.
 pub struct World {
@@ -154,6 +154,12 @@ impl World {
         let Some(object) = server.find(kind, path).cloned() else { return false };
         server.end(kind, path, &object, grace.map(u64::from), self.now.wall);
         true
+    }
+
+    /// Serves a kind in another way from now on. Watches of a kind that is not served say so; when it is served again they list
+    /// it.
+    pub fn serve(&mut self, side: Side, kind: &'static Kind, serving: Serving) {
+        self.servers[index(side)].serve(kind, serving);
     }
 
     /// The path of one object of a kind, picked by chance; `None` when there are none that fit.

@@ -10,8 +10,8 @@ use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
 use tapestry_domain::resources::Resources;
 
-use super::CONNECTED;
 use super::status::{Figures, READY, Report, Said};
+use super::{CONNECTED, POLICIES_KNOWN};
 use crate::json::Meta;
 
 /// A binding as the watch brings it.
@@ -103,6 +103,7 @@ impl Told {
         Report {
             connected: self.condition(CONNECTED),
             ready: self.condition(READY),
+            policies: self.condition(POLICIES_KNOWN),
             phase: Phase::deserialize(&self.phase).ok(),
             observed: self.observed.as_i64(),
             figures: self.figures(),

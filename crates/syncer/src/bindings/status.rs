@@ -6,12 +6,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tapestry_api::binding::Phase;
-use tapestry_cluster::{Call, Sub, Verb, kind};
+use tapestry_cluster::{Call, Side, Sub, Verb, kind};
 use tapestry_domain::resources::{ResourceName, Resources};
 use tapestry_engine::{Now, Plan};
 
-use super::{BindingRow, CONNECTED, TRIPPED, target, with_name};
+use super::{BindingRow, CONNECTED, POLICIES_KNOWN, TRIPPED, target, with_name};
 use crate::pair::Pair;
+use crate::terms::Stop;
 
 /// Figures change with every pod; they are summed up and written no more often than this.
 const FIGURES_EVERY: Duration = Duration::from_secs(10);
@@ -35,6 +36,8 @@ pub(super) struct Said {
 pub(super) struct Report {
     pub(super) connected: Option<Said>,
     pub(super) ready: Option<Said>,
+    /// Condition `PoliciesKnown`.
+    pub(super) policies: Option<Said>,
     pub(super) phase: Option<Phase>,
     /// The generation that it speaks of.
     pub(super) observed: Option<i64>,
@@ -76,7 +79,13 @@ impl Pair {
     /// Says how the binding stands, if that is news. `told`: condition `Connected` says so already.
     pub(super) fn report(&self, row: &BindingRow, connected: &Said, told: bool, now: Now) -> Plan {
         let (phase, ready) = self.judge_ready(row, connected);
+        let policies = self.judge_policies(row);
+        let same = |said: &Option<Said>, says: &Option<Said>| match (said, says) {
+            (Some(said), Some(says)) => said.same(says),
+            (said, says) => said.is_none() && says.is_none(),
+        };
         let news = !told
+            || !same(&row.report.policies, &policies)
             || row.trip.as_ref() != self.breaker.trip()
             || row.report.phase != Some(phase)
             || row.report.observed != Some(row.generation)
@@ -94,7 +103,8 @@ impl Pair {
         if !news && row.report.figures == figures {
             return Plan::Rest;
         }
-        let status = self.render_status(row, phase, [connected, &ready], figures.as_ref(), now);
+        let status =
+            self.render_status(row, phase, [Some(connected), Some(&ready), policies.as_ref()], figures.as_ref(), now);
         let kind = &kind::CLUSTER_BINDING;
         let body = json!({"apiVersion": kind.api_version(), "kind": kind.kind, "status": status});
         let verb = Verb::Apply(Sub::Status, with_name(body, &row.name));
@@ -106,14 +116,16 @@ impl Pair {
         &self,
         row: &BindingRow,
         phase: Phase,
-        [connected, ready]: [&Said; 2],
+        says: [Option<&Said>; 3],
         figures: Option<&Figures>,
         now: Now,
     ) -> Value {
-        let mut conditions = vec![
-            connected.render(CONNECTED, row.report.connected.as_ref(), row.generation, now),
-            ready.render(READY, row.report.ready.as_ref(), row.generation, now),
-        ];
+        let Report { connected, ready, policies, .. } = &*row.report;
+        let said = [(CONNECTED, connected), (READY, ready), (POLICIES_KNOWN, policies)];
+        let conditions = said.into_iter().zip(says).filter_map(|((kind, before), says)| {
+            says.map(|says| says.render(kind, before.as_ref(), row.generation, now))
+        });
+        let mut conditions: Vec<Value> = conditions.collect();
         let mut status = json!({
             "phase": phase, "observedGeneration": row.generation, "lastSyncTime": format!("{:.0}", now.wall),
         });
@@ -147,11 +159,34 @@ impl Pair {
         if let Some(missing) = self.grounds.verdict() {
             return failed(missing.reason, missing.message);
         }
+        if let Some(policies) = self.judge_policies(row).filter(|policies| policies.status != "True") {
+            return failed(&policies.reason, format!("condition {POLICIES_KNOWN} says why"));
+        }
         match (row.report.phase, &row.report.ready) {
             _ if self.complete() => (Phase::Ready, Said::new("True", READY, "nodes are lent as policies allow")),
             // A syncer that has just started knows no better than the one before it.
             (Some(phase), Some(ready)) => (phase, ready.clone()),
             _ => (Phase::Pending, Said::new("False", "Starting", "the syncer is reading both clusters")),
+        }
+    }
+
+    /// Whether it is known which policies there are; `None` while that has never been in question.
+    fn judge_policies(&self, row: &BindingRow) -> Option<Said> {
+        let told = |stop: Stop| {
+            let message = format!("{}; nothing new is lent, and no pod has to go", stop.message());
+            Some(Said::new("False", stop.reason(), message))
+        };
+        if let Some(served) = self.policies.unknown(Side::Virtual) {
+            return told(Stop::PoliciesUnknown(served));
+        }
+        match self.policies.unknown(Side::Physical).filter(|_| self.nodes.any_with_owner()) {
+            Some(_) if self.policies.none_known(Side::Physical) => told(Stop::OwnerUnserved),
+            Some(_) => {
+                let held =
+                    "the physical cluster no longer serves ResourceLeasingPolicies; the owner's hold as they last were";
+                Some(Said::new("False", Stop::OwnerUnserved.reason(), held))
+            }
+            None => row.report.policies.is_some().then(|| Said::new("True", "Known", "all policies have been read")),
         }
     }
 

@@ -10,13 +10,14 @@ use tapestry_domain::names::{vnode_name, vnode_name_hashed};
 use tapestry_engine::{Dirty, Now, Plan};
 
 use super::Case;
+use super::departure::Departure;
 use super::row::{NO_SCHEDULE, PNode, Taint, Unread, VNode};
 use super::standing::{Since, Standing};
 use super::want::{Circumstances, Want, render_taint, unknown_from};
 use crate::bindings::Bound;
 use crate::json::fingerprint;
 use crate::pair::{Key, Pair};
-use crate::terms::{Terms, steady_at};
+use crate::terms::{Stop, Terms, steady_at};
 
 /// How long a name that somebody else has is left alone.
 const LOOK_AGAIN: Duration = Duration::from_mins(5);
@@ -46,10 +47,15 @@ impl Pair {
         let terms = self.terms(pnode, now.wall);
         let Some(vnode) = vnode else {
             return match &terms {
+                // While it is not known which policies there are, nothing new is lent.
+                Some(Terms { stop: Some(Stop::OwnerUnserved | Stop::PoliciesUnknown(_)), .. }) => Plan::Rest,
                 Some(terms) if terms.policy.is_some() => self.plan_new(bound, case, pnode, terms, now),
                 Some(_) | None => Plan::Rest,
             };
         };
+        if self.awaits_discovery(terms.as_ref()) {
+            return Plan::Rest;
+        }
         let standing = self.standing(vnode, terms.as_ref(), now.wall);
         if standing.leaving && vnode.has_taint(keys::TAINT_VNODE_DELETING) && self.pods.left(&vnode.name) {
             return remove(vnode);
@@ -84,6 +90,12 @@ impl Pair {
         next.map_or(Plan::Rest, Plan::Wait)
     }
 
+    /// Whether it depends on an answer of discovery that is still to come what the absence of a policy means.
+    pub(crate) fn awaits_discovery(&self, terms: Option<&Terms<'_>>) -> bool {
+        let stop = terms.and_then(|terms| terms.stop);
+        stop == Some(Stop::Withdrawn(Departure::PolicyDeleted)) && !self.policies.confirmed(Side::Virtual)
+    }
+
     fn plan_new(&self, bound: &Bound, case: &Case, pnode: &PNode, terms: &Terms<'_>, now: Now) -> Plan {
         // While the physical cluster is silent nothing new is offered.
         if self.working().is_none() {
@@ -94,8 +106,8 @@ impl Pair {
             if case.clash { vnode_name_hashed(id, pnode.name.as_str()) } else { vnode_name(id, pnode.name.as_str()) };
         let Ok(vnode) = Name::parse(&name) else { return Plan::Rest };
         let target = Target::cluster(Side::Virtual, &kind::NODE, vnode);
-        let standing =
-            Standing { stop: terms.stop, over: false, leaving: false, since: Since::default(), rules: terms.rules };
+        let (stop, since, rules) = (terms.stop, Since::default(), terms.rules);
+        let standing = Standing { stop, over: false, leaving: false, departure: None, since, rules };
         let want = self.want(bound, case, pnode, &name, None, Some(terms), &standing, now);
         if let Some(stripped) = &case.unlabelled {
             let patch = json!({"metadata": {"labels": want.labels}});
@@ -157,6 +169,7 @@ impl Pair {
             pnode,
             &Circumstances {
                 bound,
+                owner_unknown: self.policies.unknown(Side::Physical).is_some(),
                 origin: &self.origin,
                 name,
                 vnode,

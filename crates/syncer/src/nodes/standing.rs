@@ -11,6 +11,7 @@ use tapestry_domain::reclaim::Rules;
 use tapestry_domain::resources::Resources;
 use tapestry_engine::{Dirty, Now};
 
+use super::departure::Departure;
 use super::row::VNode;
 use super::{Nodes, Placement};
 use crate::pair::{Key, Pair};
@@ -86,7 +87,10 @@ pub(crate) struct Standing {
     pub(crate) stop: Option<Stop>,
     /// Its pods hold more than is lent.
     pub(crate) over: bool,
+    /// It goes now, or as soon as its pods have gone.
     pub(crate) leaving: bool,
+    /// Why it is no longer wanted, also while pods may stay.
+    pub(crate) departure: Option<Departure>,
     pub(crate) since: Since,
     pub(crate) rules: Rules,
 }
@@ -94,16 +98,19 @@ pub(crate) struct Standing {
 impl Standing {
     /// When Kubernetes is told to evict: a grace period after a stop that is forced.
     pub(crate) fn force_at(&self) -> Option<Timestamp> {
-        let forced = self.stop.is_some_and(|stop| stop.by_owner() || (stop == Stop::Hours && self.rules.force));
+        let forced = self.stop.is_some_and(|stop| stop.forced(&self.rules));
         self.since.stopped.filter(|_| forced)?.1.checked_add(self.rules.grace).ok()
     }
 }
 
 impl Pair {
-    /// Where a virtual node stands on these terms; without any it is on its way out.
+    /// Where a virtual node stands on these terms; without any it is on its way out. One that nothing lends any more goes when its
+    /// last pod has gone.
     pub(crate) fn standing(&self, vnode: &VNode, terms: Option<&Terms<'_>>, at: Timestamp) -> Standing {
         let stop = terms.and_then(|terms| terms.stop);
-        let leaving = terms.is_none() || vnode.deleting;
+        let ends = self.ends(vnode, terms);
+        let withdrawn = terms.and_then(|terms| terms.withdrawn);
+        let leaving = ends.is_some() || (withdrawn.is_some() && !self.pods.occupies(&vnode.name));
         let over = terms.filter(|_| stop.is_none() && !leaving).is_some_and(|terms| {
             self.pods.held(&vnode.name).is_some_and(|held| held.fits_within(&terms.offered).is_err())
         });
@@ -123,7 +130,19 @@ impl Pair {
         let over_since = over.then(|| first(known.over, told(keys::TAINT_OVER_LEASED, ""))).flatten();
         let leaving_since = leaving.then(|| first(known.leaving, told(keys::TAINT_VNODE_DELETING, ""))).flatten();
         let since = Since { stopped, over: over_since, leaving: leaving_since };
-        Standing { stop, over, leaving, since, rules }
+        Standing { stop, over, leaving, departure: ends.or(withdrawn), since, rules }
+    }
+
+    /// Why a virtual node has to go, whoever is on it.
+    fn ends(&self, vnode: &VNode, terms: Option<&Terms<'_>>) -> Option<Departure> {
+        if vnode.deleting {
+            return Some(Departure::NodeDeleted);
+        }
+        match terms {
+            Some(_) => None,
+            None if self.nodes.pnode(&vnode.physical).is_none() => Some(Departure::NodeGone),
+            None => Some(Departure::BindingDeleted),
+        }
     }
 
     /// What would be offered if the physical node had what it had before.
@@ -164,10 +183,11 @@ struct KeptRules {
     grace_seconds: u64,
 }
 
-/// What the virtual node says becomes of its pods, now that no policy says it any more.
-fn kept_rules(vnode: &VNode) -> Rules {
+/// What the virtual node says becomes of its pods, now that no policy says it any more. Where it does not say so, nobody has to
+/// go.
+pub(crate) fn kept_rules(vnode: &VNode) -> Rules {
     let kept = vnode.annotations.get(keys::RECLAIM_RULES).and_then(|text| serde_json::from_str::<KeptRules>(text).ok());
-    kept.map_or(Rules { force: true, grace: DEFAULT_GRACE }, |kept| Rules {
+    kept.map_or(Rules { force: false, grace: DEFAULT_GRACE }, |kept| Rules {
         force: kept.force,
         // As long as a policy may say at most.
         grace: Duration::from_secs(kept.grace_seconds.min(604_800)),

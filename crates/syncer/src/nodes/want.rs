@@ -10,6 +10,7 @@ use tapestry_cluster::probe::Connection;
 use tapestry_domain::names::label_value;
 use tapestry_domain::resources::Resources;
 
+use super::departure::applied;
 use super::row::{Condition, NO_EXECUTE, NO_SCHEDULE, PNode, Taint, VNode};
 use super::standing::{Standing, render_rules};
 use crate::bindings::Bound;
@@ -43,6 +44,8 @@ struct Expected {
 /// What a plan knows besides the physical node.
 pub(crate) struct Circumstances<'a> {
     pub(crate) bound: &'a Bound,
+    /// The physical cluster does not serve policies.
+    pub(crate) owner_unknown: bool,
     pub(crate) origin: &'a Origin,
     /// How the virtual node is or will be called.
     pub(crate) name: &'a str,
@@ -97,7 +100,7 @@ impl Want {
         let mut annotations: BTreeMap<String, String> = [
             (keys::PHYSICAL_NODE_NAME, pnode.name.to_string()),
             (keys::PHYSICAL_NODE_UID, pnode.uid.to_string()),
-            (keys::POLICIES_APPLIED, about.terms.map(Terms::names).unwrap_or_default()),
+            (keys::POLICIES_APPLIED, applied(about.terms, about.vnode, about.owner_unknown)),
         ]
         .map(|(key, value)| (key.to_owned(), value))
         .into();
@@ -324,10 +327,13 @@ pub(super) fn reachable(vnode: Option<&VNode>, connection: &Connection, now: jif
 
 /// Whether the node is lent, and if not, why and until when.
 fn lending(about: &Circumstances<'_>) -> Condition {
-    let Standing { stop, over, leaving, .. } = about.standing;
+    let Standing { stop, over, leaving, departure, .. } = about.standing;
     let until = about.terms.and_then(|terms| terms.until).map_or(String::new(), |until| format!(", until {until:.0}"));
     let (status, reason, message) = match (leaving, stop) {
-        (true, _) => ("False", "Leaving", "the node is on its way out; its pods are drained".to_owned()),
+        (true, _) => {
+            let why = departure.map_or(String::new(), |departure| format!(": {}", departure.message()));
+            ("False", "Leaving", format!("the node is on its way out{why}"))
+        }
         (false, Some(stop)) => {
             let told = about.stopped.as_deref().unwrap_or(stop.message());
             ("False", stop.reason(), format!("{told}{until}"))

@@ -60,6 +60,9 @@ impl Pair {
         let terms = pnode.and_then(|pnode| self.terms(pnode, now.wall));
         let mut offered = terms.as_ref().map(|terms| terms.offered.clone()).unwrap_or_default();
         let mut ridden_out = None;
+        if self.awaits_discovery(terms.as_ref()) {
+            return Plan::Rest;
+        }
         let standing = self.standing(vnode, terms.as_ref(), now.wall);
         let since = standing.since;
         let recall = if standing.leaving {
@@ -69,9 +72,14 @@ impl Pair {
         } else if let Some(stop) = standing.stop {
             let cause = match stop {
                 Stop::Suspended | Stop::LendNever | Stop::OwnerHours => Cause::OwnerStop,
-                Stop::Hours => Cause::WindowEnd,
+                Stop::Hours | Stop::Withdrawn(_) => Cause::WindowEnd,
                 // Nobody has to go because somebody wrote what cannot be understood, or cannot be read.
-                Stop::Invalid | Stop::OwnerUnknown | Stop::PodUnreadable | Stop::NodeUnreadable => return Plan::Rest,
+                Stop::Invalid
+                | Stop::OwnerUnknown
+                | Stop::OwnerUnserved
+                | Stop::PoliciesUnknown(_)
+                | Stop::PodUnreadable
+                | Stop::NodeUnreadable => return Plan::Rest,
             };
             since.stopped.map(|(_, since)| (cause, since, stop.message()))
         } else {

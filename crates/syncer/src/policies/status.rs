@@ -39,7 +39,14 @@ struct Reach<'a> {
 impl Pair {
     pub(crate) fn plan_policy(&self, side: Side, uid: &Uid, now: Now) -> Plan {
         let (Some(row), Some(bound)) = (self.policies.get(side, uid), self.working()) else { return Plan::Rest };
-        if self.policies.doubted.contains_key(uid) {
+        if self.policies.sight(side).silent() {
+            return Plan::Rest;
+        }
+        if let Some(doubt) = self.policies.doubted[side as usize].get(uid) {
+            if doubt.gone {
+                // Its kind is asked about: `plan_serving`.
+                return Plan::Rest;
+            }
             let target = Target::cluster(side, &kind::POLICY, row.name().clone()).uid(uid);
             return Call { target, verb: Verb::Get, why: "LookForPolicy" }.into();
         }
@@ -91,12 +98,12 @@ impl Pair {
                     && let Some(rv) = known
                 {
                     // Another one has the name by now, so the one we asked for is gone.
-                    self.lose_policy(side, uid, rv, dirty);
+                    self.lose_policy(side, uid, rv);
                 }
                 // An answer belongs to no list.
                 self.put_policy(side, row, None, dirty);
             }
-            (Err(Refusal::Gone), Verb::Get, Some(rv)) => self.lose_policy(side, uid, rv, dirty),
+            (Err(Refusal::Gone), Verb::Get, Some(rv)) => self.doubt_policy(side, uid, rv, true, dirty),
             (Err(_), ..) => {}
         }
     }

@@ -1,5 +1,7 @@
 //! What policies say about themselves, and when they hold.
 
+mod absence;
+
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -194,6 +196,10 @@ fn law_01_a_policy_that_is_out_of_sight_holds_until_the_api_server_says_that_it_
     scene.settle(&key("all"), &look, Err(Refusal::Unknown("no answer".to_owned())));
     assert_eq!(scene.call(&key("all")).why, "LookForPolicy");
     scene.settle(&key("all"), &look, Err(Refusal::Gone));
+    assert_eq!(scene.plan(&key("all")), Plan::Rest, "nor does a proper 404: perhaps its kind is going");
+    scene.follow_node("n1");
+    assert!(!scene.vnode("vnode-east-n1")["spec"]["taints"].to_string().contains(keys::TAINT_VNODE_DELETING));
+    scene.discover(Side::Virtual, Some(&["create", "delete"]));
     scene.follow_node("n1");
     assert!(scene.vnode("vnode-east-n1")["spec"]["taints"].to_string().contains(keys::TAINT_VNODE_DELETING));
 }

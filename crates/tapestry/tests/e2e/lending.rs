@@ -9,8 +9,9 @@ use tapestry_testbed::builders::{node, pod, policy};
 use tapestry_testbed::eventually;
 
 use crate::grounds::Ground;
-use crate::looks::{SOON, annotation, condition, phase, taints, text};
+use crate::looks::{SOON, annotation, condition, phase, text};
 use crate::loom::{BINDING, Loom, POLICY, pattern};
+use crate::windows::closed;
 
 /// What a virtual node offers of CPU, memory and pods.
 fn offers(vnode: &Value) -> [&str; 3] {
@@ -131,10 +132,7 @@ async fn law_09_nothing_enters_after_the_policy_is_deleted() -> Result<()> {
             loom.runs("early").await?;
 
             loom.virtual_side.delete(POLICY, "repealed").await?;
-            let leaving = |vnode: &Value| {
-                taints(vnode).contains(&(keys::TAINT_VNODE_DELETING.to_owned(), "NoSchedule".to_owned()))
-            };
-            loom.vnode_when(loom.node(), "is on its way out", leaving).await?;
+            loom.vnode_when(loom.node(), "is closed", closed).await?;
             // Past the scheduler, and past every taint.
             loom.virtual_side.create(&loom.bound("late").tolerate_all().build()).await?;
             let refused = |vpod: &Value| condition(vpod, keys::CONDITION_ADMITTED)["status"] == "False";

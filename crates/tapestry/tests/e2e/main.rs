@@ -4,7 +4,7 @@
 //! | room | what it proves |
 //! |---|---|
 //! | [`nodes`] | how virtual nodes look, when they come and go |
-//! | [`lending`], [`windows`], [`reclaim`] | what is lent and when, what stops lending, who has to go then |
+//! | [`lending`], [`windows`], [`reclaim`], [`absence`] | what is lent and when, what stops lending, who has to go then |
 //! | [`csinodes`] | which storage drivers they have |
 //! | [`guards`] | backstops in the physical cluster: quota, network policy |
 //! | [`pods`], [`kubelet`] | down, up, deletion, the door; with a kubelet that the test plays itself |
@@ -24,6 +24,7 @@
 //! | [`process`] | the real binary: crashes, signals, failures before people's eyes, endpoints |
 //! | [`api`], [`refusals`], [`watch`] | what real API servers say to our objects, calls and watches |
 
+mod absence;
 mod api;
 mod breaker;
 mod calm;

@@ -14,7 +14,7 @@ use crate::looks::{SOON, condition, phase, taints};
 use crate::loom::{BINDING, Loom, POLICY, TEST, event_reasons, pattern};
 use crate::windows::{closed, hour};
 
-async fn running(loom: &Loom, pods: &[Value]) -> Result<()> {
+pub(crate) async fn running(loom: &Loom, pods: &[Value]) -> Result<()> {
     for pod in pods {
         let name = pod["metadata"]["name"].as_str().unwrap_or_default();
         loom.virtual_side.create(pod).await?;
@@ -24,7 +24,7 @@ async fn running(loom: &Loom, pods: &[Value]) -> Result<()> {
     Ok(())
 }
 
-fn deleting(vpod: &Value) -> bool {
+pub(crate) fn deleting(vpod: &Value) -> bool {
     !vpod["metadata"]["deletionTimestamp"].is_null()
 }
 
@@ -117,23 +117,6 @@ async fn when_less_is_lent_the_lowest_are_evicted_and_a_budget_is_respected_unti
             loom.vnode_when(loom.node(), "is no longer over-leased", |vnode| !over(vnode)).await?;
             ensure!(!deleting(&loom.vpod("high").await?), "more went than needed");
             Ok(())
-        })
-        .await
-}
-
-#[tokio::test]
-async fn when_the_policy_is_deleted_the_node_is_drained_by_its_last_rules_and_goes() -> Result<()> {
-    pattern("drained")
-        .on(Ground::Still)
-        .policy(|policy| policy.with("/spec/gracefulReclaimPeriodSeconds", 2))
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
-            running(loom, &[loom.bound("web").tolerate_all().build()]).await?;
-            loom.virtual_side.delete(POLICY, "drained").await?;
-            loom.vpod_when("web", "goes", deleting).await?;
-            loom.play_removed(&loom.physical_leaving(&loom.copy("web").await?).await?).await?;
-            loom.gone("web").await?;
-            loom.vnode_gone(loom.node()).await
         })
         .await
 }

@@ -11,7 +11,7 @@ use tapestry_cluster::feed::{Change, Epoch, Row};
 use tapestry_cluster::{Kind, Side, Uid};
 
 use super::World;
-use super::server::{Event, Version, What};
+use super::server::{Event, Serving, Version, What};
 
 /// What a watch says, before it is decoded.
 #[derive(Debug, Clone, Copy)]
@@ -22,6 +22,8 @@ pub enum Sight<'a> {
     Gone(&'a Bytes),
     /// All objects that exist have been put with this epoch.
     Listed(Epoch),
+    /// The server does not serve the kind.
+    Unserved,
 }
 
 type Filter = Box<dyn Fn(&Value) -> bool>;
@@ -43,6 +45,8 @@ pub struct Eye<S> {
     cursor: usize,
     /// Position at the time of the list.
     start: usize,
+    /// That the kind is not served has been told.
+    unserved: bool,
 }
 
 /// What is shown of one object.
@@ -57,6 +61,8 @@ pub(super) struct Shown {
 pub(super) struct Batch {
     pub(super) changes: Vec<Shown>,
     pub(super) listed: Option<Epoch>,
+    /// That there is no such kind, instead of all that.
+    pub(super) unserved: bool,
 }
 
 impl<S> Eye<S> {
@@ -72,6 +78,7 @@ impl<S> Eye<S> {
             unmarked: false,
             cursor: 0,
             start: 0,
+            unserved: false,
         }
     }
 
@@ -92,6 +99,7 @@ impl<S> Eye<S> {
                     Change::Gone { proven: row.deleting(), row }
                 }
                 Sight::Listed(epoch) => Change::Listed(epoch),
+                Sight::Unserved => Change::Unserved,
             }))
         })
     }
@@ -102,9 +110,9 @@ impl<S> Eye<S> {
     where
         S: 'static,
     {
-        let Self { side, kind, filter, decode, epoch, listing, unmarked, cursor, start } = self;
+        let Self { side, kind, filter, decode, epoch, listing, unmarked, cursor, start, unserved } = self;
         let decode: Decode<T> = Box::new(move |sight: Sight<'_>| decode(sight).map(&wrap));
-        Eye { side, kind, filter, decode, epoch, listing, unmarked, cursor, start }
+        Eye { side, kind, filter, decode, epoch, listing, unmarked, cursor, start, unserved }
     }
 
     /// Only objects that a selector accepts. Losing it shows as DELETED with the object's last accepted state.
@@ -138,6 +146,13 @@ impl<S> Eye<S> {
 
     /// Whether there is something that has not been shown. An eye that was never opened has its whole list.
     pub fn waits(&mut self, world: &World) -> bool {
+        let served = world.server(self.side).serving(self.kind) != Serving::Not;
+        if served == self.unserved {
+            return true;
+        }
+        if self.unserved {
+            return false;
+        }
         if self.epoch.0 == 0 || self.unmarked {
             return true;
         }
@@ -154,10 +169,16 @@ impl<S> Eye<S> {
     /// Takes up to `most` changes as a mailbox would hand them out: the latest per object wins, in order of first arrival, and
     /// the mark of a complete list comes last.
     pub(super) fn take(&mut self, world: &World, most: usize) -> Batch {
-        if self.epoch.0 == 0 {
+        let served = world.server(self.side).serving(self.kind) != Serving::Not;
+        let mut batch = Batch { unserved: !served, ..Batch::default() };
+        if !served {
+            self.unserved = true;
+            return batch;
+        }
+        if self.epoch.0 == 0 || self.unserved {
+            self.unserved = false;
             self.list(world);
         }
-        let mut batch = Batch::default();
         for _ in 0..most {
             if let Some(object) = self.listing.pop_front() {
                 batch.fold(Shown { object, gone: false });
@@ -194,6 +215,10 @@ impl<S> Eye<S> {
     pub(super) fn decode(&self, shown: &Shown) -> Option<S> {
         let object = shown.object.text();
         (self.decode)(if shown.gone { Sight::Gone(object) } else { Sight::Put(object, self.epoch) })
+    }
+
+    pub(super) fn decode_unserved(&self) -> Option<S> {
+        (self.decode)(Sight::Unserved)
     }
 
     pub(super) fn decode_listed(&self, epoch: Epoch) -> Option<S> {

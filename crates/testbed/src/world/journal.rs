@@ -46,6 +46,8 @@ pub(super) enum Entry {
     Told { leader: usize, side: Side, kind: &'static Kind, shown: Shown, note: &'static str },
     /// A leader was told that it has seen all of a kind.
     Listed { leader: usize, side: Side, kind: &'static Kind },
+    /// A leader was told that a kind is not served.
+    Unserved { leader: usize, side: Side, kind: &'static Kind },
     /// A leader's watch starts over.
     Relist { leader: usize, side: Side, kind: &'static Kind },
     /// A leader sent a call.
@@ -109,7 +111,9 @@ impl Entry {
         std::mem::discriminant(self).hash(into);
         match self {
             Self::Told { leader, side, shown, .. } => (leader, side, shown.object.rv(), shown.gone).hash(into),
-            Self::Listed { leader, side, kind } | Self::Relist { leader, side, kind } => {
+            Self::Listed { leader, side, kind }
+            | Self::Unserved { leader, side, kind }
+            | Self::Relist { leader, side, kind } => {
                 (leader, side, kind.plural).hash(into);
             }
             Self::Sent { leader, call } => (leader, &call.target.name, call.why).hash(into),
@@ -133,6 +137,9 @@ impl fmt::Display for Entry {
             }
             Self::Listed { leader, side, kind } => {
                 write!(f, "leader {leader} is told: listed all {} {}", side.as_str(), kind.plural)
+            }
+            Self::Unserved { leader, side, kind } => {
+                write!(f, "leader {leader} is told: no {} {} are served", side.as_str(), kind.plural)
             }
             Self::Relist { leader, side, kind } => {
                 write!(f, "leader {leader} lists {} {}", side.as_str(), kind.plural)

@@ -21,9 +21,22 @@ pub(super) use denial::Denial;
 pub struct Server {
     side: Side,
     shelves: Vec<Shelf>,
+    /// Kinds that are not served as usual.
+    serving: Vec<(&'static Kind, Serving)>,
     /// One counter for all kinds, as etcd has.
     rv: u64,
     made: u64,
+}
+
+/// How a server serves a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Serving {
+    /// As usual.
+    Fully,
+    /// Its definition is being deleted: no new objects.
+    Ending,
+    /// The kind is not known.
+    Not,
 }
 
 /// All objects of one kind.
@@ -139,13 +152,25 @@ impl Server {
     /// An empty one, with the namespace `default`, `kube-system` and `kube-node-lease`.
     #[must_use]
     pub fn new(side: Side, now: Timestamp) -> Self {
-        let mut server = Self { side, shelves: Vec::new(), rv: 0, made: 0 };
+        let mut server = Self { side, shelves: Vec::new(), serving: Vec::new(), rv: 0, made: 0 };
         for name in ["default", "kube-system", "kube-node-lease"] {
             let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
             let made = server.create(&kind::NAMESPACE, None, &body, now);
             debug_assert!(made.is_ok(), "a namespace is always valid");
         }
         server
+    }
+
+    /// How a kind is served.
+    #[must_use]
+    pub fn serving(&self, kind: &Kind) -> Serving {
+        self.serving.iter().find(|(known, _)| *known == kind).map_or(Serving::Fully, |(_, serving)| *serving)
+    }
+
+    /// Serves a kind in another way from now on.
+    pub(super) fn serve(&mut self, kind: &'static Kind, serving: Serving) {
+        self.serving.retain(|(known, _)| *known != kind);
+        self.serving.push((kind, serving));
     }
 
     /// The newest version.
@@ -193,9 +218,17 @@ impl Server {
     pub fn call(&mut self, call: &Call, now: Timestamp) -> Result<Answer, Refusal> {
         let (kind, namespace) = (call.target.kind, call.target.namespace.as_ref().map(Name::as_str));
         let path = path(namespace, call.target.name.as_str());
+        match (self.serving(kind), &call.verb) {
+            (Serving::Not, Verb::Discover { .. }) => return Err(Refusal::Gone),
+            // What a server says of a path that it does not know is no Status.
+            (Serving::Not, _) => return Err(Refusal::classify(call, 404, b"404 page not found", None)),
+            (Serving::Ending, Verb::Create(_)) => return Err(Denial::no_such_path().classify(call)),
+            (serving, Verb::Discover { .. }) => return Ok(Answer { object: discovery(kind, serving) }),
+            (Serving::Fully | Serving::Ending, _) => {}
+        }
         let done = if kind.namespaced == namespace.is_some() {
             match &call.verb {
-                Verb::Get => self.existing(kind, &path).map(|object| object.text().clone()),
+                Verb::Get | Verb::Discover { .. } => self.existing(kind, &path).map(|object| object.text().clone()),
                 Verb::Create(body) => self.create(kind, namespace, body, now).map(|object| object.text().clone()),
                 Verb::Merge(..) | Verb::Strategic(..) | Verb::Apply(..) => {
                     self.patch(call, namespace, &path, now).map(|object| object.text().clone())
@@ -475,6 +508,13 @@ impl Server {
         });
         &mut self.shelves[place]
     }
+}
+
+/// A kind's entry in discovery.
+fn discovery(kind: &Kind, serving: Serving) -> Bytes {
+    let create = ["create"].into_iter().filter(|_| serving == Serving::Fully);
+    let verbs: Vec<&str> = create.chain(["delete", "deletecollection", "get", "list", "watch"]).collect();
+    Bytes::from(json!({"name": kind.plural, "verbs": verbs}).to_string())
 }
 
 fn check_type(kind: &Kind, body: &Value) -> Result<(), Denial> {

@@ -11,32 +11,13 @@ use tapestry_cluster::{Call, Side, Uid, Verb};
 use tapestry_engine::Plan;
 
 use crate::pair::{Key, Seen};
-use crate::scene::{Scene, mapped, merge, name, pnode, vpod};
+use crate::scene::{Scene, mapped, merge, name, pnode, run, vpod};
 
 const HOUR: Duration = Duration::from_hours(1);
 const MINUTE: Duration = Duration::from_mins(1);
 
 fn key(pod: &str) -> Key {
     Key::Pod(Uid::new(format!("v-{pod}")))
-}
-
-/// Puts a pod on the node that runs there.
-fn run(scene: &mut Scene, pod: &str, extra: Value) -> (Value, Value) {
-    let mut object = vpod(pod);
-    merge(&mut object, extra);
-    scene.see_vpod(&object);
-    let map = scene.call(&key(pod));
-    let copy = map.body().unwrap()["metadata"]["annotations"][keys::PHYSICAL_POD_NAME].as_str().unwrap().to_owned();
-    scene.see_vpod(&mapped(object.clone(), &copy, None));
-    let mut ppod = crate::scene::created(&scene.call(&key(pod)));
-    merge(&mut ppod, json!({"spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}));
-    scene.see_ppod(&ppod);
-    let uid = ppod["metadata"]["uid"].as_str().unwrap();
-    let mut up = mapped(object, &copy, Some(uid));
-    merge(&mut up, json!({"status": {"phase": "Running"}}));
-    scene.see_vpod(&up);
-    assert_eq!(scene.plan(&key(pod)), Plan::Rest);
-    (up, ppod)
 }
 
 /// Announces and then deletes: returns the delete.
@@ -322,23 +303,37 @@ fn when_less_is_lent_without_force_everybody_stays_and_nobody_comes() {
 }
 
 #[test]
-fn when_the_policy_goes_the_node_is_drained_by_the_rules_it_was_lent_by_and_then_removed() {
+fn when_no_policy_selects_the_node_it_is_drained_by_the_rules_it_was_lent_by_and_then_removed() {
     let mut scene = Scene::new();
-    scene.see_policy("all", json!({"cluster": "east", "gracefulReclaimPeriodSeconds": 7}));
+    scene.see_policy("all", json!({"cluster": "east", "forceReclaim": true, "gracefulReclaimPeriodSeconds": 7}));
     scene.follow_node("n1");
     run(&mut scene, "web", json!({}));
     scene.see_policy("all", json!({"cluster": "somebody-else"}));
     scene.follow_node("n1");
-    assert_eq!(taints(&scene, keys::TAINT_VNODE_DELETING), ["NoSchedule"]);
+    assert_eq!(taints(&scene, keys::TAINT_OUT_OF_TIME_WINDOWS), ["NoSchedule"]);
     assert!(matches!(scene.plan(&key("web")), Plan::Wait(_)));
     scene.pass(9 * Duration::from_secs(1));
     assert_eq!(grace(&forced(&mut scene, "web")), Some(7));
-    assert_eq!(scene.plan(&Key::Node(name("n1"))), Plan::Rest, "somebody still lives there");
+    assert_eq!(scene.follow_node("n1"), Plan::Rest, "a pod still runs there");
+    assert!(taints(&scene, keys::TAINT_VNODE_DELETING).is_empty());
     let row = scene.pair.pods.vpods.get(&Uid::new("v-web")).unwrap().clone();
     let ppod = scene.pair.pods.ppods.iter().next().unwrap().clone();
     scene.see(Seen::PPod(Change::Gone { row: ppod, proven: true }));
     scene.see(Seen::VPod(Change::Gone { row, proven: true }));
-    assert_eq!(scene.call(&Key::Node(name("n1"))).why, "RemoveNode");
+    removed(&mut scene);
+}
+
+/// Nothing lives on the node any more: it says so, and goes.
+fn removed(scene: &mut Scene) {
+    let node = Key::Node(name("n1"));
+    while scene.call(&node).why != "RemoveNode" {
+        let call = scene.call(&node);
+        let mut object = scene.vnode("vnode-east-n1");
+        crate::scene::patch(&mut object, call.body().unwrap().into_owned());
+        let object = scene.stamp(object);
+        scene.settle(&node, &call, Ok(tapestry_cluster::Answer { object }));
+    }
+    assert_eq!(taints(scene, keys::TAINT_VNODE_DELETING), ["NoSchedule"]);
 }
 
 #[test]
@@ -355,6 +350,7 @@ fn a_pod_that_only_stands_on_a_leaving_node_is_released_when_the_carried_ones_ar
     let ppod = scene.pair.pods.ppods.iter().next().unwrap().clone();
     scene.see(Seen::PPod(Change::Gone { row: ppod, proven: true }));
     scene.see(Seen::VPod(Change::Gone { row, proven: true }));
+    scene.follow_node("n1");
     let release = scene.call(&key("daemon"));
     assert_eq!((release.why, grace(&release)), ("ReleaseWithNode", Some(0)));
 }

@@ -53,6 +53,12 @@ impl<M: Model> Schedule<M> {
                 entries.push(Entry::Told { leader, side, kind, shown, note: "" });
             }
         }
+        if batch.unserved {
+            if let Some(fact) = eye.decode_unserved() {
+                alive.desk.see(fact, now);
+            }
+            entries.push(Entry::Unserved { leader, side, kind });
+        }
         if let Some(epoch) = batch.listed {
             if let Some(fact) = eye.decode_listed(epoch) {
                 alive.desk.see(fact, now);

@@ -169,7 +169,7 @@ fn a_finished_pod_does_not_keep_a_leaving_node() {
     };
     scene.see_ppod(&done(ppod));
     scene.see_vpod(&done(up));
-    assert_eq!(scene.call(&Key::Node(name("n1"))).why, "RemoveNode");
+    super::removed(&mut scene);
 }
 
 #[test]

@@ -1,0 +1,200 @@
+//! What it means that a policy is not there: somebody deleted it, a selector no longer matches, or its whole kind is gone.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+use tapestry_api::keys;
+use tapestry_testbed::builders::{Policy, node, policy};
+use tapestry_testbed::{Cluster, eventually};
+use tokio::sync::OnceCell;
+
+use crate::grounds::{Ground, Home, bare, install, own};
+use crate::looks::{SOON, annotation, condition, phase, taints};
+use crate::loom::{BINDING, Loom, POLICY, Pattern, pattern};
+use crate::reclaim::{deleting, running};
+use crate::windows::closed;
+
+const DEFINITION: &str = "apiextensions.k8s.io/v1/CustomResourceDefinition";
+const POLICIES: &str = "resourceleasingpolicies.cloud.tencent.com";
+const ZONE: &str = "example.com/zone";
+
+/// One node whose pods are forced to go after two seconds, and one whose pods may stay, with a policy for each.
+fn two_nodes(name: &str) -> Pattern {
+    let [forced, free] = policies(name);
+    pattern(name)
+        .on(Ground::Still)
+        .node(node(&format!("{name}-forced")).label(ZONE, "forced"))
+        .node(node(&format!("{name}-free")).label(ZONE, "free"))
+        .policy(|_| forced)
+        .another_policy(free)
+}
+
+fn policies(name: &str) -> [Policy; 2] {
+    let of_zone = |zone: &str| policy(&format!("{name}-{zone}")).cluster(name).node_label(ZONE, zone);
+    let forced = of_zone("forced").with("/spec/forceReclaim", true).with("/spec/gracefulReclaimPeriodSeconds", 2);
+    [forced, of_zone("free")]
+}
+
+impl Loom {
+    fn zone(&self, zone: &str) -> String {
+        format!("{}-{zone}", self.name)
+    }
+
+    async fn zones_ready(&self) -> Result<()> {
+        for zone in ["forced", "free"] {
+            self.vnode_ready(&self.zone(zone)).await?;
+        }
+        let pods = ["forced", "free"].map(|zone| self.bound_to(&self.zone(zone), zone).build());
+        running(self, &pods).await
+    }
+
+    async fn zones_say(&self, reason: &str) -> Result<()> {
+        let says = |vnode: &Value| condition(vnode, keys::CONDITION_LENDING)["reason"] == reason;
+        for zone in ["forced", "free"] {
+            self.vnode_when(&self.zone(zone), &format!("says {reason}"), says).await?;
+        }
+        Ok(())
+    }
+
+    /// Both pods run, and nothing asks them to go.
+    async fn zones_run(&self) -> Result<()> {
+        for zone in ["forced", "free"] {
+            let vpod = self.vpod(zone).await?;
+            ensure!(phase(&vpod) == "Running" && !deleting(&vpod), "{vpod}");
+            ensure!(!deleting(&self.copy(zone).await?), "the copy of {zone} goes");
+        }
+        Ok(())
+    }
+
+    /// The pod of the forced node goes, that of the other stays; when its user has deleted it, its node goes too.
+    async fn forced_goes_and_free_stays(&self) -> Result<()> {
+        self.vpod_when("forced", "goes", deleting).await?;
+        self.play_removed(&self.physical_leaving(&self.copy("forced").await?).await?).await?;
+        self.gone("forced").await?;
+        self.vnode_gone(&self.zone("forced")).await?;
+        self.vnode_when(&self.zone("free"), "is closed", closed).await?;
+        // Longer than any grace.
+        self.skip(Duration::from_mins(10));
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let vpod = self.vpod("free").await?;
+        ensure!(phase(&vpod) == "Running" && !deleting(&vpod), "{vpod}");
+        self.virtual_side.delete("v1/Pod", &self.at("free")).await?;
+        self.play_removed(&self.physical_leaving(&self.copy("free").await?).await?).await?;
+        self.gone("free").await?;
+        self.vnode_gone(&self.zone("free")).await
+    }
+}
+
+#[tokio::test]
+async fn when_policies_are_deleted_their_nodes_end_like_at_the_end_of_their_windows() -> Result<()> {
+    two_nodes("deleted")
+        .run(async |loom| {
+            loom.zones_ready().await?;
+            for zone in ["forced", "free"] {
+                loom.virtual_side.delete(POLICY, &loom.zone(zone)).await?;
+            }
+            loom.zones_say("PolicyDeleted").await?;
+            loom.forced_goes_and_free_stays().await
+        })
+        .await
+}
+
+#[tokio::test]
+async fn when_the_selector_of_the_binding_no_longer_matches_nodes_end_like_at_the_end_of_their_windows() -> Result<()> {
+    two_nodes("deselected")
+        .run(async |loom| {
+            loom.zones_ready().await?;
+            let elsewhere = json!([{ "matchExpressions": [{ "key": ZONE, "operator": "In", "values": ["none"] }] }]);
+            let patch = json!({ "spec": { "nodeSelector": { "nodeSelectorTerms": elsewhere } } });
+            loom.virtual_side.patch(BINDING, &loom.name, &patch).await?;
+            loom.forced_goes_and_free_stays().await
+        })
+        .await
+}
+
+#[tokio::test]
+async fn law_01_when_the_definition_of_policies_is_deleted_no_pod_goes_and_it_heals_with_the_definition() -> Result<()>
+{
+    static HOME: OnceCell<Cluster> = OnceCell::const_new();
+    let home = HOME.get_or_try_init(|| own(bare("undefined"))).await?;
+    two_nodes("undefined")
+        .home(Home::Own(home))
+        .run(async |loom| {
+            loom.zones_ready().await?;
+            loom.virtual_side.delete(DEFINITION, POLICIES).await?;
+            loom.zones_say("PoliciesNotServed").await?;
+            let told = async || {
+                let binding = loom.binding().await.map_err(|error| error.to_string())?;
+                let known = condition(&binding, "PoliciesKnown");
+                if known["reason"] == "PoliciesNotServed" { Ok(()) } else { Err(binding["status"].to_string()) }
+            };
+            eventually("the binding says that policies are not served", SOON, told).await?;
+            // Nothing new enters, past every scheduler and taint.
+            let late = loom.bound_to(&loom.zone("free"), "late").tolerate_all().build();
+            loom.virtual_side.create(&late).await?;
+            let refused = |vpod: &Value| condition(vpod, keys::CONDITION_ADMITTED)["reason"] == "PoliciesNotServed";
+            loom.vpod_when("late", "is refused", refused).await?;
+            // Longer than any grace; and a new process finds nothing else.
+            loom.skip(Duration::from_mins(10));
+            loom.stop().await?;
+            loom.start_wrong().await?;
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            loom.zones_run().await?;
+            loom.zones_say("PoliciesNotServed").await?;
+
+            install(home).await?;
+            for policy in policies(&loom.name) {
+                loom.virtual_side.create(&policy.build()).await?;
+            }
+            loom.zones_say("Lending").await?;
+            loom.play_running(&loom.copy("late").await?).await?;
+            loom.runs("late").await?;
+            loom.zones_run().await?;
+            let binding = loom.binding().await?;
+            assert_eq!(condition(&binding, "PoliciesKnown")["status"], "True", "{}", binding["status"]);
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn law_09_when_the_owners_definition_is_deleted_what_the_owner_restricted_holds() -> Result<()> {
+    static GROUND: OnceCell<Cluster> = OnceCell::const_new();
+    let ground = GROUND.get_or_try_init(|| own(bare("owner-undefined"))).await?;
+    install(ground).await?;
+    pattern("owner-undefined")
+        .on(Ground::Own(ground))
+        .run(async |loom| {
+            loom.vnode_ready(loom.node()).await?;
+            let half = policy("half").cluster("owner-undefined").limit("cpu", "2").build();
+            loom.physical_side.create(&half).await?;
+            let lends = |cpu: &'static str| move |vnode: &Value| vnode["status"]["allocatable"]["cpu"] == cpu;
+            let names = |vnode: &Value| annotation(vnode, keys::POLICIES_APPLIED).ends_with("owner/half");
+            loom.vnode_when(loom.node(), "names the owner's policy", names).await?;
+            loom.physical_side.delete(DEFINITION, POLICIES).await?;
+            let told = async || {
+                let binding = loom.binding().await.map_err(|error| error.to_string())?;
+                let known = condition(&binding, "PoliciesKnown");
+                if known["reason"] == "OwnerPoliciesNotServed" { Ok(()) } else { Err(binding["status"].to_string()) }
+            };
+            eventually("the binding says that the owner's policies are not served", SOON, told).await?;
+            ensure!(lends("2")(&loom.vnode_when(loom.node(), "is there", |_| true).await?), "more is lent");
+
+            // A new process does not know what the owner wrote.
+            loom.stop().await?;
+            loom.start().await?;
+            let unserved =
+                |vnode: &Value| condition(vnode, keys::CONDITION_LENDING)["reason"] == "OwnerPoliciesNotServed";
+            loom.vnode_when(loom.node(), "lends nothing", |vnode| lends("0")(vnode) && unserved(vnode)).await?;
+
+            // The owner installs the kind again and lets it be empty: then nothing is restricted.
+            install(ground).await?;
+            loom.vnode_when(loom.node(), "lends everything", lends("32")).await?;
+            let unnamed = |vnode: &Value| annotation(vnode, keys::POLICIES_APPLIED) == "owner-undefined";
+            let vnode = loom.vnode_when(loom.node(), "names no policy of the owner", unnamed).await?;
+            ensure!(!taints(&vnode).iter().any(|(key, _)| key == keys::TAINT_OUT_OF_TIME_WINDOWS), "{vnode}");
+            Ok(())
+        })
+        .await
+}
