@@ -193,8 +193,8 @@ pub static RIGHTS: &[Right] = {
         in_virtual(
             System,
             &kind::SECRET,
-            &["get", "list", "watch"],
-            "The binding's kubeconfig, of which a new one is taken over. Only that Secret is asked for: resourceNames may restrict this to it. Where bindings name Secrets of other namespaces, the same Role there.",
+            &["get"],
+            "The binding's kubeconfig. Where bindings name Secrets of other namespaces, the same Role there.",
         ),
         in_virtual(
             System,

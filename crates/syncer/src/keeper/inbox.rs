@@ -75,7 +75,7 @@ pub(crate) fn binding_named(name: &Name) -> Query {
     Query { fields: format!("metadata.name={name}"), ..all(&kind::CLUSTER_BINDING) }
 }
 
-pub(crate) fn all(kind: &'static Kind) -> Query {
+fn all(kind: &'static Kind) -> Query {
     Query { kind, namespace: None, labels: String::new(), fields: String::new(), optional: false }
 }
 

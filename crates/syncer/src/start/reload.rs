@@ -1,27 +1,23 @@
 //! Follows the kubeconfig in the Secret that the binding names: a new one is taken over in place, without losing a pod.
 //! A broken one is told and not used; one that leads to another cluster stops everything (law 1). Keeps a fingerprint of
-//! the kubeconfig and never its text.
+//! the kubeconfig and never its text. Reads the Secret by name: to watch it would take the right to list all kubeconfigs.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use serde::Deserialize;
-use tapestry_cluster::feed::{Change, Mailbox, Row};
-use tapestry_cluster::watch::Query;
-use tapestry_cluster::{Cluster, Name, Rv, Uid, kind};
+use tapestry_cluster::feed::{Change, Mailbox};
+use tapestry_cluster::{Cluster, Uid};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{AGAIN, Post, StartError};
-use crate::json::Meta;
 use crate::keeper::Trouble;
-use crate::keeper::inbox::{all, binding_named, follow};
+use crate::keeper::inbox::{binding_named, follow};
 use crate::keeper::row::KeptBinding;
 
-/// How often the Secret is read although no watch says that it changed: a Role may grant `get` alone.
-const LOOK_EVERY: Duration = Duration::from_mins(1);
+/// How often the Secret is read.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// What became of the kubeconfig in the Secret.
 enum Outcome {
@@ -37,54 +33,17 @@ enum Outcome {
     Unknown,
 }
 
-/// The Secret, without what it holds.
-#[derive(Debug, Clone)]
-struct SecretRow {
-    uid: Uid,
-    rv: Rv,
-}
-
-impl Row for SecretRow {
-    fn uid(&self) -> &Uid {
-        &self.uid
-    }
-    fn rv(&self) -> Rv {
-        self.rv
-    }
-    fn deleting(&self) -> bool {
-        false
-    }
-}
-
-impl SecretRow {
-    fn decode(json: &Bytes) -> Result<Option<Self>, serde_json::Error> {
-        #[derive(Deserialize)]
-        struct Secret<'a> {
-            #[serde(borrow)]
-            metadata: Meta<'a>,
-        }
-        let Secret { metadata } = serde_json::from_slice(json)?;
-        Ok(Some(Self { uid: metadata.uid, rv: metadata.resource_version }))
-    }
-}
-
-/// The one Secret of this name.
-pub(crate) fn secret_named(namespace: Name, name: &Name) -> Query {
-    Query { namespace: Some(namespace), fields: format!("metadata.name={name}"), ..all(&kind::SECRET) }
-}
-
-/// The watches that say when to look again.
+/// What says that it is time to look again: a binding that may name another Secret.
 struct Signs {
     bell: Arc<Notify>,
     bindings: Mailbox<KeptBinding>,
     generation: i64,
-    secret: Option<(String, CancellationToken, Mailbox<SecretRow>)>,
 }
 
 impl Signs {
-    /// Whether something has changed that may mean another kubeconfig.
+    /// Whether the binding says something else.
     fn changed(&mut self) -> bool {
-        let mut changed = self.secret.as_ref().is_some_and(|(_, _, mailbox)| !mailbox.drain().is_empty());
+        let mut changed = false;
         for change in self.bindings.drain() {
             if let Change::Put(row, _) = change {
                 changed |= row.generation != self.generation;
@@ -102,10 +61,10 @@ impl Post {
         let home = &self.virtual_cluster;
         let decode = Arc::new(KeptBinding::decode);
         let bindings = follow(home, binding_named(&self.name), decode, &bell, &stop, &mut tasks);
-        let mut signs = Signs { bell, bindings, generation: 0, secret: None };
+        let mut signs = Signs { bell, bindings, generation: 0 };
         let mut failures = 0;
         while !stop.is_cancelled() {
-            let outcome = self.try_kubeconfig(&cluster, print, &mut signs, &stop, &mut tasks).await;
+            let outcome = self.try_kubeconfig(&cluster, print).await;
             let trouble = match outcome {
                 Outcome::Current => {
                     cluster.set_elsewhere(None);
@@ -138,7 +97,7 @@ impl Post {
             }
             let wait = match failures {
                 0 => LOOK_EVERY,
-                some => (AGAIN.0 * 2u32.saturating_pow(some - 1)).min(AGAIN.1),
+                some => (AGAIN.0 * 2u32.saturating_pow(some - 1)).min(LOOK_EVERY),
             };
             let again = tokio::time::sleep(wait);
             tokio::pin!(again);
@@ -170,17 +129,9 @@ impl Post {
         })
     }
 
-    async fn try_kubeconfig(
-        &self,
-        cluster: &Cluster,
-        print: u64,
-        signs: &mut Signs,
-        stop: &CancellationToken,
-        tasks: &mut JoinSet<()>,
-    ) -> Outcome {
+    async fn try_kubeconfig(&self, cluster: &Cluster, print: u64) -> Outcome {
         // What is wrong with the binding itself is told elsewhere; what it said before stays in force.
         let Ok(binding) = self.read_valid_binding().await else { return Outcome::Unknown };
-        self.watch_secret(&binding.kubeconfig.namespace, &binding.kubeconfig.name, signs, stop, tasks);
         let found = match self.find_kubeconfig(&binding).await {
             Ok(found) if found.print() == print => return Outcome::Current,
             Ok(found) => found,
@@ -199,28 +150,5 @@ impl Post {
                 Outcome::Taken(found.print())
             }
         }
-    }
-
-    /// Watches the Secret that the binding names now.
-    fn watch_secret(
-        &self,
-        namespace: &str,
-        name: &str,
-        signs: &mut Signs,
-        stop: &CancellationToken,
-        tasks: &mut JoinSet<()>,
-    ) {
-        let place = format!("{namespace}/{name}");
-        if signs.secret.as_ref().is_some_and(|(watched, ..)| *watched == place) {
-            return;
-        }
-        let (Ok(namespace), Ok(name)) = (Name::parse(namespace), Name::parse(name)) else { return };
-        if let Some((_, end, _)) = signs.secret.take() {
-            end.cancel();
-        }
-        let end = stop.child_token();
-        let decode = Arc::new(SecretRow::decode);
-        let mailbox = follow(&self.virtual_cluster, secret_named(namespace, &name), decode, &signs.bell, &end, tasks);
-        signs.secret = Some((place, end, mailbox));
     }
 }
