@@ -102,6 +102,8 @@ keys! {
     TAINT_SYNCER_STOPPED = "tapestry.io/syncer-stopped";
     /// Taint, NoSchedule, for a while: the physical cluster could not place a pod there.
     TAINT_PLACEMENT_FAILED = "tapestry.io/placement-failed";
+    /// Taint: a watch that admission relies on is out of sync, so nothing new is placed.
+    TAINT_OUT_OF_SYNC = "tapestry.io/out-of-sync";
 
     // ---- pod conditions ----
     /// Pod condition: whether the virtual node's door let the pod in, and if not, why. Syncer, on virtual pods.

@@ -7,6 +7,7 @@ use indexmap::IndexMap;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::Notify;
 
+use crate::watch::Vitals;
 use crate::{Rv, Uid};
 
 /// What we keep of an object: decoded straight from JSON, small, identified by UID and version.
@@ -55,8 +56,10 @@ pub struct Feed<R> {
     readers: Mutex<Vec<Reader<R>>>,
     /// watch <--start over-- subscribe
     pub(crate) restart: Notify,
-    /// How many objects of the watch cannot be fully read at the moment; several watches may share it.
+    /// How many objects of the watch cannot be fully read at the moment.
     pub(crate) unreadable: Gauge,
+    /// Whether what it brings can be relied on.
+    pub vitals: Vitals,
 }
 
 struct Reader<R> {
@@ -72,15 +75,8 @@ struct Held<R> {
 
 impl<R> Default for Feed<R> {
     fn default() -> Self {
-        Self { readers: Mutex::default(), restart: Notify::new(), unreadable: Gauge::default() }
-    }
-}
-
-impl<R> Feed<R> {
-    /// A feed that counts here the objects that cannot be fully read.
-    #[must_use]
-    pub fn counting(unreadable: Gauge) -> Self {
-        Self { unreadable, ..Self::default() }
+        let (readers, restart) = (Mutex::default(), Notify::new());
+        Self { readers, restart, unreadable: Gauge::default(), vitals: Vitals::default() }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 /// One resource of the API. Compared by address-free value; all of ours are constants below.
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Kind {
     /// API group; empty for the core group.
     pub group: &'static str,

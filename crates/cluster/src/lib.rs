@@ -15,6 +15,7 @@ pub mod probe;
 pub mod refusal;
 pub mod served;
 pub mod watch;
+pub mod watches;
 
 pub use call::{Answer, Call, Side, Sub, Target, Verb};
 pub use connect::Cluster;

@@ -22,9 +22,11 @@ use crate::{Kind, Name, Rv};
 
 mod answer;
 mod unreadable;
+mod vitals;
 
 use answer::{Page, Version};
 use unreadable::{Named, Unreadable};
+pub use vitals::{FAILING, SILENT, Trouble, Vitals, WatchState};
 
 /// What to watch.
 #[derive(Debug, Clone)]
@@ -49,8 +51,6 @@ pub type Decode<R> = Arc<dyn Fn(&Bytes) -> Result<Option<R>, serde_json::Error> 
 pub(crate) const PAGE: u32 = 500;
 /// The server ends a watch after this; resuming costs one request.
 const WATCH_SECONDS: u64 = 290;
-/// A watch that says nothing for this long past its end is dead.
-const SILENCE: Duration = Duration::from_secs(WATCH_SECONDS + 30);
 /// As much of a refusal as we read.
 const REFUSAL: usize = 64 << 10;
 /// How long the head of an answer, or a whole refusal, may take.
@@ -86,6 +86,7 @@ pub async fn watch<R: Row + Clone>(
         refused: 0,
         unserved: false,
         unreadable,
+        verb: "watch",
     };
     cancel.run_until_cancelled(watch.run()).await;
 }
@@ -110,6 +111,8 @@ struct Watch<R> {
     /// All readers have been told that there is nothing because the kind is not served.
     unserved: bool,
     unreadable: Unreadable,
+    /// What the last request asked for, as RBAC spells it.
+    verb: &'static str,
 }
 
 /// Why a request ended before its time.
@@ -147,11 +150,17 @@ impl<R: Row + Clone> Watch<R> {
                 },
             };
             let kind = self.query.kind.plural;
+            let verb = self.verb;
+            self.feed.vitals.closed();
             match end {
                 // A list that never completes is a failure, however long it took.
                 End::Closed if began.elapsed() >= SHORT && self.at.is_some() => self.failures = 0,
-                End::Closed => self.failures += 1,
+                End::Closed => {
+                    self.feed.vitals.failed(verb, "the server closes the stream at once");
+                    self.failures += 1;
+                }
                 End::Broken(error) => {
+                    self.feed.vitals.failed(verb, &error);
                     tracing::info!(cluster = self.cluster.name(), kind, error, "watch broken");
                     self.failures += 1;
                     self.doubtful = true;
@@ -171,6 +180,7 @@ impl<R: Row + Clone> Watch<R> {
                 }
                 End::Unserved => self.rest_unserved().await,
                 End::Failed(error) => {
+                    self.feed.vitals.failed(verb, &error);
                     tracing::info!(cluster = self.cluster.name(), kind, error, "watch failed");
                     self.failures += 1;
                     self.refused += 1;
@@ -203,12 +213,13 @@ impl<R: Row + Clone> Watch<R> {
             Ok(body) => body,
             Err(end) => return end,
         };
+        self.feed.vitals.opened();
         let mut lines = Lines::default();
         let feed = Arc::clone(&self.feed);
         loop {
             let chunk = tokio::select! {
-                frame = tokio::time::timeout(SILENCE, body.frame()) => match frame {
-                    Err(_) => return End::Broken("the watch fell silent".to_owned()),
+                frame = tokio::time::timeout(SILENT, body.frame()) => match frame {
+                    Err(_) => return End::Broken(format!("nothing has come for {} s", SILENT.as_secs())),
                     Ok(None) => return End::Closed,
                     Ok(Some(Err(error))) => return End::Broken(error.to_string()),
                     Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
@@ -226,6 +237,7 @@ impl<R: Row + Clone> Watch<R> {
                     return End::Failed("a line that is not a watch event".to_owned());
                 };
                 self.reached = self.reached.max(self.at);
+                feed.vitals.sign();
                 let taken = match self.take(event, &object) {
                     Ok(Some(rv)) => self.complete(rv).await,
                     Ok(None) => Ok(()),
@@ -310,6 +322,7 @@ impl<R: Row + Clone> Watch<R> {
         self.reached = Some(rv);
         self.go_on_from(rv);
         self.unreadable.listed(self.epoch);
+        self.feed.vitals.listed();
         self.feed.send(Change::Listed(self.epoch));
         Ok(())
     }
@@ -343,6 +356,7 @@ impl<R: Row + Clone> Watch<R> {
     /// Says so to whoever does not know, and rests until the next look.
     async fn rest_unserved(&mut self) {
         (self.at, self.failures, self.refused) = (None, 0, 0);
+        self.feed.vitals.listed();
         if !self.unserved {
             self.begin();
             tracing::info!(
@@ -368,6 +382,7 @@ impl<R: Row + Clone> Watch<R> {
         loop {
             let bytes = read(self.open(&query).await?).await?;
             let page: Page<'_> = serde_json::from_slice(&bytes).map_err(|error| End::Failed(error.to_string()))?;
+            self.feed.vitals.sign();
             for item in page.items {
                 let object = bytes.slice_ref(item.get().as_bytes());
                 match (self.decode)(&object) {
@@ -390,6 +405,7 @@ impl<R: Row + Clone> Watch<R> {
     }
 
     async fn open(&mut self, query: &str) -> Result<Incoming, End> {
+        self.verb = if query.starts_with("watch=true") { "watch" } else { "list" };
         let Query { kind, namespace, labels, fields, optional } = &self.query;
         let (labels, fields) = (encode(labels), encode(fields));
         let path = kind.path(namespace.as_ref().map(Name::as_str), None);
@@ -434,8 +450,8 @@ impl<R: Row + Clone> Watch<R> {
 }
 
 async fn read(body: Incoming) -> Result<Bytes, End> {
-    let whole = tokio::time::timeout(SILENCE, body.collect()).await;
-    let whole = whole.map_err(|_| End::Broken("the list fell silent".to_owned()))?;
+    let whole = tokio::time::timeout(SILENT, body.collect()).await;
+    let whole = whole.map_err(|_| End::Broken("the list does not end".to_owned()))?;
     Ok(whole.map_err(|error| End::Broken(error.to_string()))?.to_bytes())
 }
 

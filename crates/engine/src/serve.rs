@@ -4,7 +4,6 @@
 mod server;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
@@ -28,31 +27,33 @@ pub struct Readiness {
 /// One thing that readiness waits for.
 #[derive(Clone)]
 pub struct ReadinessGate {
-    name: &'static str,
-    open: Arc<AtomicBool>,
+    name: Arc<str>,
+    /// What is missing; `None` when it is open.
+    lacks: Arc<Mutex<Option<String>>>,
 }
 
 impl Readiness {
-    /// Adds a gate, closed.
+    /// Adds a gate for this part of the process, closed.
     #[must_use]
-    pub fn gate(&self, name: &'static str) -> ReadinessGate {
-        let gate = ReadinessGate { name, open: Arc::default() };
+    pub fn gate(&self, name: &str) -> ReadinessGate {
+        let gate = ReadinessGate { name: name.into(), lacks: Arc::new(Mutex::new(Some("its start".to_owned()))) };
         self.gates.lock().unwrap_or_else(PoisonError::into_inner).push(gate.clone());
         gate
     }
 
-    /// The gates that are still closed.
+    /// The gates that are closed, each with what it lacks.
     #[must_use]
-    pub fn waiting_for(&self) -> Vec<&'static str> {
+    pub fn waiting_for(&self) -> Vec<String> {
         let gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
-        gates.iter().filter(|gate| !gate.open.load(Ordering::Relaxed)).map(|gate| gate.name).collect()
+        let lacks = |gate: &ReadinessGate| gate.lacks.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        gates.iter().filter_map(|gate| Some(format!("{}: {}", gate.name, lacks(gate)?))).collect()
     }
 }
 
 impl ReadinessGate {
-    /// Opens or closes it.
-    pub fn set(&self, open: bool) {
-        self.open.store(open, Ordering::Relaxed);
+    /// Closes it because of what is missing, or opens it.
+    pub fn set(&self, lacks: Option<String>) {
+        *self.lacks.lock().unwrap_or_else(PoisonError::into_inner) = lacks;
     }
 }
 

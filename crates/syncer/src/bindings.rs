@@ -189,7 +189,10 @@ impl Pair {
 
     /// What keeps a cluster from answering may be put in other words every time: only another reason is news.
     fn report_connection(&self, row: &BindingRow, (status, reason, message): (&str, &str, String), now: Now) -> Plan {
-        let told = row.report.connected.as_ref().is_some_and(|said| said.status == status && said.reason == reason);
+        let told = row.report.connected.as_ref().is_some_and(|said| {
+            // Other watches may be out of sync by now, for the same reason.
+            said.status == status && said.reason == reason && (reason != OUT_OF_SYNC || said.message == message)
+        });
         self.report(row, &Said::new(status, reason, message), told, now)
     }
 
@@ -270,7 +273,10 @@ impl Pair {
                 );
                 ("False", CHANGED, message)
             }
-            Connection::Up(_) => ("True", "Connected", "the physical cluster answers".to_owned()),
+            Connection::Up(_) => match self.tell_out_of_sync() {
+                Some(message) => ("False", OUT_OF_SYNC, message),
+                None => ("True", "Connected", "the physical cluster answers".to_owned()),
+            },
             Connection::Down(why) => ("False", "Unreachable", why.clone()),
             Connection::Restored(what) => {
                 let message = format!("the physical cluster was restored from a backup ({what}): {ANEW}");
@@ -281,6 +287,7 @@ impl Pair {
     }
 }
 
+const OUT_OF_SYNC: &str = "WatchOutOfSync";
 const CHANGED: &str = "PhysicalClusterChanged";
 const ANEW: &str = "no pod is touched; restart the syncer to go on from what is there";
 

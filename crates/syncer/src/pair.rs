@@ -3,6 +3,8 @@
 
 use tapestry_cluster::feed::Change;
 use tapestry_cluster::probe::Connection;
+use tapestry_cluster::watch::WatchState;
+use tapestry_cluster::watches::Watched;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Uid};
 use tapestry_engine::{Dirty, Model, Now, Plan, Table};
 
@@ -17,6 +19,7 @@ use crate::nodes::Nodes;
 use crate::nodes::row::{PNode, VNode};
 use crate::notes::Notes;
 use crate::origin::{Home, Origin};
+use crate::out_of_sync::OutOfSync;
 use crate::pods::row::{PPod, VPod};
 use crate::pods::{Entropy, Pods};
 use crate::policies::{Policies, PolicyRow};
@@ -70,6 +73,8 @@ pub enum Seen {
     Guard(Guard, Change<GuardRow>),
     /// About the way to a cluster.
     Connection(Side, Connection),
+    /// About whether a watch can be relied on.
+    Watch(Watched, WatchState),
 }
 
 /// One binding's syncer as a value.
@@ -86,6 +91,7 @@ pub struct Pair {
     connections: [Connection; 2],
     /// Who each cluster last said it is, kept while it is silent.
     identities: [Option<Uid>; 2],
+    pub(crate) out_of_sync: OutOfSync,
     pub(crate) policies: Policies,
     pub(crate) nodes: Nodes,
     pub(crate) csinodes: CsiNodes,
@@ -110,6 +116,7 @@ impl Pair {
             now: Now { wall: jiff::Timestamp::UNIX_EPOCH, steady: std::time::Duration::ZERO },
             connections: [Connection::Unknown, Connection::Unknown],
             identities: [None, None],
+            out_of_sync: OutOfSync::default(),
             policies: Policies::default(),
             nodes: Nodes::default(),
             csinodes: CsiNodes::default(),
@@ -151,11 +158,18 @@ impl Pair {
         self.complete() && self.policies.owner_known()
     }
 
-    /// Whether all lists are in and both clusters are the right ones: the process may call itself ready.
+    /// Whether all lists are in and both clusters are the right ones: it works.
     #[must_use]
     pub fn ready(&self) -> bool {
         let known = self.policies.owner_known() && self.policies.unknown(Side::Virtual).is_none();
         self.working().is_some() && known
+    }
+
+    /// What is missing before the process may call itself ready; `None` when nothing is.
+    #[must_use]
+    pub fn lacks(&self) -> Option<String> {
+        let lists = || (!self.ready()).then(|| "both clusters and all lists".to_owned());
+        self.tell_out_of_sync().or_else(lists)
     }
 }
 
@@ -181,6 +195,7 @@ impl Model for Pair {
             Seen::VPod(change) => self.see_vpod(change, dirty),
             Seen::PPod(change) => self.see_ppod(change, dirty),
             Seen::Guard(guard, change) => self.see_guard(guard, change, dirty),
+            Seen::Watch(watched, state) => self.see_watch(watched, state, dirty),
             Seen::Connection(side, connection) => {
                 if let Connection::Up(identity) = &connection {
                     self.identities[side as usize] = Some(identity.clone());

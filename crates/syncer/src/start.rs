@@ -21,6 +21,7 @@ use tapestry_cluster::feed::Row as _;
 use tapestry_cluster::gate::{Metrics, carry_out};
 use tapestry_cluster::list::ListError;
 use tapestry_cluster::probe::Connection;
+use tapestry_cluster::watches::Pulse;
 use tapestry_cluster::{Call, Cluster, Kind, Name, Refusal, Side, Target, Uid, Verb, kind};
 use tapestry_engine::clock::Clock;
 use tapestry_engine::lead::{Seat, Terms};
@@ -35,9 +36,9 @@ use tokio_util::sync::CancellationToken;
 use crate::bindings::BindingRow;
 use crate::json::fingerprint;
 use crate::keeper::{Trouble, Work};
-use crate::letters::{self, Letters};
 use crate::origin::{Home, Origin};
 use crate::pair::Pair;
+use crate::watches::{Scope, Watches};
 
 pub use errors::{RunError, StartError};
 
@@ -53,6 +54,7 @@ pub struct Post {
     seat: Option<Seat>,
     metrics: SyncerMetrics,
     pub(crate) calls: Metrics,
+    pub(crate) pulse: Pulse,
     ready: ReadinessGate,
     pub(crate) cancel: CancellationToken,
     /// work --how it stands--> keeper
@@ -121,6 +123,7 @@ impl Post {
             seat: None,
             metrics: SyncerMetrics::register(registry),
             calls: Metrics::register(registry),
+            pulse: Pulse::register(registry),
             ready,
             cancel,
             work: channel::Sender::new(Work::default()),
@@ -170,8 +173,13 @@ impl Post {
         Ok(self)
     }
 
+    /// Whose objects are watched.
+    pub(crate) fn scope<'a>(&'a self, home: &'a Home) -> Scope<'a> {
+        Scope { name: &self.name, origin: &self.origin, home }
+    }
+
     pub(crate) fn show(&self, desk: &Desk<Pair>) {
-        self.ready.set(desk.model.ready());
+        self.ready.set(desk.model.lacks());
         self.metrics.show(desk);
     }
 
@@ -260,7 +268,9 @@ impl Syncer {
         let mut pair = Pair::new(origin.clone(), home.clone(), &uid, Box::new(entropy));
         let mut tasks = JoinSet::new();
         let addresses = [virtual_cluster.address(), cluster.address()];
-        let mut inbox = Letters::open(&name, origin, home, [virtual_cluster, cluster], &cancel, &mut tasks);
+        let scope = Scope { name: &name, origin: &origin, home: &home };
+        let clusters = [virtual_cluster, cluster];
+        let mut inbox = Watches::open(scope, &clusters, Pulse::default(), &cancel, &mut tasks);
         let bell = inbox.bell();
         let mut facts = Vec::new();
         let read = async move {
@@ -364,11 +374,10 @@ impl SyncerMetrics {
             "Calls to API servers that have not been answered yet",
             metrics.flying.clone(),
         );
-        registry.register("ready", "1 when both clusters answer and all lists are in", metrics.ready.clone());
         registry.register(
-            "unreadable_objects",
-            "Objects that cannot be fully read: they are answered, and nothing is done by guessing",
-            letters::unreadable_objects(),
+            "ready",
+            "1 when both clusters answer, all lists are in and all watches deliver",
+            metrics.ready.clone(),
         );
         registry.register("leader", "1 while this process leads, 0 while it follows", metrics.leader.clone());
         metrics
@@ -378,7 +387,7 @@ impl SyncerMetrics {
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.waiting.set(number(desk.waiting()));
         self.flying.set(number(desk.flying()));
-        self.ready.set(i64::from(desk.model.ready()));
+        self.ready.set(i64::from(desk.model.lacks().is_none()));
         self.leader.set(i64::from(desk.leads()));
     }
 }

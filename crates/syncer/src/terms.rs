@@ -45,6 +45,8 @@ pub(crate) enum Stop {
     PodUnreadable,
     /// The node itself cannot be fully read, on one of the two sides.
     NodeUnreadable,
+    /// A watch is out of sync: others may use more by now, or the owner may have stopped it.
+    OutOfSync,
 }
 
 /// What holds on a physical node.
@@ -118,6 +120,7 @@ impl Stop {
             Self::Hours => "OutOfTimeWindows",
             Self::PodUnreadable => "PhysicalPodUnreadable",
             Self::NodeUnreadable => "NodeUnreadable",
+            Self::OutOfSync => "WatchOutOfSync",
         }
     }
 
@@ -143,6 +146,9 @@ impl Stop {
             }
             Self::NodeUnreadable => {
                 "the node has a form that this version of Tapestry does not know, so nothing new is placed: update Tapestry"
+            }
+            Self::OutOfSync => {
+                "a watch that this depends on is out of sync; condition Connected of the ClusterBinding says which and what to do"
             }
         }
     }
@@ -179,10 +185,11 @@ impl Pair {
                 terms.until = terms.until.into_iter().chain([early.start]).min();
             }
         }
-        // Last: neither keeps an owner or a calendar from taking back what is theirs.
+        // Last: none of these keeps an owner or a calendar from taking back what is theirs.
         if terms.stop.is_none() {
+            let blind = self.blind().then_some(Stop::OutOfSync);
             let unreadable = self.pods.unreadable_on(&pnode.name).map(|_| Stop::PodUnreadable);
-            terms.stop = pnode.unread.map(|_| Stop::NodeUnreadable).or(unreadable);
+            terms.stop = pnode.unread.map(|_| Stop::NodeUnreadable).or(unreadable).or(blind);
         }
         Some(terms)
     }

@@ -98,8 +98,8 @@ impl Args {
         let (metrics, health) = (open(metrics_address).await?, open(health_address).await?);
         let cancel = CancellationToken::new();
         let readiness = Readiness::default();
-        let reached = readiness.gate("an answer of the virtual cluster");
-        let ready = readiness.gate("both clusters and all lists");
+        let reached = readiness.gate("the virtual cluster");
+        let ready = readiness.gate(&format!("binding {cluster_binding}"));
         let mut endpoints = tokio::task::JoinSet::new();
         endpoints.spawn(serve_health(health, readiness, cancel.clone()));
         if let DebugAddress(Some(address)) = debug_address {
@@ -113,7 +113,7 @@ impl Args {
         endpoints.spawn(cancel_on_signal(cancel.clone()));
         let open = Post::open_in_time(&cluster_binding, virtual_cluster, clock, &mut registry, ready, cancel.clone());
         let Some(mut post) = open.await.map_err(failed)?.map(|post| post.apart(vital)) else { return Ok(()) };
-        reached.set(true);
+        reached.set(None);
         if let Some((identity, terms)) = election {
             post = post.elected(&identity, terms).map_err(failed)?;
         }

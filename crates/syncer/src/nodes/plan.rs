@@ -97,8 +97,8 @@ impl Pair {
     }
 
     fn plan_new(&self, bound: &Bound, case: &Case, pnode: &PNode, terms: &Terms<'_>, now: Now) -> Plan {
-        // While the physical cluster is silent nothing new is offered.
-        if self.working().is_none() {
+        // While the physical cluster does not answer, or something cannot be watched, nothing new is offered.
+        if self.working().is_none() || self.blind() {
             return Plan::Rest;
         }
         let id = &bound.binding.cluster_id;

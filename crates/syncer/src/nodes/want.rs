@@ -15,7 +15,7 @@ use super::row::{Condition, NO_EXECUTE, NO_SCHEDULE, PNode, Taint, VNode};
 use super::standing::{Standing, render_rules};
 use crate::bindings::Bound;
 use crate::origin::Origin;
-use crate::terms::Terms;
+use crate::terms::{Stop, Terms};
 
 /// How a virtual node should look.
 #[derive(Debug, Clone, PartialEq)]
@@ -266,7 +266,7 @@ const OWN_CONDITIONS: [&str; 2] = [keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE, k
 fn own_taints(pnode: &PNode, about: &Circumstances<'_>) -> Vec<Taint> {
     let Circumstances { standing, now, .. } = about;
     let mut taints = Vec::new();
-    if let Some(stop) = standing.stop {
+    if let Some(stop) = standing.stop.filter(|stop| *stop != Stop::OutOfSync) {
         let since = standing.since.stopped.map_or(*now, |(_, since)| since);
         let value = stop.clock(&standing.rules).to_owned();
         taints.push(Taint { value, ..Taint::since(keys::TAINT_OUT_OF_TIME_WINDOWS, NO_SCHEDULE, since) });
@@ -286,6 +286,7 @@ fn own_taints(pnode: &PNode, about: &Circumstances<'_>) -> Vec<Taint> {
         (!about.bound.binding.disable_default_taint, keys::TAINT_VNODE),
         (!matches!(about.connection, Connection::Up(_)), keys::TAINT_PHYSICAL_UNREACHABLE),
         (about.crowded, keys::TAINT_PLACEMENT_FAILED),
+        (standing.stop == Some(Stop::OutOfSync), keys::TAINT_OUT_OF_SYNC),
     ];
     taints.extend(plain.into_iter().filter(|(wanted, _)| *wanted).map(|(_, key)| Taint::plain(key)));
     taints

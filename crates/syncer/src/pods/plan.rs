@@ -25,13 +25,14 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(5);
 /// How long a pod that its controller would replace may wait before a door.
 const PATIENCE: Duration = Duration::from_mins(5);
 /// What may be otherwise on another node.
-const SENT_AWAY: [&str; 12] = [
+const SENT_AWAY: [&str; 13] = [
     "HostPortConflict",
     "NodeAffinityMismatch",
     "NodeSelectorMismatch",
     "UntoleratedTaint",
     "OutOfLease",
     "NotLending",
+    "WatchOutOfSync",
     "OutOfTimeWindows",
     "OwnerOutOfTimeWindows",
     "Suspended",

@@ -79,7 +79,8 @@ impl Pair {
                 | Stop::OwnerUnserved
                 | Stop::PoliciesUnknown(_)
                 | Stop::PodUnreadable
-                | Stop::NodeUnreadable => return Plan::Rest,
+                | Stop::NodeUnreadable
+                | Stop::OutOfSync => return Plan::Rest,
             };
             since.stopped.map(|(_, since)| (cause, since, stop.message()))
         } else {

@@ -15,8 +15,8 @@ use super::supervise::{BACKOFF, Part};
 use super::{AGAIN, Physical, Post, RunError, StartError, entropy};
 use crate::keeper::inbox::{KeeperInbox, Told};
 use crate::keeper::{Keeper, Trouble, Work};
-use crate::letters::Letters;
 use crate::pair::Pair;
+use crate::watches::Watches;
 
 impl Post {
     /// Serves the binding until cancelled. While its physical cluster cannot be used, keeps its nodes alive and tries again.
@@ -89,7 +89,7 @@ impl Post {
         let part = Part { name: "work", backoff: BACKOFF, runtime: &runtime, stop };
         let begin = || Arc::clone(self).live(first.take(), leadership.clone(), stop.child_token());
         let toiled = part.supervise(begin, || {
-            self.ready.set(false);
+            self.ready.set(Some("a part of the syncer failed and starts again".to_owned()));
             let message = "a part of the syncer failed unexpectedly: only the Leases of the nodes are renewed until it has started \
                            again, which it does by itself; if this recurs, report it with the syncer's log";
             self.work.send_replace(Work::Stands(Trouble { reason: "SyncerPanicked", message: message.to_owned() }));
@@ -149,7 +149,7 @@ impl Post {
         let gate = LiveGate::new(self.virtual_cluster.clone(), cluster.clone(), self.calls.clone());
         tasks.spawn(Arc::clone(&self).follow_kubeconfig(cluster.clone(), print, stop.clone()));
         let clusters = [self.virtual_cluster.clone(), cluster];
-        let inbox = Letters::open(&self.name, self.origin.clone(), home, clusters, &stop, &mut tasks);
+        let inbox = Watches::open(self.scope(&home), &clusters, self.pulse.clone(), &stop, &mut tasks);
         let desk = Desk::new(pair, fastrand::u64(..));
         self.work.send_if_modified(Work::start);
         let post = Arc::clone(&self);

@@ -95,7 +95,7 @@ fn law_10_every_call_is_declared_and_every_declared_right_is_used() -> Result<()
         for verb in right.verbs {
             let seen = used.contains(&(at, *verb));
             match *verb {
-                // The watches' own test is beside them, in `letters`.
+                // The watches' own test is beside them, in `watches`.
                 "list" | "watch" => {}
                 "get" if beside => {}
                 _ if awaited && seen => wrong.push(format!("{verb} is not awaited any more: {right:?}")),

@@ -12,6 +12,7 @@
 //! | [`hostile`] | forged mappings, strangers, neighbours: who touches what |
 //! | [`rights`] | who the syncer is and what it may do; every test here runs under the rights that ship |
 //! | [`calm`] | identity and idleness, told by the API servers' audit logs |
+//! | [`out_of_sync`] | watches that are refused, fail or say nothing |
 //! | [`outage`], [`faults`], [`storms`] | API servers that do not answer, answer wrongly, lose answers; one by one and by chance |
 //! | [`restored`], [`breaker`] | a cluster that was restored from a backup, or emptied, or lost its pods while nobody looked |
 //! | [`restarts`] | API servers and stores that are killed under load |
@@ -41,6 +42,7 @@ mod lives;
 mod namespaces;
 mod neighbours;
 mod nodes;
+mod out_of_sync;
 mod outage;
 mod patience;
 mod pods;

@@ -1,0 +1,79 @@
+//! Watches that are out of sync, and what follows: nothing new is admitted on what they feed, and conditions say which they are.
+//! Running pods are left alone: that we know less is no reason to end anything.
+
+use std::collections::BTreeMap;
+
+use tapestry_cluster::probe::Connection;
+use tapestry_cluster::watch::{Trouble, WatchState};
+use tapestry_cluster::watches::Watched;
+use tapestry_cluster::{Kind, Side, kind};
+use tapestry_engine::Dirty;
+
+use crate::pair::{Key, Pair};
+
+/// What does not bear on who may enter a virtual node. Every other kind does.
+const NOT_FOR_ADMISSION: [&Kind; 4] = [&kind::CSI_NODE, &kind::RESOURCE_QUOTA, &kind::NETWORK_POLICY, &kind::SECRET];
+
+/// The watches that are out of sync, each with its trouble.
+#[derive(Default)]
+pub(crate) struct OutOfSync(BTreeMap<Watched, Trouble>);
+
+impl OutOfSync {
+    /// Folds in how a watch stands; says whether that is news.
+    fn learn(&mut self, watched: Watched, state: WatchState) -> bool {
+        match state {
+            WatchState::OutOfSync(trouble) => self.0.insert(watched, trouble.clone()).as_ref() != Some(&trouble),
+            WatchState::InSync | WatchState::Starting => self.0.remove(&watched).is_some(),
+        }
+    }
+
+    /// Those of the clusters that answer: where the cluster itself does not, that is what has to be said.
+    fn of<'a>(&'a self, answers: impl Fn(Side) -> bool + 'a) -> impl Iterator<Item = (&'a Watched, &'a Trouble)> {
+        self.0.iter().filter(move |(watched, _)| answers(watched.side))
+    }
+}
+
+impl Pair {
+    pub(crate) fn see_watch(&mut self, watched: Watched, state: WatchState, dirty: &mut Dirty<Key>) {
+        if let WatchState::OutOfSync(Trouble { verb, why }) = &state {
+            let (side, resource) = (watched.side.as_str(), watched.kind.plural);
+            tracing::error!(side, resource, verb, why, "a watch is out of sync");
+        }
+        let blind = self.blind();
+        if !self.out_of_sync.learn(watched, state) {
+            return;
+        }
+        dirty.mark(Key::Binding);
+        if blind != self.blind() {
+            self.open_all_doors(dirty);
+        }
+    }
+
+    /// Whether something that admission relies on may have changed without us knowing.
+    pub(crate) fn blind(&self) -> bool {
+        self.untrusted().any(|(watched, _)| !NOT_FOR_ADMISSION.contains(&watched.kind))
+    }
+
+    /// What cannot be watched, why, and what to do; `None` when everything is in sync.
+    pub(crate) fn tell_out_of_sync(&self) -> Option<String> {
+        let tell = |(Watched { side, kind }, Trouble { verb, why }): (&Watched, &Trouble)| {
+            format!("cannot {verb} {} in the {} cluster: {why}", kind.plural, side.as_str())
+        };
+        let told: Vec<String> = self.untrusted().map(tell).collect();
+        if told.is_empty() {
+            return None;
+        }
+        let then = if self.blind() { "no new pod is admitted until this works again" } else { "pods are not affected" };
+        Some(format!(
+            "{}; {then}; check the rights of the kubeconfig (deploy/rbac) and the API server",
+            told.join("; ")
+        ))
+    }
+
+    fn untrusted(&self) -> impl Iterator<Item = (&Watched, &Trouble)> {
+        self.out_of_sync.of(|side| matches!(self.connection(side), Connection::Up(_)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+//! What a syncer watches, on which side, and how it is decoded: one entry per kind.
+//! Says what is read; decides nothing.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tapestry_api::keys;
+use tapestry_cluster::feed::{Change, Row};
+use tapestry_cluster::watch::Query;
+use tapestry_cluster::watches::{Pulse, WatchSet};
+use tapestry_cluster::{Cluster, Kind, Name, Side, kind};
+use tapestry_engine::run::Inbox;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::bindings::BindingRow;
+use crate::csinodes::row::{PCsiNode, VCsiNode};
+use crate::guards::Guard;
+use crate::guards::row::GuardRow;
+use crate::nodes::row::{PNode, VNode};
+use crate::origin::{Home, Origin};
+use crate::pair::Seen;
+use crate::pods::row::{PPod, VPod};
+use crate::policies::PolicyRow;
+
+/// All that a syncer reads.
+pub(crate) struct Watches(WatchSet<Seen>);
+
+/// Whose objects are watched.
+#[derive(Clone, Copy)]
+pub(crate) struct Scope<'a> {
+    /// Of the binding.
+    pub(crate) name: &'a Name,
+    pub(crate) origin: &'a Origin,
+    pub(crate) home: &'a Home,
+}
+
+impl Watches {
+    /// Starts all watches and probes; the clusters are virtual and physical.
+    pub(crate) fn open(
+        scope: Scope<'_>,
+        clusters: &[Cluster; 2],
+        pulse: Pulse,
+        cancel: &CancellationToken,
+        tasks: &mut JoinSet<()>,
+    ) -> Self {
+        let mut set = WatchSet::new(Seen::Watch, Seen::Connection, pulse, cancel.clone(), tasks);
+        for (side, cluster) in Side::BOTH.into_iter().zip(clusters) {
+            set.probe(side, cluster.clone(), tasks);
+        }
+        watch_all(scope, &mut Starts { set: &mut set, clusters, tasks });
+        Self(set)
+    }
+}
+
+/// Takes one entry after the other.
+trait Entries {
+    fn add<R: Row + Clone>(
+        &mut self,
+        watch: (Side, Query),
+        decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync + 'static,
+        wrap: impl Fn(Change<R>) -> Seen + Send + 'static,
+    );
+}
+
+/// Every kind that is watched. Virtual before physical: statuses that agree are then forgotten as they come in.
+fn watch_all(scope: Scope<'_>, entries: &mut impl Entries) {
+    use Side::{Physical, Virtual};
+    let Scope { name, origin, home } = scope;
+    let named = Query { fields: format!("metadata.name={name}"), ..all(&kind::CLUSTER_BINDING) };
+    entries.add((Virtual, named), BindingRow::decode, Seen::Binding);
+    entries.add((Virtual, ours(&kind::NODE, origin)), VNode::decode, Seen::VNode);
+    for side in Side::BOTH {
+        let policies = Query { optional: true, ..all(&kind::POLICY) };
+        entries.add((side, policies), PolicyRow::decode, move |change| Seen::Policy(side, change));
+    }
+    let bound = Query { fields: "spec.nodeName!=".to_owned(), ..all(&kind::POD) };
+    let here = home.clone();
+    entries.add((Virtual, bound), move |json| VPod::decode(json, &here), Seen::VPod);
+    entries.add((Physical, all(&kind::NODE)), PNode::decode, Seen::PNode);
+    // Everybody's: what others use of a node is not lent.
+    let whose = origin.clone();
+    entries.add((Physical, all(&kind::POD)), move |json| PPod::decode(json, &whose), Seen::PPod);
+    entries.add((Virtual, ours(&kind::CSI_NODE, origin)), VCsiNode::decode, Seen::VCsiNode);
+    entries.add((Physical, all(&kind::CSI_NODE)), PCsiNode::decode, Seen::PCsiNode);
+    for guard in Guard::ALL {
+        // What the owner has elsewhere is none of our business.
+        let query = Query { namespace: Some(home.mount.clone()), ..ours(guard.kind(), origin) };
+        let (mount, origin) = (home.mount.clone(), origin.clone());
+        entries.add(
+            (Physical, query),
+            move |json| GuardRow::decode(json, guard, &mount, &origin),
+            move |change| Seen::Guard(guard, change),
+        );
+    }
+}
+
+fn all(kind: &'static Kind) -> Query {
+    Query { kind, namespace: None, labels: String::new(), fields: String::new(), optional: false }
+}
+
+fn ours(kind: &'static Kind, origin: &Origin) -> Query {
+    Query { labels: format!("{}={}", keys::ORIGIN, origin.label), ..all(kind) }
+}
+
+/// Starts every entry it is given.
+struct Starts<'a> {
+    set: &'a mut WatchSet<Seen>,
+    /// By side.
+    clusters: &'a [Cluster; 2],
+    tasks: &'a mut JoinSet<()>,
+}
+
+impl Entries for Starts<'_> {
+    fn add<R: Row + Clone>(
+        &mut self,
+        watch: (Side, Query),
+        decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync + 'static,
+        wrap: impl Fn(Change<R>) -> Seen + Send + 'static,
+    ) {
+        self.set.add(self.clusters[watch.0 as usize].clone(), watch, decode, wrap, self.tasks);
+    }
+}
+
+impl Inbox<Seen> for Watches {
+    fn drain(&mut self, into: &mut Vec<Seen>) {
+        self.0.drain(into);
+    }
+
+    fn bell(&self) -> Arc<Notify> {
+        self.0.bell()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::rights::{Ask, Place, RIGHTS};
+
+    /// Notes what would be watched.
+    #[derive(Default)]
+    struct Lists(Vec<(Side, Query)>);
+
+    impl Entries for Lists {
+        fn add<R: Row + Clone>(
+            &mut self,
+            watch: (Side, Query),
+            _decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync + 'static,
+            _wrap: impl Fn(Change<R>) -> Seen + Send + 'static,
+        ) {
+            self.0.push(watch);
+        }
+    }
+
+    #[test]
+    fn law_10_every_watch_is_declared_and_every_declared_watch_is_used() {
+        let (name, origin) = (Name::parse("east").unwrap(), Origin::new("v", "b", "east"));
+        let home = Home::new("east", "mount").unwrap();
+        let mut watches = Lists::default();
+        watch_all(Scope { name: &name, origin: &origin, home: &home }, &mut watches);
+        let mut used = BTreeSet::new();
+        for (side, query) in &watches.0 {
+            for verb in ["list", "watch"] {
+                let ask = Ask::watch(*side, query, verb);
+                let right = RIGHTS.iter().position(|right| right.grants(&ask, "mount"));
+                used.insert((right.unwrap_or_else(|| panic!("not declared: {ask:?}")), verb));
+            }
+        }
+        let verbs = RIGHTS.iter().enumerate().flat_map(|(at, right)| right.verbs.iter().map(move |verb| (at, *verb)));
+        // The Lease of the one that leads is watched by the election, the Secret with the kubeconfig by `start::reload`.
+        let watched = |(at, verb): &(usize, &str)| {
+            let elsewhere = [(&kind::LEASE, Place::System), (&kind::SECRET, Place::System)];
+            ["list", "watch"].contains(verb) && !elsewhere.contains(&(RIGHTS[*at].kind, RIGHTS[*at].place))
+        };
+        let declared: BTreeSet<_> = verbs.filter(watched).collect();
+        let unused: Vec<_> = declared.difference(&used).map(|(at, verb)| (verb, &RIGHTS[*at])).collect();
+        assert!(unused.is_empty(), "declared and not used: {unused:#?}");
+    }
+}

@@ -1,0 +1,136 @@
+//! Watches that are refused, fail or say nothing: who says so, what stops, what goes on, and how it heals.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use tapestry_api::keys;
+use tapestry_cluster::Side;
+use tapestry_testbed::builders::node;
+use tapestry_testbed::eventually;
+use tapestry_testbed::line::{Fault, Requests};
+
+use crate::looks::{condition, uid};
+use crate::loom::{Loom, pattern};
+
+const ROLE: &str = "rbac.authorization.k8s.io/v1/ClusterRole";
+const ROLE_BINDING: &str = "rbac.authorization.k8s.io/v1/ClusterRoleBinding";
+/// A watch counts as failing after 40 s; the rest is for the machine.
+const REFUSED: Duration = Duration::from_secs(75);
+/// And as silent after 150 s.
+const SILENT: Duration = Duration::from_secs(190);
+
+/// Waits until condition `Connected` of the binding has this status and reason; gives its message.
+async fn connected(loom: &Loom, status: &str, reason: &str, within: Duration) -> Result<String> {
+    eventually(&format!("Connected={status}/{reason}"), within, async || {
+        let binding = loom.binding().await.map_err(|error| error.to_string())?;
+        let seen = condition(&binding, "Connected");
+        let same = seen["status"] == status && seen["reason"] == reason;
+        if same { Ok(seen["message"].as_str().unwrap_or_default().to_owned()) } else { Err(seen.to_string()) }
+    })
+    .await
+}
+
+/// What the syncer's account may do in all of the physical cluster, from now on without this.
+async fn take_away(loom: &Loom, resource: &str, verbs: [&str; 2]) -> Result<Value> {
+    let objects = &loom.physical_side;
+    let name = format!("tapestry-syncer-physical-{}", loom.mount);
+    let mut role = objects.get(ROLE, "tapestry-syncer-physical").await?.context("no role")?;
+    for rule in role["rules"].as_array_mut().context("no rules")? {
+        if rule["resources"] == json!([resource]) {
+            rule["verbs"].as_array_mut().context("no verbs")?.retain(|verb| !verbs.iter().any(|gone| verb == gone));
+        }
+    }
+    role["rules"].as_array_mut().context("no rules")?.retain(|rule| rule["verbs"] != json!([]));
+    role["metadata"] = json!({ "name": &name });
+    objects.create(&role).await?;
+    let binding = objects.get(ROLE_BINDING, &name).await?.context("no role binding")?;
+    objects.delete(ROLE_BINDING, &name).await?;
+    let mut less = binding.clone();
+    less["metadata"] = json!({ "name": format!("{name}-less") });
+    less["roleRef"]["name"] = json!(&name);
+    objects.create(&less).await?;
+    Ok(binding)
+}
+
+/// Undoes [`take_away`].
+async fn give_back(loom: &Loom, binding: &Value) -> Result<()> {
+    let mut whole = binding.clone();
+    let name = binding["metadata"]["name"].clone();
+    whole["metadata"] = json!({ "name": name });
+    loom.physical_side.create(&whole).await?;
+    let name = name.as_str().unwrap_or_default();
+    loom.physical_side.delete(ROLE_BINDING, &format!("{name}-less")).await?;
+    Ok(loom.physical_side.delete(ROLE, name).await?)
+}
+
+fn lending(vnode: &Value) -> (Value, Value) {
+    let lending = condition(vnode, keys::CONDITION_LENDING);
+    (lending["status"].clone(), lending["reason"].clone())
+}
+
+#[tokio::test]
+async fn law_09_without_the_right_to_watch_physical_pods_nothing_new_enters_and_everything_says_so() -> Result<()> {
+    pattern("blind")
+        .node(node("blind-0").cpu("64"))
+        .through_lines()
+        .run(async |loom| {
+            loom.pardon();
+            loom.vnode_ready(loom.node()).await?;
+            loom.virtual_side.create(&loom.bound("before").cpu("1").build()).await?;
+            let (before, copy) = loom.runs("before").await?;
+
+            let binding = take_away(loom, "pods", ["list", "watch"]).await?;
+            loom.line(Side::Physical).reset();
+            let message = connected(loom, "False", "WatchOutOfSync", REFUSED).await?;
+            ensure!(message.contains("watch pods in the physical cluster: HTTP 403"), "{message}");
+            let status = loom.tapestry(&["status", &loom.name]).await?;
+            let status = String::from_utf8_lossy(&status.stdout).into_owned();
+            ensure!(status.contains("WatchOutOfSync") && status.contains("watch pods"), "{status}");
+            loom.vnode_when(loom.node(), "says that it lends nothing", |vnode| {
+                lending(vnode) == (json!("False"), json!("WatchOutOfSync"))
+                    && vnode["status"]["allocatable"]["cpu"] == "0"
+            })
+            .await?;
+            // It tolerates everything and asks no scheduler.
+            let late = loom.bound("late").tolerate(json!({ "operator": "Exists" })).cpu("20").build();
+            loom.virtual_side.create(&late).await?;
+            loom.vpod_when("late", "is told why it waits", |vpod| {
+                condition(vpod, keys::CONDITION_ADMITTED)["reason"] == "WatchOutOfSync"
+            })
+            .await?;
+            ensure!(loom.copies("late").await?.is_empty(), "it entered blindly");
+
+            give_back(loom, &binding).await?;
+            connected(loom, "True", "Connected", REFUSED).await?;
+            loom.runs("late").await?;
+            let (after, same) = loom.runs("before").await?;
+            ensure!(uid(&after) == uid(&before) && uid(&same) == uid(&copy), "a running pod was replaced");
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_watch_that_fails_or_says_nothing_is_told_of_and_heals_while_probes_are_answered() -> Result<()> {
+    pattern("mute")
+        .through_lines()
+        .run(async |loom| {
+            loom.vnode_ready(loom.node()).await?;
+            // For later: nothing comes on the watch of physical nodes, and the connection stays open.
+            let mute = loom.line(Side::Physical).trouble(Fault::Silence, Requests::watches().of("nodes"));
+            let broken = loom.line(Side::Virtual).trouble(Fault::Broken, Requests::watches().of("pods"));
+            loom.line(Side::Virtual).reset();
+            let message = connected(loom, "False", "WatchOutOfSync", REFUSED).await?;
+            ensure!(message.contains("watch pods in the virtual cluster: HTTP 500"), "{message}");
+            drop(broken);
+            connected(loom, "True", "Connected", REFUSED).await?;
+            let message = connected(loom, "False", "WatchOutOfSync", SILENT).await?;
+            ensure!(message.contains("watch nodes in the physical cluster"), "{message}");
+            drop(mute);
+            connected(loom, "True", "Connected", REFUSED).await?;
+            loom.virtual_side.create(&loom.bound("web").build()).await?;
+            loom.runs("web").await.map(drop)
+        })
+        .await
+}
