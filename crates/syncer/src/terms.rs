@@ -101,7 +101,7 @@ impl Stop {
             Self::Suspended | Self::LendNever | Self::OwnerHours => true,
             Self::Hours | Self::Withdrawn(_) => rules.force,
             Self::OwnerUnknown | Self::OwnerUnserved | Self::PoliciesUnknown(_) | Self::Invalid => false,
-            Self::PodUnreadable | Self::NodeUnreadable => false,
+            Self::PodUnreadable | Self::NodeUnreadable | Self::OutOfSync => false,
         }
     }
 
