@@ -170,10 +170,9 @@ mod tests {
             }
         }
         let verbs = RIGHTS.iter().enumerate().flat_map(|(at, right)| right.verbs.iter().map(move |verb| (at, *verb)));
-        // The Lease of the one that leads is watched by the election, the Secret with the kubeconfig by `start::reload`.
+        // The Lease of the one that leads is watched by the election.
         let watched = |(at, verb): &(usize, &str)| {
-            let elsewhere = [(&kind::LEASE, Place::System), (&kind::SECRET, Place::System)];
-            ["list", "watch"].contains(verb) && !elsewhere.contains(&(RIGHTS[*at].kind, RIGHTS[*at].place))
+            ["list", "watch"].contains(verb) && (RIGHTS[*at].kind, RIGHTS[*at].place) != (&kind::LEASE, Place::System)
         };
         let declared: BTreeSet<_> = verbs.filter(watched).collect();
         let unused: Vec<_> = declared.difference(&used).map(|(at, verb)| (verb, &RIGHTS[*at])).collect();
