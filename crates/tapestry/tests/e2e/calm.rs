@@ -121,6 +121,14 @@ async fn law_04_a_converged_system_writes_nothing_but_leases() -> Result<()> {
             .await?;
             // One that waits at the door must not be told again and again.
             loom.virtual_side.create(&loom.bound("huge").cpu("500").build()).await?;
+            // Figures follow within ten seconds.
+            eventually("the binding tells what is lent and used", SOON, async || {
+                let status = loom.binding().await.map_err(|error| error.to_string())?["status"].take();
+                let told = (&status["phase"], &status["nodes"], &status["used"]["cpu"], &status["used"]["pods"]);
+                let true_ones = (&json!("Ready"), &json!(2), &json!("5"), &json!("50"));
+                if told == true_ones { Ok(()) } else { Err(status.to_string()) }
+            })
+            .await?;
             settled(loom).await?;
             let marks = (loom.virtual_cluster.audit().mark().await?, loom.physical_cluster.audit().mark().await?);
             tokio::time::sleep(Duration::from_mins(1)).await;
