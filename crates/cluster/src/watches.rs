@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::feed::{Change, Feed, Mailbox, Row};
 use crate::probe::{Connection, PROBE_EVERY, probe};
-use crate::watch::{Decode, Query, Vitals, WatchState, watch};
+use crate::watch::{Decode, Query, Trouble, Vitals, WatchState, watch};
 use crate::{Cluster, Kind, Side};
 
 /// How often it is looked whether a watch has fallen out of sync.
@@ -184,6 +184,12 @@ impl<F: 'static> WatchSet<F> {
             }
             (source.drain)(into);
         }
+    }
+
+    /// The first watch whose list does not come, and why: for those who wait for all lists and have no use for a fact.
+    #[must_use]
+    pub fn hindered(&self) -> Option<(Watched, Trouble)> {
+        self.sources.iter().find_map(|(watched, source)| Some((*watched, source.watching.feed.vitals().hindered()?)))
     }
 
     /// Rung whenever a fact waits.

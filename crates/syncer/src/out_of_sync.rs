@@ -33,6 +33,11 @@ impl OutOfSync {
     }
 }
 
+/// What does not work, and why.
+pub(crate) fn tell(Watched { side, kind }: Watched, Trouble { verb, why }: &Trouble) -> String {
+    format!("cannot {verb} {} in the {} cluster: {why}", kind.plural, side.as_str())
+}
+
 impl Pair {
     pub(crate) fn see_watch(&mut self, watched: Watched, state: WatchState, dirty: &mut Dirty<Key>) {
         if let WatchState::OutOfSync(Trouble { verb, why }) = &state {
@@ -56,10 +61,7 @@ impl Pair {
 
     /// What cannot be watched, why, and what to do; `None` when everything is in sync.
     pub(crate) fn tell_out_of_sync(&self) -> Option<String> {
-        let tell = |(Watched { side, kind }, Trouble { verb, why }): (&Watched, &Trouble)| {
-            format!("cannot {verb} {} in the {} cluster: {why}", kind.plural, side.as_str())
-        };
-        let told: Vec<String> = self.untrusted().map(tell).collect();
+        let told: Vec<String> = self.untrusted().map(|(watched, trouble)| tell(*watched, trouble)).collect();
         if told.is_empty() {
             return None;
         }

@@ -286,8 +286,12 @@ impl Syncer {
                         return Err(LookError::Unreachable { side, address, why: why.clone() });
                     }
                 }
+                if let Some(why) = inbox.hindered() {
+                    return Err(LookError::Hindered(why));
+                }
                 if !pair.listed() {
-                    bell.notified().await;
+                    // Not every failure rings.
+                    let _ = tokio::time::timeout(LOOK_AGAIN, bell.notified()).await;
                 }
             }
             Ok(pair)
@@ -301,12 +305,18 @@ impl Syncer {
 /// How long reading everything may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How often it is looked whether a list fails.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
 /// Why there is nothing to be seen.
 #[derive(Debug, thiserror::Error)]
 pub enum LookError {
     /// The lists of one of the clusters did not come.
     #[error("not all lists could be read within {} s", PATIENCE.as_secs())]
     Slow,
+    /// A list is refused or fails.
+    #[error("{0}")]
+    Hindered(String),
     /// One of the clusters does not answer.
     #[error("the {} cluster at {address} does not answer: {why}", side.as_str())]
     Unreachable {

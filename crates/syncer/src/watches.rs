@@ -20,6 +20,7 @@ use crate::guards::Guard;
 use crate::guards::row::GuardRow;
 use crate::nodes::row::{PNode, VNode};
 use crate::origin::{Home, Origin};
+use crate::out_of_sync::tell;
 use crate::pair::Seen;
 use crate::pods::row::{PPod, VPod};
 use crate::policies::PolicyRow;
@@ -51,6 +52,13 @@ impl Watches {
         }
         watch_all(scope, &mut Starts { set: &mut set, clusters, tasks });
         Self(set)
+    }
+}
+
+impl Watches {
+    /// Why a list does not come, once one has failed for longer than a moment.
+    pub(crate) fn hindered(&self) -> Option<String> {
+        self.0.hindered().map(|(watched, trouble)| tell(watched, &trouble))
     }
 }
 

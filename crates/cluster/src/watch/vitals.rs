@@ -11,6 +11,9 @@ pub const FAILING: Duration = Duration::from_secs(40);
 /// So is one that has shown neither event nor bookmark for this long: bookmarks come 60 to 120 s apart.
 pub const SILENT: Duration = Duration::from_secs(150);
 
+/// A list that fails once may be there with the next try.
+const MOMENT: Duration = Duration::from_secs(2);
+
 /// How a watch stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchState {
@@ -57,6 +60,14 @@ impl Vitals {
     #[must_use]
     pub fn state(&self) -> WatchState {
         self.lock().judge(Instant::now())
+    }
+
+    /// What keeps its first list away, if that has been failing for longer than a moment.
+    #[must_use]
+    pub fn hindered(&self) -> Option<Trouble> {
+        let inner = self.lock();
+        let failing = inner.failing.as_ref().filter(|(since, _)| !inner.listed && since.elapsed() >= MOMENT);
+        failing.map(|(_, trouble)| trouble.clone())
     }
 
     /// How long ago the last event, bookmark or page of a list came.
