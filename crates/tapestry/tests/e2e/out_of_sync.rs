@@ -87,6 +87,9 @@ async fn law_09_without_the_right_to_watch_physical_pods_nothing_new_enters_and_
             let status = loom.tapestry(&["status", &loom.name]).await?;
             let status = String::from_utf8_lossy(&status.stdout).into_owned();
             ensure!(status.contains("WatchOutOfSync") && status.contains("watch pods"), "{status}");
+            let drift = loom.tapestry(&["drift", &loom.name]).await?;
+            let told = String::from_utf8_lossy(&drift.stderr).into_owned();
+            ensure!(!drift.status.success() && told.contains("cannot watch pods in the physical cluster"), "{told}");
             loom.vnode_when(loom.node(), "says that it lends nothing", |vnode| {
                 lending(vnode) == (json!("False"), json!("WatchOutOfSync"))
                     && vnode["status"]["allocatable"]["cpu"] == "0"
