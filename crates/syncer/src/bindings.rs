@@ -15,6 +15,7 @@ use tapestry_engine::{Dirty, Now, Plan};
 
 pub use self::row::BindingRow;
 use self::status::Said;
+use crate::grounds::Ground;
 use crate::guards::Guard;
 use crate::pair::{Key, Pair};
 
@@ -220,7 +221,12 @@ impl Pair {
         let others = bound.row.finalizers.iter().filter(|finalizer| *finalizer != keys::FINALIZER_SYNCER).cloned();
         match (bound.leaving(), there) {
             (false, false) => Some(others.chain([keys::FINALIZER_SYNCER.to_owned()]).collect()),
-            (true, true) if self.working().is_some() && self.nothing_lent() && self.guards.none_left() => {
+            (true, true)
+                if self.working().is_some()
+                    && self.grounds.cleared()
+                    && self.nothing_lent()
+                    && self.guards.none_left() =>
+            {
                 Some(others.collect())
             }
             _ => None,
@@ -236,6 +242,7 @@ impl Pair {
     pub(crate) fn mark_leaving(&self, dirty: &mut Dirty<Key>) {
         if self.bound.as_ref().is_some_and(Bound::leaving) {
             dirty.mark(Key::Binding);
+            dirty.mark(Key::Ground(Ground::ServiceAccount));
             for guard in Guard::ALL {
                 dirty.mark(Key::Guard(guard));
             }

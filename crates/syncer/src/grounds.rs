@@ -1,13 +1,17 @@
 //! What must stand in the physical cluster before the first pod: the `ServiceAccount` and `PriorityClass` of all copies.
-//! Creates them when missing; never changes what it finds.
+//! Creates them when missing; never changes what it finds. The `ServiceAccount` goes with the binding that made it; the
+//! `PriorityClass` stays, because pods of other bindings may have it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tapestry_api::keys;
-use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Target, Verb, kind};
+use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Target, Uid, Verb, kind};
 use tapestry_engine::{Dirty, Now, Plan};
 
+use crate::bindings::Bound;
 use crate::pair::{Key, Pair};
 use crate::pods::door::Verdict;
 
@@ -27,6 +31,19 @@ pub(crate) struct Grounds {
     /// Why one of them cannot be had.
     failure: Option<String>,
     doubted: Option<Duration>,
+    /// What becomes of the `ServiceAccount` with a binding that is being deleted.
+    account: Account,
+}
+
+/// How far the removal of the `ServiceAccount` has come.
+#[derive(Default, Clone, PartialEq, Eq)]
+enum Account {
+    #[default]
+    Unknown,
+    /// We made it.
+    Ours(Uid),
+    /// It is gone, or stays because it is not ours or cannot be removed.
+    Settled,
 }
 
 /// How often a refused pod makes us look again.
@@ -54,6 +71,11 @@ impl Grounds {
         *self = Self { failure: self.failure.take(), ..Self::default() };
     }
 
+    /// Whether nothing has to be removed any more before the binding may go.
+    pub(crate) fn cleared(&self) -> bool {
+        self.account == Account::Settled
+    }
+
     /// Looks again, now and then: the physical cluster refused a pod.
     pub(crate) fn doubt(&mut self, now: Now, dirty: &mut Dirty<Key>) {
         if self.doubted.is_none_or(|at| now.steady >= at + LOOK_EVERY) {
@@ -75,11 +97,13 @@ impl Grounds {
 impl Pair {
     pub(crate) fn plan_ground(&self, ground: Ground) -> Plan {
         let Some(bound) = self.working() else { return Plan::Rest };
+        if bound.leaving() {
+            return if ground == Ground::ServiceAccount { self.plan_account_removal() } else { Plan::Rest };
+        }
         let (target, body) = match ground {
             Ground::ServiceAccount => {
-                let Ok(name) = Name::parse(keys::POD_SERVICE_ACCOUNT) else { return Plan::Rest };
-                let body = json!({"automountServiceAccountToken": false});
-                (Target::namespaced(Side::Physical, &kind::SERVICE_ACCOUNT, self.home.mount.clone(), name), body)
+                let Some(target) = self.account_target() else { return Plan::Rest };
+                (target, json!({"automountServiceAccountToken": false}))
             }
             Ground::PriorityClass => {
                 let Ok(name) = Name::parse(&bound.binding.priority_class) else { return Plan::Rest };
@@ -100,6 +124,41 @@ impl Pair {
         }
     }
 
+    fn account_target(&self) -> Option<Target> {
+        let name = Name::parse(keys::POD_SERVICE_ACCOUNT).ok()?;
+        Some(Target::namespaced(Side::Physical, &kind::SERVICE_ACCOUNT, self.home.mount.clone(), name))
+    }
+
+    /// When nothing of ours is left that could need it, the account goes if we made it, and if no other pod runs as it: another
+    /// binding may have the same mount namespace.
+    fn plan_account_removal(&self) -> Plan {
+        let Some(target) = self.account_target().filter(|_| self.nothing_lent() && self.guards.none_left()) else {
+            return Plan::Rest;
+        };
+        match &self.grounds.account {
+            Account::Unknown => Call { target, verb: Verb::Get, why: "LookForGround" }.into(),
+            Account::Ours(uid) => {
+                Call { target: target.uid(uid), verb: Verb::Delete { grace: None }, why: "RemoveGround" }.into()
+            }
+            Account::Settled => Plan::Rest,
+        }
+    }
+
+    fn settle_account_removal(&mut self, call: &Call, done: &Result<Answer, Refusal>, dirty: &mut Dirty<Key>) {
+        self.grounds.account = match (&call.verb, done) {
+            (Verb::Get, Ok(answer)) => match read_account(answer, &self.origin.full) {
+                Some(uid) if !self.pods.account_used(&self.home.mount) => Account::Ours(uid),
+                _ => Account::Settled,
+            },
+            (_, Ok(_) | Err(Refusal::Gone | Refusal::Replaced | Refusal::Invalid(_) | Refusal::Denied(_))) => {
+                Account::Settled
+            }
+            (_, Err(_)) => return,
+        };
+        dirty.mark(Key::Ground(Ground::ServiceAccount));
+        dirty.mark(Key::Binding);
+    }
+
     /// Everything we make carries our origin (law 6).
     pub(crate) fn dress(&self, mut body: Value, target: &Target) -> Value {
         body["apiVersion"] = json!(target.kind.api_version());
@@ -114,7 +173,16 @@ impl Pair {
         body
     }
 
-    pub(crate) fn settle_ground(&mut self, ground: Ground, done: &Result<Answer, Refusal>, dirty: &mut Dirty<Key>) {
+    pub(crate) fn settle_ground(
+        &mut self,
+        ground: Ground,
+        call: &Call,
+        done: &Result<Answer, Refusal>,
+        dirty: &mut Dirty<Key>,
+    ) {
+        if self.bound.as_ref().is_some_and(Bound::leaving) {
+            return self.settle_account_removal(call, done, dirty);
+        }
         let named = self.bound.as_ref().map(|bound| bound.binding.priority_class.as_str());
         let named = named.filter(|class| ground == Ground::PriorityClass && *class != keys::PRIORITY_CLASS);
         let state = match (done, named) {
@@ -159,3 +227,22 @@ impl Pair {
         }
     }
 }
+
+/// The account's UID, if it carries our origin.
+fn read_account(answer: &Answer, origin: &str) -> Option<Uid> {
+    #[derive(Deserialize)]
+    struct Account {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    struct Metadata {
+        uid: Uid,
+        #[serde(default)]
+        annotations: BTreeMap<String, String>,
+    }
+    let Metadata { uid, annotations } = serde_json::from_slice::<Account>(&answer.object).ok()?.metadata;
+    annotations.get(keys::ORIGIN).is_some_and(|there| there == origin).then_some(uid)
+}
+
+#[cfg(test)]
+mod tests;

@@ -110,6 +110,7 @@ impl Pair {
                 }
             }
         }
+        self.mark_leaving(dirty);
         dirty.mark(Key::Binding);
         dirty.mark(Key::Guard(guard));
     }

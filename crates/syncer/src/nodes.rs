@@ -4,6 +4,7 @@
 pub(crate) mod departure;
 mod plan;
 pub mod row;
+mod search;
 mod silence;
 pub(crate) mod standing;
 pub(crate) mod want;
@@ -20,6 +21,7 @@ use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Table};
 
 use self::row::{PNode, VNode};
+use self::search::Search;
 use self::standing::{Dip, Since};
 use crate::notes::Note;
 use crate::pair::{Key, Pair};
@@ -43,14 +45,8 @@ pub(crate) struct Nodes {
 struct Case {
     /// When the physical node was first and last proven absent.
     gone: Option<(Duration, Duration)>,
-    /// The plain name of its virtual node belongs to somebody else.
-    clash: bool,
-    /// When the hashed name turned out to be somebody else's as well.
-    blocked: Option<Duration>,
-    /// Creating the virtual node found the name taken, by whom is not known yet.
-    taken: bool,
-    /// A virtual node of ours that lost its labels, and its UID.
-    unlabelled: Option<Box<VNode>>,
+    /// What is known of nodes under the names that its virtual node may have.
+    search: Search,
     since: Since,
     /// The physical node has less of something than before.
     dip: Option<Dip>,
@@ -183,11 +179,13 @@ impl Pair {
     pub(crate) fn see_vnode(&mut self, change: Change<VNode>, dirty: &mut Dirty<Key>) {
         match change {
             Change::Put(row, epoch) => self.put_vnode(row, Some(epoch), dirty),
-            Change::Gone { row, .. } => self.lose_vnode(&row.uid, dirty),
+            // One that is held by a finalizer is there, whatever the watch says: it may have lost our label while it was leaving.
+            Change::Gone { row, proven } if proven && row.finalizers.is_empty() => self.lose_vnode(&row.uid, dirty),
+            Change::Gone { row, .. } => self.doubt_vnode(&row.uid, dirty),
             Change::Unserved => {}
             Change::Listed(epoch) => {
                 for uid in self.nodes.vnodes.listed(epoch) {
-                    self.lose_vnode(&uid, dirty);
+                    self.doubt_vnode(&uid, dirty);
                 }
                 dirty.mark_all();
             }
@@ -207,7 +205,7 @@ impl Pair {
         self.nodes.vnode_names.insert(name.clone(), uid.clone());
         self.nodes.copies.insert(physical.clone(), uid.clone());
         if let Some(case) = self.nodes.cases.get_mut(&physical) {
-            (case.taken, case.unlabelled) = (false, None);
+            case.search.end();
         }
         if let Some(vnode) = self.nodes.vnodes.get(&uid).cloned() {
             self.keep_since(&vnode);

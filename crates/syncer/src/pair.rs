@@ -243,7 +243,7 @@ impl Model for Pair {
         self.be_at(now);
         match key {
             Key::Binding => self.settle_binding(call, done, dirty),
-            Key::Ground(ground) => self.settle_ground(*ground, &done, dirty),
+            Key::Ground(ground) => self.settle_ground(*ground, call, &done, dirty),
             Key::Guard(guard) => self.settle_guard(*guard, call, done, now, dirty),
             Key::Node(name) => self.settle_node(name, call, done, now, dirty),
             Key::CsiNode(vnode) => self.settle_csinode(vnode, call, done, now, dirty),

@@ -114,6 +114,12 @@ impl Pods {
         self.ppods.iter().all(|ppod| ppod.ours.is_none() && !ppod.made_by_us())
     }
 
+    /// Whether a pod that is none of ours runs as the copies' account, or may: one that cannot be read does not say.
+    pub(crate) fn account_used(&self, mount: &Name) -> bool {
+        let uses = |ppod: &PPod| ppod.unreadable.is_some() || ppod.account.as_deref() == Some(mount);
+        self.ppods.iter().any(|ppod| ppod.ours.is_none() && !ppod.terminal && uses(ppod))
+    }
+
     /// What the pods inside a virtual node ask for.
     pub(crate) fn held(&self, vnode: &Name) -> Option<&Resources> {
         self.doors.get(vnode).map(|door| &door.held)
@@ -229,11 +235,13 @@ impl Pair {
             let deleting = row.deleting();
             let known = pods.vpods.get(&uid);
             let grown = known.is_some_and(|known| row.request.fits_within(&known.request).is_err());
+            let written = row.mapping.clone();
             let name = row.mapping.as_ref().map(|mapping| mapping.name.clone());
             if let Put::Fresh(before) = pods.vpods.put(row, epoch) {
                 let case = pods.case(&uid);
                 asked = deleting && before.as_ref().is_none_or(|before| before.deleting.is_none());
                 let mapping = before.and_then(|before| before.mapping);
+                let same_mapping = mapping == written;
                 match (&name, &mapping) {
                     (None, Some(lost)) => case.former = Some(lost.name.clone()),
                     (Some(_), _) => case.former = None,
@@ -249,6 +257,7 @@ impl Pair {
                 }
                 case.vpod_gone = None;
                 case.looked = None;
+                case.unmarked &= same_mapping;
                 if deleting && case.claimants.is_empty() {
                     // It will not be copied any more, so it holds no place.
                     case.name = None;
@@ -319,7 +328,7 @@ impl Pair {
                 }
                 case.ended = None;
                 case.refused = None;
-                case.taken = false;
+                (case.taken, case.unmarked) = (false, false);
                 case.looked = None;
             }
             pods.forget_agreed(&vuid);
@@ -465,4 +474,4 @@ impl Pods {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

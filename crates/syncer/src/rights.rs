@@ -218,7 +218,13 @@ pub static RIGHTS: &[Right] = {
         in_physical(Mount, &kind::POD, &["get", "create", "patch", "delete"], "Copies of virtual pods."),
         in_physical(Mount, &kind::POD, &["patch"], "A virtual pod was resized.").part("resize"),
         in_physical(Mount, &kind::SERVICE_ACCOUNT, &["create"], "The copies' ServiceAccount, which has no rights."),
-        in_physical(Mount, &kind::SERVICE_ACCOUNT, &["get"], "Whether it is there.").only(&[keys::POD_SERVICE_ACCOUNT]),
+        in_physical(
+            Mount,
+            &kind::SERVICE_ACCOUNT,
+            &["get", "delete"],
+            "Whether it is there; it goes with its binding.",
+        )
+        .only(&[keys::POD_SERVICE_ACCOUNT]),
         in_physical(Mount, &kind::RESOURCE_QUOTA, &["list", "watch", "create"], "With guard.quota."),
         in_physical(Mount, &kind::RESOURCE_QUOTA, &["get", "patch", "delete"], "Ours alone.").only(&[keys::QUOTA]),
         in_physical(Mount, &kind::NETWORK_POLICY, &["list", "watch", "create"], "With guard.networkPolicy."),

@@ -198,8 +198,9 @@ impl Scene {
     }
 
     pub(crate) fn lose_vnode(&mut self, vnode: &str) {
-        let text = self.vnode(vnode);
-        let text = self.stamp(text);
+        let mut gone = self.vnode(vnode);
+        gone["metadata"]["finalizers"] = json!([]);
+        let text = self.stamp(gone);
         let row = VNode::decode(&text).unwrap().unwrap();
         self.see(Seen::VNode(Change::Gone { row, proven: true }));
     }
@@ -253,7 +254,7 @@ impl Scene {
                 "name": row.name.as_str(), "uid": row.uid.as_str(), "labels": row.labels, "annotations": row.annotations,
                 "finalizers": row.finalizers, "deletionTimestamp": row.deleting.then_some("2026-01-01T00:00:00Z"),
             },
-            "spec": {"taints": row.taints.iter().map(taint).collect::<Vec<_>>()},
+            "spec": {"providerID": &*row.provider_id, "taints": row.taints.iter().map(taint).collect::<Vec<_>>()},
             "status": {
                 "capacity": row.capacity, "allocatable": row.allocatable,
                 "conditions": row.conditions.iter().map(|c| json!({"type": c.kind, "status": c.status, "reason": c.reason, "message": c.message, "lastTransitionTime": c.last_transition_time})).collect::<Vec<_>>(),

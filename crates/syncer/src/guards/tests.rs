@@ -258,5 +258,6 @@ fn guards_stand_until_the_last_copy_has_gone_and_the_binding_goes_after_them() {
     assert_ne!(scene.call(&Key::Binding).why, "Finalizer", "not before it has gone");
     let object = scene.stamp(json!({}));
     scene.settle(&POLICY, &remove, Ok(Answer { object }));
+    scene.refuse(&Key::Ground(crate::grounds::Ground::ServiceAccount), tapestry_cluster::Refusal::Gone);
     assert_eq!(scene.call(&Key::Binding).why, "Finalizer");
 }

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Epoch};
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Verb, kind};
-use tapestry_domain::names::{vnode_name, vnode_name_hashed};
 use tapestry_engine::{Dirty, Now, Plan};
 
 use super::Case;
@@ -19,8 +18,6 @@ use crate::json::fingerprint;
 use crate::pair::{Key, Pair};
 use crate::terms::{Stop, Terms, steady_at};
 
-/// How long a name that somebody else has is left alone.
-const LOOK_AGAIN: Duration = Duration::from_mins(5);
 /// A burst of changes is one write of the status.
 const STATUS_AT_MOST_EVERY: Duration = Duration::from_secs(1);
 /// How long a physical node must have been gone before its virtual node goes.
@@ -33,6 +30,9 @@ impl Pair {
             return self.plan_unseen(name, now);
         };
         let case = self.nodes.cases.get(name).cloned().unwrap_or_default();
+        if let Some(look) = self.nodes.vnode_of(name).and_then(|vnode| self.plan_doubted(name, vnode, now)) {
+            return look;
+        }
         match (self.nodes.pnode(name), self.nodes.vnode_of(name)) {
             // What is written to a node depends on what is there, and on the node it stands for.
             (_, Some(vnode)) if vnode.unread.is_some() => Plan::Rest,
@@ -101,30 +101,16 @@ impl Pair {
         if self.working().is_none() || self.blind() {
             return Plan::Rest;
         }
-        let id = &bound.binding.cluster_id;
-        let name =
-            if case.clash { vnode_name_hashed(id, pnode.name.as_str()) } else { vnode_name(id, pnode.name.as_str()) };
-        let Ok(vnode) = Name::parse(&name) else { return Plan::Rest };
-        let target = Target::cluster(Side::Virtual, &kind::NODE, vnode);
+        let name = match case.search.plan(&bound.binding.cluster_id, &pnode.name, now) {
+            Ok(name) => name,
+            Err(search) => return search,
+        };
         let (stop, since, rules) = (terms.stop, Since::default(), terms.rules);
         let standing = Standing { stop, over: false, leaving: false, departure: None, since, rules };
-        let want = self.want(bound, case, pnode, &name, None, Some(terms), &standing, now);
-        if let Some(stripped) = &case.unlabelled {
-            let patch = json!({"metadata": {"labels": want.labels}});
-            return Call {
-                target: target.uid(&stripped.uid).rv(stripped.rv),
-                verb: Verb::Merge(Sub::Main, patch),
-                why: "MendLabels",
-            }
-            .into();
-        }
-        if let Some(again) = case.blocked.map(|at| at + LOOK_AGAIN).filter(|again| *again > now.steady) {
-            return Plan::Wait(again);
-        }
-        if case.taken {
-            return Call { target, verb: Verb::Get, why: "LookForNode" }.into();
-        }
-        Call { target, verb: Verb::Create(want.render(&name, now.wall)), why: "CreateNode" }.into()
+        let want = self.want(bound, case, pnode, name.as_str(), None, Some(terms), &standing, now);
+        let body = want.render(name.as_str(), now.wall);
+        let target = Target::cluster(Side::Virtual, &kind::NODE, name);
+        Call { target, verb: Verb::Create(body), why: "CreateNode" }.into()
     }
 
     /// The physical node is not in sight: gone only if the API server says so, twice, a minute apart.
@@ -191,6 +177,9 @@ impl Pair {
         now: Now,
         dirty: &mut Dirty<Key>,
     ) {
+        if let (Side::Virtual, Verb::Get) = (call.target.side, &call.verb) {
+            return self.settle_search(name, call, &done, now, dirty);
+        }
         match (done, call.target.side, &call.verb) {
             (Ok(answer), _, Verb::Delete { .. }) => match VNode::decode(&answer.object) {
                 // Its finalizers hold it still.
@@ -218,7 +207,10 @@ impl Pair {
                     case.written = Some(now.steady);
                     case.pushed = row.map(|row| (print(patch), row.print()));
                 }
-                self.learn_vnode(name, matches!(verb, Verb::Get), &answer, now, dirty);
+                if let Some(row) = VNode::decode(&answer.object).ok().flatten().filter(|row| row.physical == *name) {
+                    self.put_vnode(row, None, dirty);
+                }
+                dirty.mark(Key::Node(name.clone()));
             }
             // A node that came back while we asked is in sight: the answer is of its former life.
             (Err(Refusal::Gone), Side::Physical, Verb::Get) if self.nodes.pnode(name).is_none() => {
@@ -227,44 +219,16 @@ impl Pair {
                 case.gone = Some((first, now.steady));
                 dirty.mark(Key::Node(name.clone()));
             }
-            (Err(Refusal::Gone), Side::Virtual, Verb::Get) => {
-                self.nodes.cases.entry(name.clone()).or_default().taken = false;
-                dirty.mark(Key::Node(name.clone()));
-            }
-            (Err(Refusal::Exists), Side::Virtual, Verb::Create(_)) => {
-                self.nodes.cases.entry(name.clone()).or_default().taken = true;
-                dirty.mark(Key::Node(name.clone()));
-            }
-            _ => {}
-        }
-    }
-
-    fn learn_vnode(&mut self, name: &Name, looked: bool, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
-        let row = VNode::decode(&answer.object).ok().flatten().filter(|row| row.physical == *name);
-        let origin = self.origin.label.to_string();
-        let labelled = |row: &VNode| row.labels.get(keys::ORIGIN) == Some(&origin);
-        match row {
-            Some(row) if labelled(&row) => self.put_vnode(row, None, dirty),
-            Some(row) if looked && self.is_ours(&row) => {
-                self.nodes.cases.entry(name.clone()).or_default().unlabelled = Some(Box::new(row));
-            }
-            // Somebody else's node has the name.
-            _ if looked => {
-                let case = self.nodes.cases.entry(name.clone()).or_default();
-                // The hashed name too: there is nothing left but to wait.
-                case.blocked = case.clash.then_some(now.steady);
-                (case.clash, case.taken) = (true, false);
+            (Err(Refusal::Exists), Side::Virtual, Verb::Create(_)) => self.find_taken(name, dirty),
+            // Without our label no watch brings what it looks like by now.
+            (Err(Refusal::Replaced), Side::Virtual, _) => {
+                let unlabelled = |vnode: &&VNode| vnode.label(keys::ORIGIN) != Some(&*self.origin.label);
+                if let Some(uid) = self.nodes.vnode_of(name).filter(unlabelled).map(|vnode| vnode.uid.clone()) {
+                    self.doubt_vnode(&uid, dirty);
+                }
             }
             _ => {}
         }
-        dirty.mark(Key::Node(name.clone()));
-    }
-
-    /// A node that lost its labels is still ours if it says which physical node it is, by UID, and which cluster.
-    fn is_ours(&self, row: &VNode) -> bool {
-        let Some(pnode) = self.nodes.pnode(&row.physical) else { return false };
-        row.annotations.get(keys::PHYSICAL_NODE_UID).map(String::as_str) == Some(pnode.uid.as_str())
-            && row.name.as_str().starts_with(&*self.home.vnode_prefix)
     }
 }
 

@@ -54,6 +54,10 @@ pub struct VNode {
     pub(crate) finalizers: Vec<String>,
     /// The physical node.
     pub(crate) physical: Name,
+    /// `spec.providerID`, which nobody can change.
+    pub(crate) provider_id: Box<str>,
+    /// What becomes of its pods when no policy says it any more; also when somebody took the annotation away.
+    pub(crate) rules: Option<Box<str>>,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) annotations: BTreeMap<String, String>,
     pub(crate) taints: Vec<Taint>,
@@ -239,6 +243,8 @@ impl VNode {
         let Some(physical) = physical else { return Ok(None) };
         Ok(Some(Self {
             unread,
+            rules: meta.annotation(keys::RECLAIM_RULES).map(Into::into),
+            provider_id: spec.provider_id.into(),
             labels: owned(meta.labels.as_ref()),
             annotations: owned(meta.annotations.as_ref()),
             uid: meta.uid,
@@ -261,11 +267,16 @@ impl VNode {
 impl VNode {
     /// What it can no longer be read to say, it says as before.
     pub(super) fn inherit(&mut self, known: &Self) {
+        self.rules = self.rules.take().or_else(|| known.rules.clone());
         if self.unread.is_some() && known.unread != Some(Unread::Blank) {
             let Self { uid, rv, name, deleting, finalizers, labels, annotations, .. } = self.clone();
             let now = Self { uid, rv, name, deleting, finalizers, labels, annotations, ..known.clone() };
             *self = Self { unread: Some(Unread::Known), ..now };
         }
+    }
+
+    pub(crate) fn label(&self, key: &str) -> Option<&str> {
+        self.labels.get(key).map(String::as_str)
     }
 
     pub(crate) fn has_taint(&self, key: &str) -> bool {

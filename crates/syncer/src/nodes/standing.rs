@@ -186,7 +186,7 @@ struct KeptRules {
 /// What the virtual node says becomes of its pods, now that no policy says it any more. Where it does not say so, nobody has to
 /// go.
 pub(crate) fn kept_rules(vnode: &VNode) -> Rules {
-    let kept = vnode.annotations.get(keys::RECLAIM_RULES).and_then(|text| serde_json::from_str::<KeptRules>(text).ok());
+    let kept = vnode.rules.as_ref().and_then(|text| serde_json::from_str::<KeptRules>(text).ok());
     kept.map_or(Rules { force: false, grace: DEFAULT_GRACE }, |kept| Rules {
         force: kept.force,
         // As long as a policy may say at most.

@@ -254,6 +254,7 @@ fn a_node_whose_name_is_taken_by_a_strangers_node_gets_a_hashed_one() {
     let mut scene = Scene::new();
     scene.see_pnode(pnode("n2"));
     let n2 = Key::Node(name("n2"));
+    scene.refuse(&n2, Refusal::Gone);
     scene.refuse(&n2, Refusal::Exists);
     let look = scene.call(&n2);
     assert_eq!(look.verb, Verb::Get);
@@ -338,6 +339,7 @@ fn a_name_whose_hashed_form_is_taken_too_is_left_alone_for_a_while() {
     let mut scene = Scene::new();
     scene.see_pnode(pnode("n2"));
     let n2 = Key::Node(name("n2"));
+    scene.refuse(&n2, Refusal::Gone);
     for _ in 0..2 {
         scene.refuse(&n2, Refusal::Exists);
         let look = scene.call(&n2);

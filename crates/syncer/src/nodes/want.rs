@@ -94,7 +94,7 @@ impl Want {
 
         let rules = match (about.terms.and_then(|terms| terms.policy), about.vnode) {
             // The policy is gone, or invalid: what it said last holds.
-            (None, Some(vnode)) => vnode.annotations.get(keys::RECLAIM_RULES).cloned(),
+            (None, Some(vnode)) => vnode.rules.as_deref().map(ToOwned::to_owned),
             _ => Some(render_rules(&about.standing.rules)),
         };
         let mut annotations: BTreeMap<String, String> = [

@@ -37,6 +37,8 @@ pub(super) struct Case {
     pub(super) vpod_gone: Option<Proof>,
     /// When a look at the other side last told us nothing new.
     pub(super) looked: Option<Duration>,
+    /// The physical pod whose name and UID it recorded does not say that it is its copy.
+    pub(super) unmarked: bool,
     /// What it was told when its capacity was wanted back.
     pub(super) told: Told,
     /// The grace period with which we asked for the copy's deletion.

@@ -65,6 +65,16 @@ impl Verdict {
     }
 }
 
+impl Verdict {
+    /// Its annotations name a physical pod by name and UID that does not point back: forged, or a copy stripped of all our marks.
+    pub(super) fn unmarked(copy: &Name) -> Self {
+        let message = format!(
+            "its annotations name the physical pod {copy}, which does not say that it belongs to it, so nothing is run: delete the pod and create it without annotations tapestry.io/physical-*"
+        );
+        Self { reason: "PhysicalPodUnmarked", message }
+    }
+}
+
 impl Pair {
     /// Whether a pod is carried at all, room or not.
     pub(crate) fn eligible(&self, vpod: &VPod) -> Result<(), Option<Verdict>> {

@@ -9,7 +9,7 @@ use tapestry_domain::podspec::{Frame, Sizes, render_copy};
 use tapestry_engine::{Now, Plan};
 
 use super::door::Verdict;
-use super::print::{Amend, render_admitted, render_failed, render_patch};
+use super::print::{Amend, Phase, render_admitted, render_failed, render_patch};
 use super::row::{Copy, PPod, VPod};
 use super::strays::mark;
 use super::{Case, Ended, Proof};
@@ -162,6 +162,11 @@ impl Pair {
                 return if held { Plan::Rest } else { fail_or_finish(vpod, ended, now) };
             }
             (None, Some(mapping)) if vpod.was_copied() => {
+                let waits = case.unmarked && vpod.print.phase == Phase::Pending;
+                let verdict = waits.then(|| Verdict::unmarked(&mapping.name));
+                if let Some(refuse) = verdict.and_then(|verdict| refuse(vpod, &verdict, now)) {
+                    return refuse.into();
+                }
                 return look_for_copy(case, &self.home.mount, &mapping.name, now);
             }
             // Somebody took the mapping away: the name it had is all there is to ask for.

@@ -127,6 +127,8 @@ struct PodJson<'a> {
 struct SpecJson<'a> {
     #[serde(default)]
     node_name: Option<Name>,
+    #[serde(borrow, default)]
+    service_account_name: Option<Text<'a>>,
     #[serde(borrow)]
     containers: Vec<ContainerShape<'a>>,
     #[serde(borrow, default)]

@@ -166,12 +166,15 @@ impl Pair {
         } else {
             "carries none of our labels and annotations any more"
         };
-        let (name, known) = (&call.target.name, self.pods.cases.get(vuid).is_some_and(|case| case.looked.is_some()));
+        let (name, known) = (&call.target.name, self.pods.cases.get(vuid).is_some_and(|case| case.unmarked));
         if recorded && vpod.deleting.is_none() {
             // Not lost, and not ours to touch.
             let message = format!("the physical pod {name} {says}: its status is not followed");
             let note = Note::about_vpod(vpod, "PhysicalPodUnmarked", &message, now).filter(|_| !known);
             self.notes.add(note, dirty);
+            if let Some(case) = self.pods.cases.get_mut(vuid) {
+                case.unmarked = true;
+            }
             return self.learn_nothing(vuid, now, dirty);
         }
         // Names are unique: where somebody else's pod stands, ours does not. Only, the one we recorded runs on without its pod.

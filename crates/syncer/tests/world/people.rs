@@ -23,11 +23,20 @@ pub(super) fn csinode(node: &str, topology: &str) -> Value {
     json!({"metadata": {"name": node}, "spec": {"drivers": [driver]}})
 }
 
-/// Creates, deletes, force-deletes, recreates under the same name, resizes, forges mappings, adds finalizers.
+/// Creates, deletes, force-deletes, recreates under the same name, resizes, forges mappings, adds finalizers, strips nodes.
 pub(super) fn user(world: &mut World, rng: &mut Rng) {
     let name = format!("p{}", rng.usize(..PODS));
     let path = format!("demo/{name}");
-    match rng.u32(..22) {
+    match rng.u32(..23) {
+        // Takes everything from a virtual node that says whose it is. Before it has a Lease nothing would prove that it is ours.
+        22 => {
+            let vnode = format!("vnode-east-{}", NODES[rng.usize(..2)]);
+            if world.get(Virtual, &kind::LEASE, &format!("kube-node-lease/{vnode}")).is_some() {
+                world.edit(Virtual, &kind::NODE, &vnode, |node| {
+                    (node["metadata"]["labels"], node["metadata"]["annotations"]) = (json!({}), json!({}));
+                });
+            }
+        }
         20.. => {
             let cpu = ["500m", "1", "2", "5"][rng.usize(..4)];
             let size = |pod: &mut Value| pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!(cpu);

@@ -55,6 +55,8 @@ fn lender(world: &mut World, rng: &mut Rng) {
                 csinode["spec"]["drivers"][0]["allocatable"]["count"] = json!(count);
             });
         }
+        // The end of everything; most runs never see it.
+        16 if rng.u32(..40) == 0 => drop(world.delete(Virtual, &kind::CLUSTER_BINDING, "east", None)),
         _ => {}
     }
 }

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`nodes`] | how virtual nodes look, when they come and go |
 //! | [`lending`], [`windows`], [`reclaim`], [`absence`] | what is lent and when, what stops lending, who has to go then |
+//! | [`stripped`] | virtual nodes that lose our labels and annotations |
 //! | [`csinodes`] | which storage drivers they have |
 //! | [`guards`] | backstops in the physical cluster: quota, network policy |
 //! | [`pods`], [`kubelet`] | down, up, deletion, the door; with a kubelet that the test plays itself |
@@ -55,6 +56,7 @@ mod restored;
 mod rights;
 mod storms;
 mod strays;
+mod stripped;
 mod watch;
 mod windows;
 

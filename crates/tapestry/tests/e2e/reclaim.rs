@@ -163,7 +163,10 @@ async fn a_deleted_binding_gives_everything_back_and_then_goes() -> Result<()> {
                 let binding = loom.virtual_side.get(BINDING, &loom.name).await.map_err(|error| error.to_string())?;
                 binding.map_or(Ok(()), |binding| Err(binding["metadata"].to_string()))
             })
-            .await
+            .await?;
+            let account = format!("{}/{}", loom.mount, keys::POD_SERVICE_ACCOUNT);
+            ensure!(loom.physical_side.get("v1/ServiceAccount", &account).await?.is_none(), "the account stayed");
+            Ok(())
         })
         .await
 }

@@ -32,6 +32,8 @@ pub struct PPod {
     pub(crate) ours: Option<Box<Copy>>,
     /// Set when it carries our origin and points nowhere.
     pub(crate) stray: Option<Box<Stray>>,
+    /// Set, to its namespace, when it runs as an account of the name that ours has.
+    pub(crate) account: Option<Box<Name>>,
     /// Set when it cannot be fully read: what it uses of its node is then not known.
     pub(crate) unreadable: Option<Box<Unreadable>>,
 }
@@ -114,6 +116,8 @@ impl PPod {
             (copy.print, copy.status) = (print, Some(status.into()));
             copy.tolerations = read_tolerations(raw_spec)?;
         }
+        let same = spec.service_account_name.as_deref() == Some(keys::POD_SERVICE_ACCOUNT);
+        row.account = meta.namespace.clone().filter(|_| same).map(Box::new);
         row.ports = read_ports(raw_spec)?;
         row.request = count(spec, status)?;
         Ok(row)
@@ -146,6 +150,7 @@ impl PPod {
             terminal: false,
             request: at_least(),
             ports: HostPorts::default(),
+            account: None,
             unreadable: None,
         }
     }

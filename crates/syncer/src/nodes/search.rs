@@ -1,0 +1,241 @@
+//! Whether a physical node has a virtual node that does not carry our label, before one is made, and what became of one that
+//! left the watch, which is by that label. One physical node is never lent twice: while it is unclear whose a node is that stands
+//! for it, none is made, and the binding says so.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use tapestry_api::keys;
+use tapestry_cluster::feed::Row as _;
+use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Target, Uid, Verb, kind};
+use tapestry_domain::names::{vnode_name, vnode_name_hashed};
+use tapestry_engine::{Dirty, Now, Plan};
+
+use super::row::VNode;
+use crate::bindings::Bound;
+use crate::leases;
+use crate::notes::Note;
+use crate::pair::{Key, Pair};
+
+/// How long a name is left alone that another node has, or of which it is not clear who has it.
+const LOOK_AGAIN: Duration = Duration::from_mins(5);
+/// Whoever strips a node again and again costs one look and one write in this time.
+const LOOK_AT_MOST_EVERY: Duration = Duration::from_secs(1);
+
+/// What is known of the names that the virtual node of a physical node may have.
+#[derive(Default, Clone)]
+pub(super) struct Search {
+    /// When a known virtual node that left the watch is looked for, under its own name.
+    doubted: Option<Duration>,
+    /// When that was last done.
+    looked: Option<Duration>,
+    /// Under the hashed name there is no node of ours: it was looked for.
+    hashed_free: bool,
+    /// The plain name belongs to a node that stands for something else.
+    clash: bool,
+    /// Creating the virtual node found the name taken, by what is not known yet.
+    taken: bool,
+    /// A node that stands for our physical node and lacks our label: its Lease says whether we made it.
+    suspect: Option<Box<VNode>>,
+    /// When a look last showed that no virtual node can be made.
+    blocked: Option<Duration>,
+    /// The binding was told of a node of which it is unclear whose it is.
+    told: bool,
+}
+
+impl Search {
+    /// The virtual node is in sight.
+    pub(super) fn end(&mut self) {
+        *self = Self { looked: self.looked, ..Self::default() };
+    }
+
+    /// What has to be asked before the virtual node of this physical node is created, or the name to create it under.
+    pub(super) fn plan(&self, cluster_id: &str, physical: &Name, now: Now) -> Result<Name, Plan> {
+        if let Some(again) = self.blocked.map(|at| at + LOOK_AGAIN).filter(|again| *again > now.steady) {
+            return Err(Plan::Wait(again));
+        }
+        let parse = |name: String| Name::parse(&name).map_err(|_| Plan::Rest);
+        let hashed = parse(vnode_name_hashed(cluster_id, physical.as_str()))?;
+        let plain = parse(vnode_name(cluster_id, physical.as_str()))?;
+        if let Some(suspect) = &self.suspect {
+            let namespace = Name::parse(leases::NAMESPACE).map_err(|_| Plan::Rest)?;
+            let target = Target::namespaced(Side::Virtual, &kind::LEASE, namespace, suspect.name.clone());
+            return Err(Call { target, verb: Verb::Get, why: "LookForOwner" }.into());
+        }
+        if !self.hashed_free && !self.clash && hashed != plain {
+            return Err(look(hashed));
+        }
+        let name = if self.clash { hashed } else { plain };
+        if self.taken { Err(look(name)) } else { Ok(name) }
+    }
+
+    fn block(&mut self, now: Now) {
+        (self.blocked, self.taken, self.suspect) = (Some(now.steady), false, None);
+    }
+}
+
+impl Pair {
+    /// A virtual node left the watch, or was not in a list, without proof that it is gone: its label may have been taken away.
+    pub(super) fn doubt_vnode(&mut self, uid: &Uid, dirty: &mut Dirty<Key>) {
+        let Some(physical) = self.nodes.vnodes.get(uid).map(|vnode| vnode.physical.clone()) else { return };
+        let search = &mut self.nodes.cases.entry(physical.clone()).or_default().search;
+        let next = search.looked.map_or(self.now.steady, |last| last + LOOK_AT_MOST_EVERY);
+        search.doubted = Some(next.max(self.now.steady));
+        dirty.mark(Key::Node(physical));
+    }
+
+    /// The look for a known virtual node that left the watch; `None` when it did not.
+    pub(super) fn plan_doubted(&self, physical: &Name, vnode: &VNode, now: Now) -> Option<Plan> {
+        let due = self.nodes.cases.get(physical)?.search.doubted?;
+        if due > now.steady {
+            return Some(Plan::Wait(due));
+        }
+        Some(look(vnode.name.clone()))
+    }
+
+    /// Creating the virtual node found the name taken: by what has to be looked at.
+    pub(super) fn find_taken(&mut self, physical: &Name, dirty: &mut Dirty<Key>) {
+        self.nodes.cases.entry(physical.clone()).or_default().search.taken = true;
+        dirty.mark(Key::Node(physical.clone()));
+    }
+
+    /// Folds in what a look under a name, or at a Lease, brought.
+    pub(super) fn settle_search(
+        &mut self,
+        physical: &Name,
+        call: &Call,
+        done: &Result<Answer, Refusal>,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) {
+        if call.target.kind == &kind::LEASE {
+            return self.learn_owner(physical, done, now, dirty);
+        }
+        let known =
+            self.nodes.vnode_of(physical).filter(|vnode| vnode.name == call.target.name).map(|row| row.uid.clone());
+        let search = &mut self.nodes.cases.entry(physical.clone()).or_default().search;
+        if known.is_some() {
+            search.looked = Some(now.steady);
+        }
+        let found = match done {
+            Ok(answer) => VNode::decode(&answer.object),
+            Err(Refusal::Gone) => {
+                search.taken = false;
+                search.hashed_free |= self.bound.as_ref().is_some_and(|bound| is_hashed(call, bound, physical));
+                if let Some(uid) = known {
+                    self.lose_vnode(&uid, dirty);
+                }
+                return dirty.mark(Key::Node(physical.clone()));
+            }
+            Err(_) => return,
+        };
+        match (found, known) {
+            // It lost our label and nothing else that matters: it is mended like any other that does not look as it should.
+            (Ok(Some(row)), Some(uid)) if row.uid == uid => {
+                search.doubted = None;
+                self.put_vnode(row, None, dirty);
+            }
+            (Ok(row), known) => {
+                if let Some(uid) = known {
+                    self.lose_vnode(&uid, dirty);
+                }
+                self.learn_node(physical, call, row, now, dirty);
+            }
+            // It is there, and that is all that can be said of it.
+            (Err(_), Some(_)) => search.doubted = Some(now.steady + LOOK_AGAIN),
+            (Err(_), None) => search.block(now),
+        }
+        dirty.mark(Key::Node(physical.clone()));
+    }
+
+    /// A node that we do not know has a name that the virtual node of this physical node may have.
+    fn learn_node(&mut self, physical: &Name, call: &Call, row: Option<VNode>, now: Now, dirty: &mut Dirty<Key>) {
+        let Some(bound) = &self.bound else { return };
+        let cluster_id = &bound.binding.cluster_id;
+        let hashed = is_hashed(call, bound, physical);
+        let stands_for = format!("tapestry://{cluster_id}/{physical}");
+        let row = row.filter(|row| row.physical == *physical);
+        if let Some(row) = row.clone().filter(|row| row.label(keys::ORIGIN) == Some(&*self.origin.label)) {
+            return self.put_vnode(row, None, dirty);
+        }
+        let search = &mut self.nodes.cases.entry(physical.clone()).or_default().search;
+        match row.filter(|row| *row.provider_id == *stands_for) {
+            Some(row) if row.label(keys::ORIGIN).is_none() => search.suspect = Some(Box::new(row)),
+            // Another binding's, by its label.
+            Some(row) => self.tell_unclear(physical, &row.name, now, dirty),
+            // Under the hashed name nothing of ours is; as a name for a new one it counts only once the plain one is taken.
+            None if hashed && !search.clash => (search.hashed_free, search.taken) = (true, false),
+            // Both names: there is nothing left but to wait.
+            None if hashed => search.block(now),
+            None => (search.clash, search.taken) = (true, false),
+        }
+    }
+
+    /// Only we make a Lease that belongs to a virtual node, and only for one that we made.
+    fn learn_owner(&mut self, physical: &Name, done: &Result<Answer, Refusal>, now: Now, dirty: &mut Dirty<Key>) {
+        let owners = match done {
+            Ok(answer) => read_owners(answer),
+            Err(Refusal::Gone) => Vec::new(),
+            Err(_) => return,
+        };
+        let search = &mut self.nodes.cases.entry(physical.clone()).or_default().search;
+        let Some(suspect) = search.suspect.take() else { return };
+        if owners.contains(suspect.uid()) {
+            self.put_vnode(*suspect, None, dirty);
+        } else {
+            self.tell_unclear(physical, &suspect.name, now, dirty);
+        }
+        dirty.mark(Key::Node(physical.clone()));
+    }
+
+    fn tell_unclear(&mut self, physical: &Name, vnode: &Name, now: Now, dirty: &mut Dirty<Key>) {
+        let search = &mut self.nodes.cases.entry(physical.clone()).or_default().search;
+        search.block(now);
+        if std::mem::replace(&mut search.told, true) {
+            return;
+        }
+        let message = format!(
+            "node {vnode} stands for physical node {physical} and nothing proves that this binding made it, so {physical} is not lent: delete {vnode}, or give it the label {}={}",
+            keys::ORIGIN,
+            self.origin.label
+        );
+        tracing::warn!(%vnode, %physical, "a node stands for a physical node and nothing proves that we made it");
+        let binding = self.bound.as_ref().map(|bound| &bound.binding);
+        let note = binding.and_then(|binding| Note::about_binding(binding, "VirtualNodeUnclear", &message, now));
+        self.notes.add(note, dirty);
+    }
+}
+
+/// Whether a look was at the hashed name.
+fn is_hashed(call: &Call, bound: &Bound, physical: &Name) -> bool {
+    call.target.name.as_str() == vnode_name_hashed(&bound.binding.cluster_id, physical.as_str())
+}
+
+fn look(name: Name) -> Plan {
+    let target = Target::cluster(Side::Virtual, &kind::NODE, name);
+    Call { target, verb: Verb::Get, why: "LookForNode" }.into()
+}
+
+fn read_owners(answer: &Answer) -> Vec<Uid> {
+    #[derive(Deserialize)]
+    struct Lease {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Metadata {
+        #[serde(default)]
+        owner_references: Vec<Owner>,
+    }
+    #[derive(Deserialize)]
+    struct Owner {
+        kind: String,
+        uid: Uid,
+    }
+    let owners = serde_json::from_slice::<Lease>(&answer.object).map(|lease| lease.metadata.owner_references);
+    let nodes = owners.unwrap_or_default().into_iter().filter(|owner| owner.kind == "Node");
+    nodes.map(|owner| owner.uid).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+//! Virtual nodes that lost our label: found again, mended, never doubled.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tapestry_api::keys;
+use tapestry_cluster::feed::{Change, Epoch};
+use tapestry_cluster::{Answer, Call, Refusal, Verb};
+use tapestry_engine::Plan;
+
+use crate::nodes::row::VNode;
+use crate::pair::{Key, Seen};
+use crate::pods::tests::{key as pod, running};
+use crate::scene::{Scene, name, pnode};
+
+const VNODE: &str = "vnode-east-n1";
+
+fn key() -> Key {
+    Key::Node(name("n1"))
+}
+
+/// The virtual node without a label or annotation.
+fn stripped(scene: &Scene) -> Value {
+    let mut vnode = scene.vnode(VNODE);
+    (vnode["metadata"]["labels"], vnode["metadata"]["annotations"]) = (json!({}), json!({}));
+    vnode
+}
+
+/// What a watch by label says of a node that lost it.
+fn leave_watch(scene: &mut Scene, vnode: &Value) {
+    let text = scene.stamp(vnode.clone());
+    let row = VNode::decode(&text).unwrap().unwrap();
+    let proven = row.deleting;
+    scene.see(Seen::VNode(Change::Gone { row, proven }));
+}
+
+fn answer(scene: &mut Scene, key: &Key, call: &Call, object: Value) {
+    let object = scene.stamp(object);
+    scene.settle(key, call, Ok(Answer { object }));
+}
+
+/// The call that is planned, which must be a look at this object.
+fn look_at(scene: &Scene, kind: &str, object: &str) -> Call {
+    let look = scene.call(&key());
+    assert_eq!((&look.verb, look.target.kind.kind, look.target.name.as_str()), (&Verb::Get, kind, object));
+    look
+}
+
+/// A syncer that starts beside a virtual node it cannot see, up to its look at that node.
+fn restarted(there: &Value) -> Scene {
+    let mut scene = Scene::empty();
+    scene.see_binding(json!({}));
+    scene.see_policy("all", json!({"cluster": "east"}));
+    scene.see_pnode(pnode("n1"));
+    scene.complete();
+    scene.refuse(&key(), Refusal::Gone);
+    let create = scene.call(&key());
+    assert_eq!((create.why, create.target.name.as_str()), ("CreateNode", VNODE), "no node has the hashed name");
+    scene.settle(&key(), &create, Err(Refusal::Exists));
+    let look = look_at(&scene, "Node", VNODE);
+    answer(&mut scene, &key(), &look, there.clone());
+    scene
+}
+
+fn lease(owner: &str) -> Value {
+    json!({"metadata": {"name": VNODE, "uid": "l", "ownerReferences": [{"kind": "Node", "name": VNODE, "uid": owner}]}})
+}
+
+/// The patch that gives a stripped node everything back.
+fn mends(scene: &Scene) -> Call {
+    let mend = scene.call(&key());
+    let metadata = &mend.body().unwrap()["metadata"];
+    assert_eq!(metadata["labels"][keys::ORIGIN], *scene.pair.origin.label);
+    assert_eq!(metadata["labels"]["zone"], "a");
+    for annotation in [keys::PHYSICAL_NODE_UID, keys::RECLAIM_RULES, keys::EXPECTED_METADATA, keys::POLICIES_APPLIED] {
+        assert!(metadata["annotations"][annotation].is_string(), "{annotation}");
+    }
+    assert!(mend.target.uid.is_some() && mend.target.rv.is_some());
+    mend
+}
+
+#[test]
+fn a_virtual_node_stripped_of_everything_is_looked_for_and_mended_and_its_pods_run_on() {
+    let mut scene = Scene::new();
+    let (up, _) = running(&mut scene);
+    scene.see_vpod(&up);
+    let bare = stripped(&scene);
+    leave_watch(&mut scene, &bare);
+    assert_eq!(scene.plan(&pod("web")), Plan::Rest);
+    let look = look_at(&scene, "Node", VNODE);
+    answer(&mut scene, &key(), &look, bare);
+    mends(&scene);
+    assert_eq!(scene.plan(&pod("web")), Plan::Rest);
+    scene.pair.check_sums().unwrap();
+}
+
+#[test]
+fn absence_from_a_list_is_only_a_reason_to_look() {
+    let mut scene = Scene::new();
+    scene.see(Seen::VNode(Change::Listed(Epoch(2))));
+    let look = look_at(&scene, "Node", VNODE);
+    scene.settle(&key(), &look, Err(Refusal::Unknown("no answer".to_owned())));
+    look_at(&scene, "Node", VNODE);
+    scene.refuse(&key(), Refusal::Gone);
+    scene.refuse(&key(), Refusal::Gone);
+    assert_eq!(scene.call(&key()).why, "CreateNode", "it is gone indeed, and no other has the hashed name");
+}
+
+#[test]
+fn a_node_that_is_leaving_and_loses_our_label_is_not_gone_while_a_finalizer_holds_it() {
+    let mut scene = Scene::new();
+    let mut bare = stripped(&scene);
+    bare["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    leave_watch(&mut scene, &bare);
+    look_at(&scene, "Node", VNODE);
+    bare["metadata"]["finalizers"] = json!([]);
+    leave_watch(&mut scene, &bare);
+    assert!(scene.pair.nodes.vnode(&name(VNODE)).is_none());
+}
+
+#[test]
+fn whoever_strips_a_node_again_and_again_costs_one_look_a_second() {
+    let mut scene = Scene::new();
+    let bare = stripped(&scene);
+    for _ in 0..3 {
+        leave_watch(&mut scene, &bare);
+        let look = look_at(&scene, "Node", VNODE);
+        answer(&mut scene, &key(), &look, bare.clone());
+        mends(&scene);
+        leave_watch(&mut scene, &bare);
+        assert!(matches!(scene.plan(&key()), Plan::Wait(_)));
+        scene.pass(Duration::from_secs(1));
+    }
+}
+
+#[test]
+fn a_stripped_node_that_changed_before_it_was_mended_is_looked_at_once_more() {
+    let mut scene = Scene::new();
+    let bare = stripped(&scene);
+    leave_watch(&mut scene, &bare);
+    let look = look_at(&scene, "Node", VNODE);
+    answer(&mut scene, &key(), &look, bare);
+    let mend = mends(&scene);
+    scene.pass(Duration::from_secs(1));
+    scene.settle(&key(), &mend, Err(Refusal::Replaced));
+    look_at(&scene, "Node", VNODE);
+}
+
+#[test]
+fn a_restarted_syncer_knows_a_stripped_node_by_the_owner_of_its_lease() {
+    let bare = stripped(&Scene::new());
+    let mut scene = restarted(&bare);
+    let look = look_at(&scene, "Lease", VNODE);
+    answer(&mut scene, &key(), &look, lease(bare["metadata"]["uid"].as_str().unwrap()));
+    mends(&scene);
+}
+
+#[test]
+fn law_09_one_physical_node_is_never_lent_twice_while_it_is_unclear_whose_a_node_is() {
+    let bare = stripped(&Scene::new());
+    let unclear = |scene: &mut Scene| {
+        assert!(matches!(scene.plan(&key()), Plan::Wait(_)), "no second node");
+        let event = scene.call(&Key::Note(1)).body().unwrap().into_owned();
+        assert_eq!(
+            (&event["reason"], &event["involvedObject"]["kind"]),
+            (&json!("VirtualNodeUnclear"), &json!("ClusterBinding"))
+        );
+        assert!(event["message"].as_str().unwrap().contains(VNODE));
+        // It is looked at again, and not told again.
+        scene.pass(Duration::from_mins(6));
+        assert_eq!(scene.call(&key()).why, "CreateNode", "the name may be free by now");
+    };
+    for owner in ["another-uid", ""] {
+        let mut scene = restarted(&bare);
+        let look = look_at(&scene, "Lease", VNODE);
+        answer(&mut scene, &key(), &look, lease(owner));
+        unclear(&mut scene);
+    }
+    let mut scene = restarted(&bare);
+    scene.refuse(&key(), Refusal::Gone);
+    unclear(&mut scene);
+    // Another binding's label.
+    let mut other = bare;
+    other["metadata"]["labels"][keys::ORIGIN] = json!("0123456789");
+    unclear(&mut restarted(&other));
+}
+
+#[test]
+fn rules_that_somebody_took_from_a_node_are_remembered() {
+    let mut scene = Scene::new();
+    let rules = scene.vnode(VNODE)["metadata"]["annotations"][keys::RECLAIM_RULES].clone();
+    let bare = stripped(&scene);
+    scene.see_vnode(bare);
+    assert_eq!(scene.pair.nodes.vnode(&name(VNODE)).unwrap().rules.as_deref(), rules.as_str());
+}

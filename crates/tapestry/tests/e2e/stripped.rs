@@ -1,0 +1,96 @@
+//! Virtual nodes that somebody strips of our labels and annotations: mended, never doubled, and their pods run on.
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Map, Value, json};
+use tapestry_api::keys;
+use tapestry_testbed::eventually;
+
+use crate::grounds::Ground;
+use crate::looks::{SOON, label, phase, uid};
+use crate::loom::{Loom, pattern};
+
+/// `kubectl label node NAME key- …` and `kubectl annotate node NAME key- …` for every key there is, in one request.
+async fn strip(loom: &Loom) -> Result<()> {
+    let vnode = loom.virtual_side.get("v1/Node", &loom.vnode()).await?.context("no virtual node")?;
+    let none = |field: &str| -> Map<String, Value> {
+        let keys = vnode["metadata"][field].as_object().into_iter().flatten();
+        keys.map(|(key, _)| (key.clone(), Value::Null)).collect()
+    };
+    let bare = json!({ "metadata": { "labels": none("labels"), "annotations": none("annotations") } });
+    loom.virtual_side.patch("v1/Node", &loom.vnode(), &bare).await?;
+    Ok(())
+}
+
+/// Waits until the virtual node says again whose it is; it must be the same one, and the only one for its physical node.
+async fn mended(loom: &Loom, before: &Value) -> Result<()> {
+    let says = |vnode: &Value| {
+        label(vnode, keys::ORIGIN) == label(before, keys::ORIGIN)
+            && vnode["metadata"]["annotations"][keys::PHYSICAL_NODE_UID].is_string()
+            && vnode["metadata"]["annotations"][keys::EXPECTED_METADATA].is_string()
+    };
+    let vnode = loom.vnode_when(loom.node(), "is mended", says).await?;
+    ensure!(uid(&vnode) == uid(before), "another node: {}", vnode["metadata"]);
+    let all = loom.virtual_side.list("v1/Node", "").await?;
+    let same = all.iter().filter(|node| node["spec"]["providerID"] == before["spec"]["providerID"]);
+    ensure!(same.count() == 1, "lent twice");
+    Ok(())
+}
+
+/// The pod and its copy are the same as before and nobody ends them.
+async fn runs_on(loom: &Loom, vpod: &Value, copy: &Value) -> Result<()> {
+    for (now, before) in [(loom.vpod("web").await?, vpod), (loom.copy("web").await?, copy)] {
+        ensure!(uid(&now) == uid(before) && phase(&now) == "Running", "{now}");
+        ensure!(now["metadata"]["deletionTimestamp"].is_null(), "{now}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn law_09_a_virtual_node_stripped_of_all_our_marks_is_mended_never_doubled_and_its_pods_run_on() -> Result<()> {
+    pattern("stripped")
+        .on(Ground::Still)
+        .run(async |loom| {
+            let vnode = loom.vnode_ready(loom.node()).await?;
+            loom.virtual_side.create(&loom.bound("web").build()).await?;
+            loom.play_running(&loom.copy("web").await?).await?;
+            let (vpod, copy) = loom.runs("web").await?;
+
+            strip(loom).await?;
+            mended(loom, &vnode).await?;
+            for _ in 0..10 {
+                strip(loom).await?;
+            }
+            mended(loom, &vnode).await?;
+            runs_on(loom, &vpod, &copy).await?;
+            // What is bound to it is admitted as ever.
+            loom.virtual_side.create(&loom.bound("next").build()).await?;
+            loom.copy("next").await?;
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn law_09_a_virtual_node_stripped_while_no_syncer_ran_is_found_by_its_lease() -> Result<()> {
+    pattern("stripped-away")
+        .on(Ground::Still)
+        .run(async |loom| {
+            let vnode = loom.vnode_ready(loom.node()).await?;
+            loom.virtual_side.create(&loom.bound("web").build()).await?;
+            loom.play_running(&loom.copy("web").await?).await?;
+            let (vpod, copy) = loom.runs("web").await?;
+            let lease = format!("kube-node-lease/{}", loom.vnode());
+            eventually("the node has its Lease", SOON, async || {
+                let seen = loom.virtual_side.get("coordination.k8s.io/v1/Lease", &lease).await;
+                seen.map_err(|error| error.to_string())?.map(drop).ok_or_else(|| "none".to_owned())
+            })
+            .await?;
+
+            loom.stop().await?;
+            strip(loom).await?;
+            loom.start().await?;
+            mended(loom, &vnode).await?;
+            runs_on(loom, &vpod, &copy).await
+        })
+        .await
+}
