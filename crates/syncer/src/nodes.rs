@@ -205,7 +205,8 @@ impl Pair {
         self.nodes.vnode_names.insert(name.clone(), uid.clone());
         self.nodes.copies.insert(physical.clone(), uid.clone());
         if let Some(case) = self.nodes.cases.get_mut(&physical) {
-            case.search.end();
+            // An answer may be older than what made us doubt; the watch shows only nodes with our label.
+            case.search.end(epoch.is_some());
         }
         if let Some(vnode) = self.nodes.vnodes.get(&uid).cloned() {
             self.keep_since(&vnode);

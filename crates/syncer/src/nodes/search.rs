@@ -44,9 +44,10 @@ pub(super) struct Search {
 }
 
 impl Search {
-    /// The virtual node is in sight.
-    pub(super) fn end(&mut self) {
-        *self = Self { looked: self.looked, ..Self::default() };
+    /// The virtual node is known; in sight of the watch, or by an answer to a call.
+    pub(super) fn end(&mut self, in_sight: bool) {
+        let doubted = self.doubted.filter(|_| !in_sight);
+        *self = Self { looked: self.looked, doubted, ..Self::default() };
     }
 
     /// What has to be asked before the virtual node of this physical node is created, or the name to create it under.

@@ -246,6 +246,9 @@ impl Pair {
         {
             return plan;
         }
+        if case.vpod_gone != Some(Proof::Seen) && self.claimed_out_of_sight(&copy.name, &ppod.uid) {
+            return Plan::Rest;
+        }
         match case.vpod_gone {
             Some(Proof::Read) if self.breaker.holds(vuid) => return Plan::Rest,
             Some(_) => return delete(ppod, copy, None, "VirtualPodGone").into(),

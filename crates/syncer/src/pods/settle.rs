@@ -57,7 +57,11 @@ impl Pair {
         if let Verb::Get = call.verb
             && read_uid(answer).is_some_and(|uid| uid != *vuid)
         {
-            // Another pod has the name by now, so the one we asked for is gone.
+            // Another pod has the name by now, so the one we asked for is gone. What that one says may be newer than what we know:
+            // perhaps it names the copy, which was made to point elsewhere.
+            if let Ok(Some(row)) = VPod::decode(&answer.object, &self.home) {
+                self.put_vpod(row, None, dirty);
+            }
             self.around(vuid, dirty, |pods| pods.case(vuid).vpod_gone = Some(Proof::Read));
             return;
         }

@@ -65,6 +65,13 @@ impl Pair {
         naming.next().filter(|vpod| vpod.claims(name, uid) && naming.next().is_none())
     }
 
+    /// Whether a virtual pod says that this is its copy on a node that we do not know: one that lost our label, and that a process
+    /// which just started has not found again. Looks at all virtual pods.
+    pub(super) fn claimed_out_of_sight(&self, name: &Name, uid: &Uid) -> bool {
+        let unknown = |vpod: &VPod| self.nodes.vnode(&vpod.node).is_none();
+        self.pods.vpods.iter().any(|vpod| vpod.claims(name, uid) && unknown(vpod))
+    }
+
     /// A physical pod is not, or no longer, one that points back.
     pub(super) fn see_stray(&mut self, uid: &Uid, dirty: &mut Dirty<Key>) {
         if self.pods.ppods.get(uid).is_none_or(|row| row.stray.is_none()) {
@@ -100,7 +107,7 @@ impl Pair {
         if sight.looked.is_none() {
             return Call { target, verb: Verb::Get, why: "LookAtStray" }.into();
         }
-        if !stray.marked {
+        if !stray.marked || self.claimed_out_of_sight(&stray.name, uid) {
             return Plan::Rest;
         }
         let due = self.due(sight);

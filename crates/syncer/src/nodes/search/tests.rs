@@ -193,3 +193,18 @@ fn rules_that_somebody_took_from_a_node_are_remembered() {
     scene.see_vnode(bare);
     assert_eq!(scene.pair.nodes.vnode(&name(VNODE)).unwrap().rules.as_deref(), rules.as_str());
 }
+
+#[test]
+fn an_answer_from_before_a_node_was_stripped_does_not_end_the_doubt() {
+    let mut scene = Scene::new();
+    let mut changed = pnode("n1");
+    changed["metadata"]["labels"]["zone"] = json!("b");
+    scene.see_pnode(changed);
+    let patch = scene.call(&key());
+    let before = scene.vnode(VNODE);
+    let before = scene.stamp(before);
+    let bare = stripped(&scene);
+    leave_watch(&mut scene, &bare);
+    scene.settle(&key(), &patch, Ok(Answer { object: before }));
+    look_at(&scene, "Node", VNODE);
+}

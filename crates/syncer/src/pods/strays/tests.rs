@@ -419,3 +419,39 @@ fn a_stray_that_was_marked_and_is_gone_before_we_hear_of_it_is_counted_no_more()
     scene.pair.check_sums().unwrap();
     assert_eq!(scene.plan(&key(&ppod)), Plan::Rest);
 }
+
+#[test]
+fn law_01_a_copy_that_a_pod_on_a_node_out_of_sight_names_is_left_alone() {
+    let (mut up, mut ppod) = left();
+    // A node that lost our label, before a process which just started has found it again.
+    up["spec"]["nodeName"] = json!("vnode-east-n9");
+    forge(&mut ppod, "zzz");
+    let mut scene = Scene::new();
+    scene.see_ppod(&ppod);
+    scene.see_vpod(&up);
+    assert_eq!(scene.plan(&Key::Pod(Uid::new("zzz"))), Plan::Rest);
+    // The same without a back-pointer.
+    let mut scene = Scene::new();
+    strip(&mut ppod, &BACK);
+    scene.see_ppod(&ppod);
+    scene.see_vpod(&up);
+    look(&mut scene, &ppod);
+    scene.pass(COLLECT_AFTER * 2);
+    assert_eq!(scene.plan(&key(&ppod)), Plan::Rest);
+}
+
+#[test]
+fn law_01_a_look_that_shows_the_pod_which_names_a_bent_copy_gives_it_back() {
+    let (up, mut ppod) = left();
+    forge(&mut ppod, "zzz");
+    let mut scene = Scene::new();
+    // What this process knows of the pod is older than its mapping.
+    scene.see_vpod(&vpod("web"));
+    scene.see_ppod(&ppod);
+    let wrong = Key::Pod(Uid::new("zzz"));
+    let look = scene.call(&wrong);
+    assert_eq!(look.why, "LookForVirtualPod");
+    let object = scene.stamp(up);
+    scene.settle(&wrong, &look, Ok(Answer { object }));
+    assert_eq!(scene.call(&wrong).why, "GiveBack");
+}
