@@ -1,6 +1,5 @@
 //! Why a virtual node goes, or will go when it is empty. Says nothing of when; that is in `standing`.
 
-use tapestry_api::keys;
 use tapestry_cluster::Side;
 
 use super::row::VNode;
@@ -78,7 +77,7 @@ pub(crate) const OWNER: &str = "owner/";
 impl VNode {
     /// The policies that the virtual node says it is lent by.
     pub(crate) fn policies(&self) -> impl Iterator<Item = Applied<'_>> {
-        let text = self.annotations.get(keys::POLICIES_APPLIED).map_or("", String::as_str);
+        let text = self.applied.as_deref().unwrap_or_default();
         text.split(',').filter(|name| !name.is_empty()).map(|name| match name.strip_prefix(OWNER) {
             Some(name) => Applied { side: Side::Physical, name },
             None => Applied { side: Side::Virtual, name },

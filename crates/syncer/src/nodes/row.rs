@@ -58,6 +58,8 @@ pub struct VNode {
     pub(crate) provider_id: Box<str>,
     /// What becomes of its pods when no policy says it any more; also when somebody took the annotation away.
     pub(crate) rules: Option<Box<str>>,
+    /// The policies that it says it is lent by, as annotation `policies-applied` has them; the same.
+    pub(crate) applied: Option<Box<str>>,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) annotations: BTreeMap<String, String>,
     pub(crate) taints: Vec<Taint>,
@@ -244,6 +246,7 @@ impl VNode {
         Ok(Some(Self {
             unread,
             rules: meta.annotation(keys::RECLAIM_RULES).map(Into::into),
+            applied: meta.annotation(keys::POLICIES_APPLIED).map(Into::into),
             provider_id: spec.provider_id.into(),
             labels: owned(meta.labels.as_ref()),
             annotations: owned(meta.annotations.as_ref()),
@@ -268,6 +271,9 @@ impl VNode {
     /// What it can no longer be read to say, it says as before.
     pub(super) fn inherit(&mut self, known: &Self) {
         self.rules = self.rules.take().or_else(|| known.rules.clone());
+        // Whoever takes this one alone away wants it forgotten; who takes everything only strips the node.
+        let stripped = !self.annotations.contains_key(keys::EXPECTED_METADATA);
+        self.applied = self.applied.take().or_else(|| known.applied.clone().filter(|_| stripped));
         if self.unread.is_some() && known.unread != Some(Unread::Blank) {
             let Self { uid, rv, name, deleting, finalizers, labels, annotations, .. } = self.clone();
             let now = Self { uid, rv, name, deleting, finalizers, labels, annotations, ..known.clone() };

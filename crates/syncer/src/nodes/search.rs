@@ -24,6 +24,7 @@ const LOOK_AT_MOST_EVERY: Duration = Duration::from_secs(1);
 
 /// What is known of the names that the virtual node of a physical node may have.
 #[derive(Default, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one answer that was given")]
 pub(super) struct Search {
     /// When a known virtual node that left the watch is looked for, under its own name.
     doubted: Option<Duration>,

@@ -186,12 +186,14 @@ fn law_09_one_physical_node_is_never_lent_twice_while_it_is_unclear_whose_a_node
 }
 
 #[test]
-fn rules_that_somebody_took_from_a_node_are_remembered() {
+fn rules_and_policies_that_somebody_took_from_a_node_are_remembered() {
     let mut scene = Scene::new();
+    let applied = scene.vnode(VNODE)["metadata"]["annotations"][keys::POLICIES_APPLIED].clone();
     let rules = scene.vnode(VNODE)["metadata"]["annotations"][keys::RECLAIM_RULES].clone();
     let bare = stripped(&scene);
     scene.see_vnode(bare);
-    assert_eq!(scene.pair.nodes.vnode(&name(VNODE)).unwrap().rules.as_deref(), rules.as_str());
+    let row = scene.pair.nodes.vnode(&name(VNODE)).unwrap();
+    assert_eq!((row.rules.as_deref(), row.applied.as_deref()), (rules.as_str(), applied.as_str()));
 }
 
 #[test]
