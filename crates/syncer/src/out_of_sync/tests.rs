@@ -128,5 +128,7 @@ fn no_virtual_node_is_made_while_a_watch_is_out_of_sync() {
     let n2 = Key::Node(name("n2"));
     assert_eq!(scene.plan(&n2), Plan::Rest);
     works(&mut scene, Side::Physical, &kind::POD);
+    // No node of ours has its other name.
+    scene.refuse(&n2, tapestry_cluster::Refusal::Gone);
     assert_eq!(scene.call(&n2).why, "CreateNode");
 }
