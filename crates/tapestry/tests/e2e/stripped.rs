@@ -36,6 +36,15 @@ async fn mended(loom: &Loom, before: &Value) -> Result<()> {
     Ok(())
 }
 
+/// A pod runs; gives its virtual node, it, and its copy.
+async fn web_runs(loom: &Loom) -> Result<[Value; 3]> {
+    let vnode = loom.vnode_ready(loom.node()).await?;
+    loom.virtual_side.create(&loom.bound("web").build()).await?;
+    loom.play_running(&loom.copy("web").await?).await?;
+    let (vpod, copy) = loom.runs("web").await?;
+    Ok([vnode, vpod, copy])
+}
+
 /// The pod and its copy are the same as before and nobody ends them.
 async fn runs_on(loom: &Loom, vpod: &Value, copy: &Value) -> Result<()> {
     for (now, before) in [(loom.vpod("web").await?, vpod), (loom.copy("web").await?, copy)] {
@@ -50,10 +59,7 @@ async fn law_09_a_virtual_node_stripped_of_all_our_marks_is_mended_never_doubled
     pattern("stripped")
         .on(Ground::Still)
         .run(async |loom| {
-            let vnode = loom.vnode_ready(loom.node()).await?;
-            loom.virtual_side.create(&loom.bound("web").build()).await?;
-            loom.play_running(&loom.copy("web").await?).await?;
-            let (vpod, copy) = loom.runs("web").await?;
+            let [vnode, vpod, copy] = web_runs(loom).await?;
 
             strip(loom).await?;
             mended(loom, &vnode).await?;
@@ -75,10 +81,7 @@ async fn law_09_a_virtual_node_stripped_while_no_syncer_ran_is_found_by_its_leas
     pattern("stripped-away")
         .on(Ground::Still)
         .run(async |loom| {
-            let vnode = loom.vnode_ready(loom.node()).await?;
-            loom.virtual_side.create(&loom.bound("web").build()).await?;
-            loom.play_running(&loom.copy("web").await?).await?;
-            let (vpod, copy) = loom.runs("web").await?;
+            let [vnode, vpod, copy] = web_runs(loom).await?;
             let lease = format!("kube-node-lease/{}", loom.vnode());
             eventually("the node has its Lease", SOON, async || {
                 let seen = loom.virtual_side.get("coordination.k8s.io/v1/Lease", &lease).await;
