@@ -251,10 +251,11 @@ async fn a_deselected_node_is_tainted_and_removed_when_empty() -> Result<()> {
             loom.runs("web").await?;
             let deselect = json!({ "metadata": { "labels": { TEST: null } } });
             loom.physical_side.patch("v1/Node", loom.node(), &deselect).await?;
-            let leaving = |vnode: &Value| {
-                taints(vnode).contains(&(keys::TAINT_VNODE_DELETING.to_owned(), "NoSchedule".to_owned()))
+            // As at the end of a window: nothing new comes, and who runs may stay.
+            let withdrawn = |vnode: &Value| {
+                taints(vnode).contains(&(keys::TAINT_OUT_OF_TIME_WINDOWS.to_owned(), "NoSchedule".to_owned()))
             };
-            loom.vnode_when(loom.node(), "is tainted", leaving).await?;
+            loom.vnode_when(loom.node(), "is tainted", withdrawn).await?;
             let (vpod, _) = loom.runs("web").await?;
             ensure!(vpod["metadata"]["deletionTimestamp"].is_null(), "the pod that ran was touched");
 
