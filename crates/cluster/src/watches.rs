@@ -218,7 +218,9 @@ async fn look(pulse: Pulse, bell: Arc<Notify>, cancel: CancellationToken) {
         if frozen {
             continue;
         }
-        if pulse.living().iter().fold(false, |news, watching| watching.look() || news) {
+        // All of them are looked at.
+        let news = pulse.living().iter().filter(|watching| watching.look()).count();
+        if news > 0 {
             bell.notify_one();
         }
     }
@@ -264,6 +266,9 @@ impl Pulse {
     }
 }
 
+/// What a metric says of a watch.
+type Value = dyn Fn(&Watching) -> f64;
+
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Labels {
     side: &'static str,
@@ -273,10 +278,10 @@ struct Labels {
 impl Collector for Pulse {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let age = |watching: &Watching| watching.feed.vitals().age().as_secs_f64();
-        let in_sync = |watching: &Watching| f64::from(u8::from(watching.state() == WatchState::InSync));
+        let in_sync = |watching: &Watching| f64::from(u8::from(watching.feed.vitals().state() == WatchState::InSync));
         #[expect(clippy::cast_precision_loss, reason = "a count of objects is far below 2^53")]
         let unreadable = |watching: &Watching| watching.feed.unreadable() as f64;
-        let families: [(&str, &str, &dyn Fn(&Watching) -> f64); 3] = [
+        let families: [(&str, &str, &Value); 3] = [
             (
                 "watch_in_sync",
                 "1 while a watch delivers; 0 while it starts, is refused, fails or brings nothing",

@@ -100,8 +100,13 @@ impl Stop {
         match self {
             Self::Suspended | Self::LendNever | Self::OwnerHours => true,
             Self::Hours | Self::Withdrawn(_) => rules.force,
-            Self::OwnerUnknown | Self::OwnerUnserved | Self::PoliciesUnknown(_) | Self::Invalid => false,
-            Self::PodUnreadable | Self::NodeUnreadable | Self::OutOfSync => false,
+            Self::OwnerUnknown
+            | Self::OwnerUnserved
+            | Self::PoliciesUnknown(_)
+            | Self::Invalid
+            | Self::PodUnreadable
+            | Self::NodeUnreadable
+            | Self::OutOfSync => false,
         }
     }
 

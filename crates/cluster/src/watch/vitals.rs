@@ -156,8 +156,8 @@ mod tests {
         (Inner { sign: start, open: None, failing: None, listed }, start)
     }
 
-    fn failing(since: Instant, verb: &'static str) -> Option<(Instant, Trouble)> {
-        Some((since, Trouble { verb, why: "forbidden".to_owned() }))
+    fn forbidden(verb: &'static str) -> Trouble {
+        Trouble { verb, why: "forbidden".to_owned() }
     }
 
     fn verb(state: &WatchState) -> Option<&'static str> {
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn a_watch_that_is_refused_for_forty_seconds_is_out_of_sync_and_a_shorter_trouble_is_none() {
         let (mut watch, start) = inner(true);
-        watch.failing = failing(start, "watch");
+        watch.failing = Some((start, forbidden("watch")));
         let after = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(watch.judge(after(39)), WatchState::InSync);
         assert_eq!(verb(&watch.judge(after(40))), Some("watch"));
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(verb(&watch.judge(after(40))), Some("list"));
         watch.sign = after(39);
         assert_eq!(watch.judge(after(78)), WatchState::Starting, "its pages arrive");
-        watch.failing = failing(start, "list");
+        watch.failing = Some((start, forbidden("list")));
         assert_eq!(verb(&watch.judge(after(78))), Some("list"));
     }
 }

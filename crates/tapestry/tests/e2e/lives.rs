@@ -116,7 +116,7 @@ async fn a_syncer_started_before_its_virtual_cluster_waits_for_it() -> Result<()
 
 #[tokio::test]
 async fn a_syncer_whose_binding_was_deleted_and_created_again_ends_and_says_so() -> Result<()> {
-    pattern("again")
+    pattern("made-again")
         .on(Ground::Still)
         .run_without(async |loom| {
             let syncer = Process::new(loom, "info")?;

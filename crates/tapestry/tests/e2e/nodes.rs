@@ -226,7 +226,7 @@ async fn a_virtual_node_that_lost_the_labels_it_is_found_by_is_found_again() -> 
 
 #[tokio::test]
 async fn a_virtual_node_that_a_stranger_deleted_comes_back() -> Result<()> {
-    pattern("deleted")
+    pattern("comes-back")
         .on(Ground::Still)
         .run(async |loom| {
             let before = loom.vnode_ready(loom.node()).await?;

@@ -363,6 +363,10 @@ async fn law_07_fields_that_our_types_do_not_know_arrive_unchanged() -> Result<(
             loom.virtual_side.create(&rare.build()).await?;
             let (vpod, ppod) = loom.runs("rare").await?;
             assert_eq!(annotation(&ppod, "example.com/note"), "kept");
+            // Ours come first: the virtual cluster decides when the pod leaves a node in trouble.
+            let patient = |toleration: &&Value| toleration["tolerationSeconds"].is_null();
+            let first = items(&ppod["spec"]["tolerations"]).iter().take(2).filter(patient).count();
+            ensure!(first == 2, "{}", ppod["spec"]["tolerations"]);
             let fields = |pod: &Value| -> Result<Value> {
                 let mut spec = pod["spec"].clone();
                 let map = spec.as_object_mut().context("no spec")?;
@@ -379,6 +383,7 @@ async fn law_07_fields_that_our_types_do_not_know_arrive_unchanged() -> Result<(
                     "priorityClassName",
                     "serviceAccount",
                     "serviceAccountName",
+                    "tolerations",
                     "volumes",
                 ] {
                     map.remove(rewritten);
