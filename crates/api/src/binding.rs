@@ -284,6 +284,11 @@ pub struct ClusterBindingStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breaker: Option<BreakerTrip>,
 
+    /// Pods that Tapestry ended lately because they were lost on one side. Written before they end, so that a syncer that
+    /// starts again goes on counting where the last one stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unasked_ends: Option<UnaskedEnds>,
+
     /// How many virtual nodes there are. At most ten seconds old, as are `leased` and `used`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<i64>,
@@ -313,6 +318,19 @@ pub struct BreakerTrip {
 
     /// Of how many.
     pub pods: i64,
+}
+
+/// How many pods ended lately although nobody asked for the end of each.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+pub struct UnaskedEnds {
+    /// How many within the last minute, or the last hour while many are missing.
+    pub ends: i64,
+
+    /// When the last of them was counted.
+    pub at: String,
+
+    /// Which term of which syncer counted them.
+    pub by: String,
 }
 
 impl BreakerTrip {

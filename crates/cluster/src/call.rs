@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{Kind, Name, Rv, Uid};
@@ -56,6 +57,9 @@ pub enum Verb {
         /// Comes back with the call: what the asker knew when it asked.
         mark: u64,
     },
+    /// Which version all objects of the target's kind have now, in all namespaces: as new as etcd. The target's name means
+    /// nothing; the answer is a list of which only the version is of use.
+    Version,
     /// Create it from this body.
     Create(Value),
     /// JSON merge patch.
@@ -107,6 +111,23 @@ impl Side {
             Self::Virtual => "virtual",
             Self::Physical => "physical",
         }
+    }
+}
+
+impl Answer {
+    /// The version of the answer: of the object, or of the list.
+    #[must_use]
+    pub fn version(&self) -> Option<Rv> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            metadata: Metadata,
+        }
+        #[derive(Deserialize)]
+        struct Metadata {
+            #[serde(rename = "resourceVersion")]
+            rv: Rv,
+        }
+        serde_json::from_slice::<Versioned>(&self.object).ok().map(|versioned| versioned.metadata.rv)
     }
 }
 
@@ -164,6 +185,7 @@ impl Verb {
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Get | Self::Discover { .. } => "get",
+            Self::Version => "list",
             // An eviction is created under the pod it is for.
             Self::Create(_) | Self::Evict { .. } => "create",
             Self::Merge(..) | Self::Strategic(..) | Self::Apply(..) => "patch",
@@ -176,7 +198,7 @@ impl Call {
     /// Whether the call asks only.
     #[must_use]
     pub fn is_read(&self) -> bool {
-        matches!(self.verb, Verb::Get | Verb::Discover { .. })
+        matches!(self.verb, Verb::Get | Verb::Version | Verb::Discover { .. })
     }
 
     /// Whether the call reads discovery, which every authenticated user may.
@@ -190,7 +212,8 @@ impl Call {
     pub fn sub(&self) -> Sub {
         match self.verb {
             Verb::Merge(sub, _) | Verb::Strategic(sub, _) | Verb::Apply(sub, _) => sub,
-            Verb::Get | Verb::Discover { .. } | Verb::Create(_) | Verb::Delete { .. } | Verb::Evict { .. } => Sub::Main,
+            Verb::Get | Verb::Version | Verb::Discover { .. } => Sub::Main,
+            Verb::Create(_) | Verb::Delete { .. } | Verb::Evict { .. } => Sub::Main,
         }
     }
 
@@ -198,7 +221,7 @@ impl Call {
     #[must_use]
     pub fn body(&self) -> Option<Cow<'_, Value>> {
         match &self.verb {
-            Verb::Get | Verb::Discover { .. } => None,
+            Verb::Get | Verb::Version | Verb::Discover { .. } => None,
             Verb::Create(body) => Some(Cow::Borrowed(body)),
             Verb::Merge(_, body) | Verb::Strategic(_, body) | Verb::Apply(_, body) => {
                 let mut body = body.clone();

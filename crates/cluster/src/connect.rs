@@ -14,13 +14,13 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::Config;
 use kube::client::{Body, ConfigExt as _};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _};
 
 use crate::kubeconfig::{self, BadValue, unbuildable};
 use crate::object::Uid;
-use crate::{Name, kind};
+use crate::{Kind, Name, Rv, kind};
 
 /// How long a call may take, from sending to the last byte of the answer.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(15);
@@ -49,6 +49,15 @@ struct Inner {
     restored: OnceLock<String>,
     /// probe --the cluster answers again--> those who wait before they try
     renewed: Notify,
+    /// Up to which version of a kind somebody waits to be told.
+    awaited: watch::Sender<Option<Awaited>>,
+}
+
+/// A version of a kind that somebody waits to be told of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Awaited {
+    pub(crate) kind: &'static Kind,
+    pub(crate) rv: Rv,
 }
 
 /// How to get there: shared by all accessors of one cluster, so that a new kubeconfig reaches all of them.
@@ -137,8 +146,20 @@ impl Cluster {
     fn over(name: &str, agent: HeaderValue, way: Arc<Way>, identity: OnceLock<Uid>) -> Result<Self, ConnectError> {
         let client = RwLock::new(way.build()?);
         let (elsewhere, restored, renewed) = (RwLock::default(), OnceLock::new(), Notify::new());
-        let inner = Inner { name: name.to_owned(), agent, way, client, identity, elsewhere, restored, renewed };
+        let awaited = watch::Sender::new(None);
+        let inner =
+            Inner { name: name.to_owned(), agent, way, client, identity, elsewhere, restored, renewed, awaited };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Lets the watches of this kind tell soon that they have come to this version: bookmarks take a minute or two.
+    pub(crate) fn await_version(&self, kind: &'static Kind, rv: Rv) {
+        self.inner.awaited.send_replace(Some(Awaited { kind, rv }));
+    }
+
+    /// What is waited for.
+    pub(crate) fn awaited(&self) -> watch::Receiver<Option<Awaited>> {
+        self.inner.awaited.subscribe()
     }
 
     /// What logs and metrics call it.

@@ -44,6 +44,8 @@ pub enum Change<R> {
     Listed(Epoch),
     /// The server provably does not serve the kind; only of a watch that is optional. What became of its objects is not known.
     Unserved,
+    /// Everything that happened to the watched objects up to this version has been told before this.
+    Reached(Rv),
 }
 
 /// One reader's end.
@@ -71,6 +73,7 @@ struct Held<R> {
     changes: IndexMap<Uid, Change<R>>,
     /// The last word on the whole kind: a complete list, or that it is not served.
     whole: Option<Change<R>>,
+    reached: Option<Rv>,
 }
 
 impl<R> Default for Feed<R> {
@@ -84,7 +87,7 @@ impl<R: Row + Clone> Feed<R> {
     /// A new reader. `bell` is rung whenever something waits; several mailboxes may share one.
     /// The watch starts over, so that a late reader sees everything too.
     pub fn subscribe(&self, bell: Arc<Notify>) -> Mailbox<R> {
-        let held = Arc::new(Mutex::new(Held { changes: IndexMap::new(), whole: None }));
+        let held = Arc::new(Mutex::new(Held { changes: IndexMap::new(), whole: None, reached: None }));
         self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(Reader { held: Arc::clone(&held), bell });
         self.restart.notify_one();
         Mailbox { held }
@@ -114,6 +117,7 @@ impl<R: Row> Held<R> {
     fn fold(&mut self, change: Change<R>) {
         match change {
             whole @ (Change::Listed(_) | Change::Unserved) => self.whole = Some(whole),
+            Change::Reached(rv) => self.reached = Some(rv),
             Change::Put(ref row, _) | Change::Gone { ref row, .. } => {
                 let uid = row.uid().clone();
                 // Order of first arrival is kept, so that nobody starves behind a busy object.
@@ -124,14 +128,15 @@ impl<R: Row> Held<R> {
 }
 
 impl<R: Row> Mailbox<R> {
-    /// Takes everything that waits: changes first, then the mark of a complete list that covers them, or that there is none.
+    /// Takes everything that waits: changes first, then the mark of a complete list that covers them, or that there is
+    /// none, then how far they go.
     #[must_use]
     pub fn drain(&self) -> Vec<Change<R>> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let whole = held.whole.take();
+        let (whole, reached) = (held.whole.take(), held.reached.take());
         let changes = std::mem::take(&mut held.changes);
         drop(held);
-        changes.into_values().chain(whole).collect()
+        changes.into_values().chain(whole).chain(reached.map(Change::Reached)).collect()
     }
 
     /// How many changes wait.
@@ -175,6 +180,20 @@ mod tests {
         assert_eq!(slow.depth(), 2);
         assert_eq!(slow.drain(), [put("a", 999), put("b", 999), Change::Listed(Epoch(1))]);
         assert!(slow.drain().is_empty());
+    }
+
+    #[test]
+    fn how_far_a_watch_has_come_is_told_once_and_after_everything_that_it_covers() {
+        let feed = Feed::default();
+        let mailbox = feed.subscribe(Arc::default());
+        for rv in 1..4 {
+            feed.send(Change::Reached(Rv::new(rv)));
+            feed.send(put("a", rv));
+        }
+        feed.send(Change::Listed(Epoch(1)));
+        let told = [put("a", 3), Change::Listed(Epoch(1)), Change::Reached(Rv::new(3))];
+        assert_eq!(mailbox.drain(), told);
+        assert!(mailbox.drain().is_empty());
     }
 
     #[test]

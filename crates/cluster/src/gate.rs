@@ -146,7 +146,12 @@ async fn carry_out_in(cluster: &Cluster, call: &Call, lead: &Lead) -> Result<Ans
         if call.is_read() && !is_expected(call, &body) {
             confirm_identity(cluster).await?;
         }
-        return Ok(Answer { object: body });
+        let answer = Answer { object: body };
+        if let (Verb::Version, Some(rv)) = (&call.verb, answer.version()) {
+            // Whoever asks wants to be told when the watch has come so far.
+            cluster.await_version(call.target.kind, rv);
+        }
+        return Ok(answer);
     }
     let refusal = Refusal::classify(call, code, &body, retry_after);
     if refusal == Refusal::Gone && call.is_read() {
@@ -189,7 +194,7 @@ async fn confirm_identity(cluster: &Cluster) -> Result<(), Refusal> {
 
 fn render_request(call: &Call) -> Result<Request<Body>, http::Error> {
     let namespace = call.target.namespace.as_ref().map(crate::Name::as_str);
-    let name = Some(call.target.name.as_str()).filter(|_| !matches!(call.verb, Verb::Create(_)));
+    let name = Some(call.target.name.as_str()).filter(|_| !matches!(call.verb, Verb::Create(_) | Verb::Version));
     let mut path = call.target.kind.path(namespace, name);
     path.push_str(match (&call.verb, call.sub()) {
         (Verb::Evict { .. }, _) => "/eviction",
@@ -197,18 +202,20 @@ fn render_request(call: &Call) -> Result<Request<Body>, http::Error> {
         (_, Sub::Resize) => "/resize",
         (_, Sub::Main) => "",
     });
+    let managed = format!("?fieldManager={FIELD_MANAGER}");
+    let forced = format!("{managed}&force=true");
     let (method, query, content) = match &call.verb {
         Verb::Get | Verb::Discover { .. } => ("GET", "", ""),
-        Verb::Create(_) => ("POST", "fieldManager=", "application/json"),
-        Verb::Merge(..) => ("PATCH", "fieldManager=", "application/merge-patch+json"),
-        Verb::Strategic(..) => ("PATCH", "fieldManager=", "application/strategic-merge-patch+json"),
-        Verb::Apply(..) => ("PATCH", "force=true&fieldManager=", "application/apply-patch+yaml"),
+        // The version is that of the list; the one object in it is not looked at.
+        Verb::Version => ("GET", "?limit=1", ""),
+        Verb::Create(_) => ("POST", &*managed, "application/json"),
+        Verb::Merge(..) => ("PATCH", &*managed, "application/merge-patch+json"),
+        Verb::Strategic(..) => ("PATCH", &*managed, "application/strategic-merge-patch+json"),
+        Verb::Apply(..) => ("PATCH", &*forced, "application/apply-patch+yaml"),
         Verb::Delete { .. } => ("DELETE", "", "application/json"),
         Verb::Evict { .. } => ("POST", "", "application/json"),
     };
-    if !query.is_empty() {
-        path = format!("{path}?{query}{FIELD_MANAGER}");
-    }
+    path.push_str(query);
     let request = Request::builder().method(method).uri(path).header(http::header::ACCEPT, "application/json");
     match call.body() {
         None => request.body(Body::empty()),
@@ -240,6 +247,7 @@ mod tests {
         };
         let pod = "/api/v1/namespaces/a/pods/b";
         assert_eq!(seen(Verb::Get).0, format!("GET {pod}"));
+        assert_eq!(seen(Verb::Version).0, "GET /api/v1/namespaces/a/pods?limit=1");
         assert_eq!(seen(Verb::Create(json!({}))).0, "POST /api/v1/namespaces/a/pods?fieldManager=tapestry");
         assert_eq!(seen(Verb::Delete { grace: None }).0, format!("DELETE {pod}"));
         let evict = (format!("POST {pod}/eviction"), "application/json".to_owned());
@@ -252,7 +260,7 @@ mod tests {
             seen(Verb::Strategic(Sub::Resize, json!({}))).0,
             format!("PATCH {pod}/resize?fieldManager=tapestry")
         );
-        assert_eq!(seen(Verb::Apply(Sub::Main, json!({}))).0, format!("PATCH {pod}?force=true&fieldManager=tapestry"));
+        assert_eq!(seen(Verb::Apply(Sub::Main, json!({}))).0, format!("PATCH {pod}?fieldManager=tapestry&force=true"));
     }
 
     struct Switch(AtomicBool);

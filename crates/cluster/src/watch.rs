@@ -11,9 +11,10 @@ use http::Request;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use kube::client::Body;
+use tokio::sync::watch as channel;
 use tokio_util::sync::CancellationToken;
 
-use crate::connect::Cluster;
+use crate::connect::{Awaited, Cluster};
 use crate::feed::{Change, Epoch, Feed, Row};
 use crate::frames::{Event, Lines, split};
 use crate::refusal::Status;
@@ -51,6 +52,10 @@ pub type Decode<R> = Arc<dyn Fn(&Bytes) -> Result<Option<R>, serde_json::Error> 
 pub(crate) const PAGE: u32 = 500;
 /// The server ends a watch after this; resuming costs one request.
 const WATCH_SECONDS: u64 = 290;
+/// The same when a version is awaited: the server sends a bookmark two seconds before the end, and looks once a second.
+const BRIEF_SECONDS: u64 = 4;
+/// So many such watches in a row: a server that has no newer version to tell by then tells it in its own time.
+const BRIEFS: u32 = 3;
 /// As much of a refusal as we read.
 const REFUSAL: usize = 64 << 10;
 /// How long the head of an answer, or a whole refusal, may take.
@@ -72,6 +77,7 @@ pub async fn watch<R: Row + Clone>(
     cancel: CancellationToken,
 ) {
     let unreadable = Unreadable::new(feed.unreadable.clone());
+    let awaited = cluster.awaited();
     let mut watch = Watch {
         cluster,
         query,
@@ -87,6 +93,8 @@ pub async fn watch<R: Row + Clone>(
         unserved: false,
         unreadable,
         verb: "watch",
+        awaited,
+        briefs: 0,
     };
     cancel.run_until_cancelled(watch.run()).await;
 }
@@ -113,12 +121,18 @@ struct Watch<R> {
     unreadable: Unreadable,
     /// What the last request asked for, as RBAC spells it.
     verb: &'static str,
+    /// A version that somebody waits to be told of.
+    awaited: channel::Receiver<Option<Awaited>>,
+    /// How many watches in a row have been brief because of it.
+    briefs: u32,
 }
 
 /// Why a request ended before its time.
 enum End {
     /// The server closed a healthy stream, or a reader asked to start over.
     Closed,
+    /// A version is awaited: a brief watch tells of it sooner.
+    Awaited,
     /// 410: our version is too old to resume from.
     Expired,
     /// The server does not know streaming lists.
@@ -159,6 +173,7 @@ impl<R: Row + Clone> Watch<R> {
                     self.feed.vitals.failed(verb, "the server closes the stream at once");
                     self.failures += 1;
                 }
+                End::Awaited => {}
                 End::Broken(error) => {
                     self.feed.vitals.failed(verb, &error);
                     tracing::info!(cluster = self.cluster.name(), kind, error, "watch broken");
@@ -208,7 +223,8 @@ impl<R: Row + Clone> Watch<R> {
             // No resourceVersion: the list is as new as etcd. kube's own watcher asks for 0, which may be stale.
             "sendInitialEvents=true&resourceVersionMatch=NotOlderThan".to_owned()
         };
-        let query = format!("watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&{from}");
+        let seconds = self.seconds();
+        let query = format!("watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&{from}");
         let mut body = match self.open(&query).await {
             Ok(body) => body,
             Err(end) => return end,
@@ -216,6 +232,7 @@ impl<R: Row + Clone> Watch<R> {
         self.feed.vitals.opened();
         let mut lines = Lines::default();
         let feed = Arc::clone(&self.feed);
+        let mut told = at;
         loop {
             let chunk = tokio::select! {
                 frame = tokio::time::timeout(SILENT, body.frame()) => match frame {
@@ -227,6 +244,13 @@ impl<R: Row + Clone> Watch<R> {
                 () = feed.restart.notified(), if self.at.is_some() => {
                     self.at = None;
                     return End::Closed;
+                }
+                Ok(()) = self.awaited.changed(), if self.at.is_some() => {
+                    self.briefs = 0;
+                    if self.lags() {
+                        return End::Awaited;
+                    }
+                    continue;
                 }
             };
             if !lines.push(&chunk) {
@@ -247,7 +271,30 @@ impl<R: Row + Clone> Watch<R> {
                     return end;
                 }
             }
+            if let Some(rv) = self.at.filter(|rv| told != Some(*rv)) {
+                told = Some(rv);
+                feed.send(Change::Reached(rv));
+            }
         }
+    }
+
+    /// Whether somebody waits for a version that has not come yet.
+    fn lags(&self) -> bool {
+        let awaited = *self.awaited.borrow();
+        awaited.is_some_and(|awaited| awaited.kind == self.query.kind && self.at.is_some_and(|at| at < awaited.rv))
+    }
+
+    /// How long the next watch lasts.
+    fn seconds(&mut self) -> u64 {
+        if self.awaited.has_changed().unwrap_or(false) {
+            self.awaited.mark_unchanged();
+            self.briefs = 0;
+        }
+        if self.briefs < BRIEFS && self.lags() {
+            self.briefs += 1;
+            return BRIEF_SECONDS;
+        }
+        WATCH_SECONDS
     }
 
     /// Hands an event on; says at which version the list is complete when it is with this one.
@@ -324,6 +371,7 @@ impl<R: Row + Clone> Watch<R> {
         self.unreadable.listed(self.epoch);
         self.feed.vitals.listed();
         self.feed.send(Change::Listed(self.epoch));
+        self.feed.send(Change::Reached(rv));
         Ok(())
     }
 

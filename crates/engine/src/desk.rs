@@ -106,6 +106,12 @@ impl<M: Model> Desk<M> {
         self.urge_all();
     }
 
+    /// The process did not run for a while: every key is looked at again.
+    pub fn gap(&mut self, now: Now) {
+        self.model.gap(now);
+        self.urge_all();
+    }
+
     /// Whether we lead.
     pub fn leads(&self) -> bool {
         self.leads

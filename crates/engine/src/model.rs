@@ -36,6 +36,10 @@ pub trait Model {
     /// We lead from now on; every key is planned after this. What only answers can tell may have changed under another leader.
     fn take_lead(&mut self, _now: Now) {}
 
+    /// The process did not run for a while: it was frozen, or the machine slept. What is known may be old although nothing says
+    /// so; the facts that came meanwhile are folded in after this, and every key is planned then.
+    fn gap(&mut self, _now: Now) {}
+
     /// All keys there is something to say about: the full re-plan.
     fn keys(&self) -> Vec<Self::Key>;
 

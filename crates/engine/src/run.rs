@@ -31,6 +31,9 @@ pub const REPLAN_EVERY: Duration = Duration::from_mins(10);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// By how much wall time may move against steady time before what was reckoned from it is reckoned again.
 const JUMP: Duration = Duration::from_millis(200);
+/// Two looks at the clock so far apart say that the process did not run in between: they should be half a second apart, and a
+/// busy machine or a long plan accounts for some more.
+const FROZEN: Duration = Duration::from_secs(3);
 
 /// Runs until cancelled, then waits for the calls in flight: each has a deadline. `show` is for metrics and readiness.
 pub async fn run<M: Model>(
@@ -49,10 +52,20 @@ pub async fn run<M: Model>(
     // What waits now was reckoned with this one, not with that of the last look: many small moves are a jump too.
     let mut ahead = clock.now().ahead();
     let mut term = None;
+    // When the clock was last looked at, in steady time.
+    let mut looked = clock.now().steady;
     desk.follow();
     loop {
         inbox.drain(&mut facts);
         let now = clock.now();
+        let asleep = now.steady.saturating_sub(std::mem::replace(&mut looked, now.steady));
+        if asleep > FROZEN {
+            tracing::info!(
+                seconds = asleep.as_secs(),
+                "the process did not run for a while: looking at everything again"
+            );
+            desk.gap(now);
+        }
         for fact in facts.drain(..) {
             desk.see(fact, now);
         }
@@ -89,21 +102,23 @@ pub async fn run<M: Model>(
             Some((key, call, done)) = calls.next() => desk.done(&key, &call, done, clock.now()),
             () = bell.notified() => {}
             () = leadership.changed() => {}
-            () = sleep_until(wake, ahead, &*clock), if !cancel.is_cancelled() => {}
+            () = sleep_until(wake, ahead, &mut looked, &*clock), if !cancel.is_cancelled() => {}
             () = cancel.cancelled(), if !cancel.is_cancelled() => {}
         }
     }
 }
 
-/// Sleeps until this steady time, or until the clock jumps. Between looks at the clock nothing else is done.
-async fn sleep_until(wake: Duration, ahead: SignedDuration, clock: &dyn Clock) {
+/// Sleeps until this steady time, until the clock jumps, or until a look at it comes far too late. Between looks at the clock
+/// nothing else is done.
+async fn sleep_until(wake: Duration, ahead: SignedDuration, looked: &mut Duration, clock: &dyn Clock) {
     loop {
         // Asked anew: planning took its time, and the timer below stands still while the machine sleeps.
         let now = clock.now();
         let left = wake.saturating_sub(now.steady);
-        if left.is_zero() || has_jumped(ahead, now) {
+        if left.is_zero() || has_jumped(ahead, now) || now.steady.saturating_sub(*looked) > FROZEN {
             return;
         }
+        *looked = now.steady;
         tokio::time::sleep(left.min(LOOK_EVERY)).await;
     }
 }

@@ -60,6 +60,7 @@ impl Pair {
                     }
                 }
             }
+            Change::Reached(_) => {}
         }
     }
 
@@ -79,10 +80,10 @@ impl Pair {
     }
 
     /// Follows once more what the binding says of the breaker.
-    pub(crate) fn heed_resume(&mut self, dirty: &mut Dirty<Key>) {
+    pub(crate) fn heed_binding(&mut self, dirty: &mut Dirty<Key>) {
         if let Some(Bound { row, .. }) = &self.bound {
-            let (trip, resume) = (row.trip.clone(), row.resume.clone());
-            self.follow_breaker(trip, resume.as_deref(), dirty);
+            let (kept, resume) = ((row.trip.clone(), row.unasked.clone()), row.resume.clone());
+            self.follow_breaker(kept, resume.as_deref(), dirty);
         }
     }
 
@@ -97,7 +98,7 @@ impl Pair {
             }
             return;
         }
-        self.follow_breaker(row.trip.clone(), row.resume.as_deref(), dirty);
+        self.follow_breaker((row.trip.clone(), row.unasked.clone()), row.resume.as_deref(), dirty);
         dirty.mark(Key::Binding);
         let before = self.bound.take();
         let (binding, valid) = match (&row.parsed, before.as_ref().map(|bound| bound.binding.clone())) {
@@ -184,6 +185,11 @@ impl Pair {
         }
         if self.connection(Side::Physical) == &Connection::Unknown {
             return Plan::Rest;
+        }
+        if let Some(ends) = self.unwritten_ends(now) {
+            // Under the version we looked at: whoever led before may have counted more.
+            let verb = Verb::Merge(Sub::Status, json!({"status": {"unaskedEnds": ends}}));
+            return Call { target: target.rv(bound.row.rv), verb, why: "CountEnds" }.into();
         }
         self.report_connection(&bound.row, self.judge_connection(bound), now)
     }

@@ -1,112 +1,63 @@
 //! The mass-delete breaker (law 1): when many pods would end at once and nobody asked for the end of each, nothing ends until
-//! somebody has looked. Kept in the binding's status, so that a restart does not forget it; cleared by `tapestry resume`.
-//! Counts and holds back; what would be done about a pod is the pod's own plan.
+//! somebody has looked, or until all of them are there again. Kept in the binding's status, so that a restart does not forget
+//! it; cleared by `tapestry resume`, or by itself. Counts and holds back; what would be done about a pod is its own plan.
+
+mod weigh;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use tapestry_api::binding::BreakerTrip;
+use jiff::Timestamp;
+use tapestry_api::binding::{BreakerTrip, UnaskedEnds};
 use tapestry_cluster::Uid;
-use tapestry_engine::{Dirty, Now};
-
-use crate::pair::{Key, Pair};
+use tapestry_engine::Now;
 
 /// How long an end counts, and how long while more than a few are out of sight: those belong to the same loss.
 const WINDOW: Duration = Duration::from_mins(1);
 const LONG_WINDOW: Duration = Duration::from_hours(1);
+/// What is written in the binding is good for this long, so that whoever reads it after a crash still counts it.
+const FRESH: Duration = Duration::from_secs(30);
 /// So many may end without a question.
 const FEW: usize = 20;
 /// More than this share of the pods is too much: one in so many.
 const SHARE: usize = 4;
 
 /// What is known of ends that nobody asked for.
+/// INVARIANT: no pod is both in `alone` and in `let_go`.
 #[derive(Default)]
 pub(crate) struct Breaker {
+    /// All lists are in, and how each pod stands has been noted.
+    begun: bool,
     /// Pods that run on one side and are not in sight on the other, although nobody asked for their end.
     alone: BTreeMap<Uid, Evidence>,
     /// How many of them are proven to end.
     proven: usize,
     /// Those of them that somebody has looked at.
     approved: BTreeSet<Uid>,
-    /// When others ended so.
-    ended: BTreeMap<Uid, Duration>,
+    /// Those that may end because the binding says that they are counted, and those that have.
+    let_go: BTreeMap<Uid, LetGo>,
+    /// What the binding says that another process let go before us, and when, in steady time.
+    inherited: Option<(usize, Duration)>,
+    /// Under which name the binding says what we let go; another one in each term.
+    name: Option<String>,
+    /// What the binding says.
+    written: Option<UnaskedEnds>,
     trip: Option<BreakerTrip>,
-    /// The last trip that somebody resumed: until the binding says so too, it is not a new one.
-    resumed: Option<String>,
+    /// The last trip that was resumed or cleared: until the binding says so too, it is not a new one.
+    closed: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Evidence {
     Lacking,
-    /// From before the connection changed; what came of it then may still turn up.
-    Doubted,
     /// It would end now.
     Proven,
 }
 
-impl Breaker {
-    /// Why everything is held back.
-    pub(crate) fn trip(&self) -> Option<&BreakerTrip> {
-        self.trip.as_ref()
-    }
-
-    /// Whether this pod must not end now.
-    pub(crate) fn holds(&self, vuid: &Uid) -> bool {
-        self.trip.is_some() && !self.approved.contains(vuid)
-    }
-
-    /// What stands in the books of a pod has changed.
-    pub(crate) fn note(&mut self, vuid: &Uid, stands: Stands, now: Now) {
-        let before = self.alone.remove(vuid);
-        self.proven -= usize::from(before == Some(Evidence::Proven));
-        match (stands, before) {
-            (Stands::Alone, Some(Evidence::Lacking) | None) => drop(self.alone.insert(vuid.clone(), Evidence::Lacking)),
-            // Looking again does not make undone what came of the proof before.
-            (Stands::Alone, Some(_)) => drop(self.alone.insert(vuid.clone(), Evidence::Doubted)),
-            (Stands::Ends, _) => {
-                self.alone.insert(vuid.clone(), Evidence::Proven);
-                self.proven += 1;
-            }
-            (Stands::Over | Stands::Fine, before) => {
-                let approved = self.approved.remove(vuid);
-                // Whether our answer or the watch brings it first, and whether we did it or the leader before us.
-                if let (Stands::Over, Some(_), false) = (stands, before, approved) {
-                    self.ended.insert(vuid.clone(), now.steady);
-                }
-            }
-        }
-    }
-
-    /// All evidence is gathered anew.
-    pub(crate) fn doubt(&mut self) {
-        for evidence in self.alone.values_mut().filter(|evidence| **evidence == Evidence::Proven) {
-            *evidence = Evidence::Doubted;
-        }
-        self.proven = 0;
-    }
-
-    /// Nothing was known of one side until now, so nothing has ended.
-    pub(crate) fn begin(&mut self) {
-        self.ended.clear();
-    }
-
-    /// How many ends are certain, and how many there may be at most.
-    fn count(&mut self, now: Now) -> (usize, usize) {
-        let window = if self.alone.len() > FEW { LONG_WINDOW } else { WINDOW };
-        self.ended.retain(|_, at| *at + window >= now.steady);
-        let approved = |evidence: Option<Evidence>| {
-            let of_those = self.approved.iter().filter_map(|vuid| self.alone.get(vuid));
-            of_those.filter(|is| evidence.is_none_or(|evidence| evidence == **is)).count()
-        };
-        let certain = self.proven - approved(Some(Evidence::Proven));
-        let most = self.alone.len() - approved(None);
-        (self.ended.len() + certain, self.ended.len() + most)
-    }
-
-    /// Whether a pod of these is not in sight on one side.
-    pub(crate) fn misses_one_of(&self, is: impl Fn(&Uid) -> bool) -> bool {
-        self.alone.keys().any(is)
-    }
+struct LetGo {
+    at: Duration,
+    /// It has ended; until then it counts for as long as that takes.
+    over: bool,
 }
 
 /// How a pod stands to its end.
@@ -122,67 +73,144 @@ pub(crate) enum Stands {
     Fine,
 }
 
-impl Pair {
-    /// Trips when too many would end: as soon as more than a few are proven to, and those that are not in sight either make up
-    /// too large a share. Waiting for the proof of each would let those go that were proven first.
-    pub(crate) fn weigh_ends(&mut self, dirty: &mut Dirty<Key>) {
-        if self.breaker.alone.len() + self.breaker.ended.len() <= FEW || !self.complete() {
-            return;
-        }
-        let (certain, most) = self.breaker.count(self.now);
-        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        if let Some(trip) = &mut self.breaker.trip {
-            if number(most) > trip.ends {
-                trip.ends = number(most);
-                dirty.mark(Key::Binding);
+/// How many ends are certain, and how many there may be at most.
+#[derive(Clone, Copy)]
+struct Tally {
+    certain: usize,
+    most: usize,
+}
+
+impl Breaker {
+    /// Why everything is held back.
+    pub(crate) fn trip(&self) -> Option<&BreakerTrip> {
+        self.trip.as_ref()
+    }
+
+    /// Whether this pod must not end now, whatever is proven.
+    pub(crate) fn holds(&self, uid: &Uid) -> bool {
+        self.trip.is_some() && !self.approved.contains(uid)
+    }
+
+    /// Whether this pod is counted, in the binding too, or somebody has looked at it.
+    pub(crate) fn lets_go(&self, uid: &Uid) -> bool {
+        self.approved.contains(uid) || (self.trip.is_none() && self.let_go.contains_key(uid))
+    }
+
+    /// What stands in the books of a pod has changed.
+    pub(crate) fn note(&mut self, uid: &Uid, stands: Stands, now: Now) {
+        if let Some(gone) = self.let_go.get_mut(uid) {
+            match stands {
+                Stands::Over if !gone.over => *gone = LetGo { at: now.steady, over: true },
+                Stands::Fine if !gone.over => drop(self.let_go.remove(uid)),
+                _ => {}
             }
             return;
         }
-        if certain <= FEW {
-            return;
+        let before = self.alone.remove(uid);
+        self.proven -= usize::from(before == Some(Evidence::Proven));
+        match stands {
+            Stands::Alone => drop(self.alone.insert(uid.clone(), Evidence::Lacking)),
+            Stands::Ends => {
+                self.alone.insert(uid.clone(), Evidence::Proven);
+                self.proven += 1;
+            }
+            Stands::Over | Stands::Fine => drop(self.approved.remove(uid)),
         }
-        let pods = self.pods.living() + self.breaker.ended.len();
-        if most * SHARE <= pods {
-            return;
-        }
-        let id = self.pods.fresh_mark();
-        tracing::error!(
-            ends = most,
-            pods,
-            id,
-            "pods would end that nobody asked to end: nothing is ended until `tapestry resume`"
-        );
-        let since = format!("{:.0}", self.now.wall);
-        self.breaker.trip = Some(BreakerTrip { id, since, ends: number(most), pods: number(pods.max(most)) });
-        dirty.mark(Key::Binding);
     }
 
-    /// Folds in what the binding says of the breaker: it survives us, and somebody may have resumed.
-    pub(crate) fn follow_breaker(&mut self, kept: Option<BreakerTrip>, resume: Option<&str>, dirty: &mut Dirty<Key>) {
-        // Before all lists are in nobody knows to what it is said.
-        let resume = resume.filter(|_| self.complete());
-        let breaker = &mut self.breaker;
-        let own = breaker.trip.take();
-        let kept = kept.filter(|kept| breaker.resumed.as_ref() != Some(&kept.id));
-        let tripped = match (kept, own) {
-            // We may know of more by now than was written.
-            (Some(kept), Some(own)) if kept.id == own.id => Some(BreakerTrip { ends: own.ends.max(kept.ends), ..kept }),
-            (kept, own) => kept.or(own),
-        };
-        let Some(trip) = tripped else { return };
-        // Whoever resumes names the number that was shown: more than that were not looked at.
-        let (_, most) = breaker.count(self.now);
-        let resumed = resume == Some(&*trip.resume_mark()) && i64::try_from(most).is_ok_and(|most| most <= trip.ends);
-        if !resumed {
-            breaker.trip = Some(trip);
-            return self.weigh_ends(dirty);
-        }
-        tracing::warn!(id = trip.id, pods = breaker.alone.len(), "resumed: these pods end, each when that is proven");
-        breaker.approved = breaker.alone.keys().cloned().collect();
-        breaker.ended.clear();
-        breaker.resumed = Some(trip.id);
-        dirty.mark_all();
+    /// All evidence is gathered anew.
+    pub(crate) fn doubt(&mut self) {
+        self.alone.values_mut().for_each(|evidence| *evidence = Evidence::Lacking);
+        self.proven = 0;
     }
+
+    /// We lead from now on. What we believed while another one led was never weighed against all that it did; what the
+    /// binding says of it is all that counts.
+    pub(crate) fn take_lead(&mut self) {
+        (self.trip, self.closed, self.name) = (None, None, None);
+        for (uid, gone) in std::mem::take(&mut self.let_go) {
+            if !gone.over {
+                self.alone.insert(uid, Evidence::Lacking);
+            }
+        }
+        self.doubt();
+    }
+
+    /// Somebody has looked at all that are missing: nothing of it counts any more.
+    fn approve_all(&mut self) {
+        for (uid, _) in std::mem::take(&mut self.let_go).into_iter().filter(|(_, gone)| !gone.over) {
+            self.alone.insert(uid, Evidence::Proven);
+            self.proven += 1;
+        }
+        self.approved = self.alone.keys().cloned().collect();
+        self.inherited = None;
+    }
+
+    /// All lists are in, and how each pod stands has been noted.
+    pub(crate) fn begin(&mut self) {
+        self.begun = true;
+    }
+
+    /// Whether a pod of these is not in sight on one side.
+    pub(crate) fn misses_one_of(&self, is: impl Fn(&Uid) -> bool) -> bool {
+        self.alone.keys().any(is)
+    }
+
+    /// Those that nobody has looked at.
+    fn unapproved(&self) -> usize {
+        self.alone.len() - self.approved.iter().filter(|uid| self.alone.contains_key(*uid)).count()
+    }
+
+    fn window(&self) -> Duration {
+        if self.alone.len() > FEW { LONG_WINDOW } else { WINDOW }
+    }
+
+    fn forget_old(&mut self, now: Now) {
+        let window = self.window();
+        self.let_go.retain(|_, gone| !gone.over || gone.at + window >= now.steady);
+        self.inherited.take_if(|(_, at)| *at + window < now.steady);
+    }
+
+    fn tally(&self, now: Now) -> Tally {
+        let window = self.window();
+        let counts = |at: Duration| at + window >= now.steady;
+        let own = self.let_go.values().filter(|gone| !gone.over || counts(gone.at)).count();
+        let inherited = self.inherited.filter(|(_, at)| counts(*at)).map_or(0, |(ends, _)| ends);
+        let looked_at = self.approved.iter().filter(|uid| self.alone.get(*uid) == Some(&Evidence::Proven)).count();
+        let past = own + inherited;
+        Tally { certain: past + self.proven - looked_at, most: past + self.unapproved() }
+    }
+
+    /// Those that would end now if they were counted in the binding.
+    fn waiting(&self) -> impl Iterator<Item = &Uid> {
+        let proven = self.alone.iter().filter(|(_, evidence)| **evidence == Evidence::Proven).map(|(uid, _)| uid);
+        proven.filter(|uid| !self.approved.contains(*uid))
+    }
+
+    /// Whether the binding says that so many have ended lately, and that it was us.
+    fn is_written(&self, ends: usize, now: Now) -> bool {
+        let Some(UnaskedEnds { ends: written, at, by }) = &self.written else { return false };
+        let age = at.parse().map_or(Duration::MAX, |at: Timestamp| age(at, now));
+        self.name.as_ref() == Some(by) && usize::try_from(*written).is_ok_and(|written| written >= ends) && age < FRESH
+    }
+
+    /// What the binding says of ends before us counts like our own.
+    fn read(&mut self, written: Option<UnaskedEnds>, now: Now) {
+        if let Some(UnaskedEnds { ends, at, by }) = &written
+            && self.name.as_ref() != Some(by)
+        {
+            let age = at.parse().map_or(Duration::ZERO, |at: Timestamp| age(at, now));
+            // Whoever wrote it has counted ours, if there were any.
+            let others = usize::try_from(*ends).unwrap_or(usize::MAX).saturating_sub(self.let_go.len());
+            self.inherited = Some((others, now.steady.saturating_sub(age)));
+        }
+        self.written = written;
+    }
+}
+
+/// How long ago; a moment that is still to come is now.
+fn age(at: Timestamp, now: Now) -> Duration {
+    Duration::try_from(now.wall.duration_since(at)).unwrap_or_default()
 }
 
 #[cfg(test)]

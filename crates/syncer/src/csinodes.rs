@@ -96,6 +96,7 @@ impl Pair {
                 }
                 self.mark_csinodes(dirty);
             }
+            Change::Reached(_) => {}
         }
     }
 
@@ -140,6 +141,7 @@ impl Pair {
                 }
                 self.mark_csinodes(dirty);
             }
+            Change::Reached(_) => {}
         }
     }
 

@@ -109,6 +109,7 @@ impl Pair {
                     *look = Look::Unknown;
                 }
             }
+            Change::Reached(_) => return,
         }
         self.mark_leaving(dirty);
         dirty.mark(Key::Binding);

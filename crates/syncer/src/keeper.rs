@@ -164,7 +164,7 @@ impl Keeper {
                 dirty.mark(Key::Taint(name));
             }
             Change::Gone { row, .. } => self.lose_node(&row.uid),
-            Change::Unserved => {}
+            Change::Unserved | Change::Reached(_) => {}
             Change::Listed(epoch) => {
                 for uid in self.nodes.listed(epoch) {
                     self.lose_node(&uid);
@@ -257,7 +257,7 @@ impl Model for Keeper {
             Seen::Node(change) => self.see_node(change, dirty),
             Seen::Binding(Change::Put(row, _)) => self.take_binding(row, dirty),
             // Whether it is gone is for `Pair` to prove; our Leases are renewed all the same.
-            Seen::Binding(Change::Gone { .. } | Change::Listed(_) | Change::Unserved) => {}
+            Seen::Binding(Change::Gone { .. } | Change::Listed(_) | Change::Unserved | Change::Reached(_)) => {}
             Seen::Connection(connection) => {
                 if let Connection::Up(identity) = connection {
                     self.identity = Some(identity);

@@ -3,6 +3,7 @@
 
 pub mod bindings;
 mod breaker;
+mod catch_up;
 pub mod csinodes;
 pub mod drift;
 pub mod explain;

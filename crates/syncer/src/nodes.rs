@@ -162,6 +162,7 @@ impl Pair {
                 }
                 dirty.mark_all();
             }
+            Change::Reached(_) => {}
         }
     }
 
@@ -189,6 +190,7 @@ impl Pair {
                 }
                 dirty.mark_all();
             }
+            Change::Reached(_) => {}
         }
     }
 

@@ -48,10 +48,19 @@ impl Note {
 
     /// A warning about the binding.
     pub(crate) fn about_binding(binding: &Binding, reason: &str, message: &str, now: Now) -> Option<Self> {
+        Self::of_binding(binding, "Warning", reason, message, now)
+    }
+
+    /// Something about the binding that needs no action.
+    pub(crate) fn news(binding: &Binding, reason: &str, message: &str, now: Now) -> Option<Self> {
+        Self::of_binding(binding, "Normal", reason, message, now)
+    }
+
+    fn of_binding(binding: &Binding, urgency: &str, reason: &str, message: &str, now: Now) -> Option<Self> {
         let kind = &kind::CLUSTER_BINDING;
         let api = format!("{}/{}", kind.group, kind.version);
         let whom = json!({"apiVersion": api, "kind": kind.kind, "name": binding.name, "uid": binding.uid});
-        Self::write(&whom, "Warning", reason, message, now)
+        Self::write(&whom, urgency, reason, message, now)
     }
 
     /// Beside its object, or in `default` for one that is in no namespace: where `kubectl describe` looks for it.

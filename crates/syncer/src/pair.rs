@@ -10,6 +10,7 @@ use tapestry_engine::{Dirty, Model, Now, Plan, Table};
 
 use crate::bindings::{BindingRow, Bound};
 use crate::breaker::Breaker;
+use crate::catch_up::CatchUp;
 use crate::csinodes::CsiNodes;
 use crate::csinodes::row::{PCsiNode, VCsiNode};
 use crate::grounds::{Ground, Grounds};
@@ -48,6 +49,8 @@ pub enum Key {
     Policy(Side, Uid),
     /// An event to be written.
     Note(u64),
+    /// Which version the pods of a side have, after the gap of this number.
+    CatchUp(Side, u32),
 }
 
 /// A fact.
@@ -77,6 +80,25 @@ pub enum Seen {
     Watch(Watched, WatchState),
 }
 
+impl Seen {
+    /// Whether it only says how far a watch has come.
+    fn is_progress(&self) -> bool {
+        use Change::Reached;
+        matches!(
+            self,
+            Self::Binding(Reached(_))
+                | Self::Policy(_, Reached(_))
+                | Self::PNode(Reached(_))
+                | Self::VNode(Reached(_))
+                | Self::PCsiNode(Reached(_))
+                | Self::VCsiNode(Reached(_))
+                | Self::VPod(Reached(_))
+                | Self::PPod(Reached(_))
+                | Self::Guard(_, Reached(_))
+        )
+    }
+}
+
 /// One binding's syncer as a value.
 pub struct Pair {
     pub(crate) origin: Origin,
@@ -99,6 +121,7 @@ pub struct Pair {
     pub(crate) guards: Guards,
     pub(crate) pods: Pods,
     pub(crate) breaker: Breaker,
+    pub(crate) catch_up: CatchUp,
     pub(crate) notes: Notes,
 }
 
@@ -124,6 +147,7 @@ impl Pair {
             guards: Guards::default(),
             pods: Pods::new(entropy),
             breaker: Breaker::default(),
+            catch_up: CatchUp::default(),
             notes: Notes::default(),
         }
     }
@@ -179,7 +203,9 @@ impl Model for Pair {
 
     fn observe(&mut self, seen: Seen, now: Now, dirty: &mut Dirty<Key>) {
         self.be_at(now);
-        self.stir_quota(now, dirty);
+        if !seen.is_progress() {
+            self.stir_quota(now, dirty);
+        }
         self.draw_again(dirty);
         let knew = self.complete();
         match seen {
@@ -199,12 +225,16 @@ impl Model for Pair {
             Seen::Connection(side, connection) => {
                 if let Connection::Up(identity) = &connection {
                     self.identities[side as usize] = Some(identity.clone());
+                    if self.connections[side as usize] != Connection::Unknown {
+                        self.catch_up.begin_gap();
+                    }
                 }
                 self.connections[side as usize] = connection;
                 // What was proven before may have been another cluster's word; what failed before may work now.
                 self.pods.doubt_evidence();
                 self.breaker.doubt();
                 self.csinodes.doubt_evidence();
+                self.weigh_ends(dirty);
                 dirty.urge_all();
             }
         }
@@ -228,6 +258,7 @@ impl Model for Pair {
             Key::Serving(side) => self.plan_serving(*side, now),
             Key::Policy(side, uid) => self.plan_policy(*side, uid, now),
             Key::Note(id) => self.plan_note(*id),
+            Key::CatchUp(side, gap) => self.plan_catch_up(*side, *gap),
         };
         // INVARIANT: no call goes beyond the declared rights (law 10).
         if let Plan::Do(call) = &plan {
@@ -252,6 +283,7 @@ impl Model for Pair {
             Key::Serving(side) => self.settle_serving(*side, call, done, dirty),
             Key::Policy(side, uid) => self.settle_policy(*side, uid, call, done, now, dirty),
             Key::Note(id) => self.settle_note(*id),
+            Key::CatchUp(side, gap) => self.settle_catch_up((*side, *gap), done, dirty),
         }
     }
 
@@ -259,9 +291,17 @@ impl Model for Pair {
         self.be_at(now);
         // What we proved in an earlier term is older than what another leader has done since.
         self.pods.doubt_evidence();
-        self.breaker.doubt();
         self.csinodes.doubt_evidence();
         self.notes.forget();
+        self.catch_up.begin_gap();
+        self.breaker.take_lead();
+        // Every key is planned after this.
+        self.heed_binding(&mut Dirty::default());
+    }
+
+    fn gap(&mut self, now: Now) {
+        self.be_at(now);
+        self.catch_up.begin_gap();
     }
 
     fn keys(&self) -> Vec<Key> {
@@ -271,14 +311,15 @@ impl Model for Pair {
             .chain(Ground::ALL.map(Key::Ground))
             .chain(Guard::ALL.map(Key::Guard));
         let nodes = self.nodes.keys().chain(self.csinodes.keys(&self.nodes));
-        fixed.chain(nodes).chain(self.pods.keys()).chain(self.policies.keys()).chain(self.notes.keys()).collect()
+        let rest = self.policies.keys().chain(self.notes.keys()).chain(self.catch_up.keys());
+        fixed.chain(nodes).chain(self.pods.keys()).chain(rest).collect()
     }
 
     fn side(&self, key: &Key) -> Option<Side> {
         match key {
             Key::Pod(uid) => self.pods.side(uid),
             Key::Ground(_) | Key::Guard(_) | Key::Stray(_) => Some(Side::Physical),
-            Key::Serving(side) | Key::Policy(side, _) => Some(*side),
+            Key::Serving(side) | Key::Policy(side, _) | Key::CatchUp(side, _) => Some(*side),
             Key::Binding | Key::Node(_) | Key::CsiNode(_) | Key::Note(_) => None,
         }
     }

@@ -201,10 +201,14 @@ impl Pair {
             Change::Listed(epoch) => {
                 for uid in self.pods.vpods.listed(epoch) {
                     // Absence from a list proves nothing (law 1): the plan will look.
-                    self.around(&uid, dirty, |pods| drop(pods.vpods.remove(&uid)));
+                    self.around(&uid, dirty, |pods| {
+                        let sought = pods.vpods.remove(&uid).is_some_and(|row| row.deleting());
+                        pods.case(&uid).sought |= sought;
+                    });
                 }
                 dirty.mark_all();
             }
+            Change::Reached(rv) => self.note_reached(Side::Virtual, rv, dirty),
         }
     }
 
@@ -222,6 +226,7 @@ impl Pair {
                 }
                 dirty.mark_all();
             }
+            Change::Reached(rv) => self.note_reached(Side::Physical, rv, dirty),
         }
     }
 
@@ -371,12 +376,14 @@ impl Pair {
             return;
         };
         self.around(&vuid, dirty, |pods| {
+            let sought = pods.copy(&vuid).is_some_and(|copy| copy.uid == uid && copy.deleting.is_some());
             if proven {
                 pods.ppods.bury(&uid, row.rv);
             } else {
                 pods.ppods.remove(&uid);
             }
             let case = pods.case(&vuid);
+            case.sought |= sought;
             case.claimants.retain(|claimant| *claimant != uid);
             case.asked = None;
             case.mended = false;
@@ -395,6 +402,11 @@ impl Pair {
 }
 
 impl Pods {
+    /// Whether something is known of a virtual pod, or of a copy that points to it.
+    pub(crate) fn knows(&self, vuid: &Uid) -> bool {
+        self.cases.contains_key(vuid)
+    }
+
     fn case(&mut self, vuid: &Uid) -> &mut Case {
         self.cases.entry(vuid.clone()).or_default()
     }

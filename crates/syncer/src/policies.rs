@@ -195,6 +195,7 @@ impl Pair {
                 self.policies.sights[side as usize].unserved();
                 dirty.mark(Key::Binding);
             }
+            Change::Reached(_) => return,
         }
         dirty.mark(Key::Serving(side));
         self.change_policies(dirty);

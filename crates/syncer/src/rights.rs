@@ -87,7 +87,7 @@ impl<'a> Ask<'a> {
             (_, Sub::Resize) => "resize",
             (_, Sub::Main) => "",
         };
-        let created = matches!(call.verb, Verb::Create(_));
+        let nameless = matches!(call.verb, Verb::Create(_) | Verb::Version);
         Self {
             side: call.target.side,
             verb: call.verb.as_str(),
@@ -95,7 +95,7 @@ impl<'a> Ask<'a> {
             resource: call.target.kind.plural,
             part,
             namespace: call.target.namespace.as_ref().map_or("", Name::as_str),
-            name: if created { "" } else { call.target.name.as_str() },
+            name: if nameless { "" } else { call.target.name.as_str() },
         }
     }
 

@@ -20,6 +20,8 @@ pub(crate) struct Scene {
     pub(crate) pair: Pair,
     pub(crate) now: Now,
     rv: u64,
+    /// As it was last seen.
+    binding: Value,
 }
 
 impl Scene {
@@ -115,7 +117,12 @@ impl Scene {
             Some(count.to_le_bytes())
         });
         let now = Now { wall: "2026-01-01T00:00:00Z".parse().unwrap(), steady: std::time::Duration::from_secs(100) };
-        Self { pair: Pair::new(origin, Home::new("east", "mount").unwrap(), "b-uid", entropy), now, rv: 1 }
+        Self {
+            pair: Pair::new(origin, Home::new("east", "mount").unwrap(), "b-uid", entropy),
+            now,
+            rv: 1,
+            binding: Value::Null,
+        }
     }
 
     pub(crate) fn see(&mut self, seen: Seen) {
@@ -156,7 +163,12 @@ impl Scene {
             "spec": whole, "status": {"physicalClusterUID": "p-cluster", "virtualClusterUID": "v-cluster"},
         });
         merge(&mut object, json!({"metadata": metadata, "status": status}));
-        let text = self.stamp(object);
+        self.binding = object;
+        self.see_binding_again();
+    }
+
+    fn see_binding_again(&mut self) {
+        let text = self.stamp(self.binding.clone());
         let row = BindingRow::decode(&text).unwrap().unwrap();
         self.see(Seen::Binding(Change::Put(row, Epoch(1))));
     }
@@ -206,8 +218,13 @@ impl Scene {
     }
 
     pub(crate) fn see_vpod(&mut self, object: &Value) {
+        self.see_vpod_in(object, Epoch(1));
+    }
+
+    /// As part of this list.
+    pub(crate) fn see_vpod_in(&mut self, object: &Value, epoch: Epoch) {
         let text = self.stamp(object.clone());
-        self.see(Seen::VPod(Change::Put(VPod::decode(&text, &self.pair.home).unwrap().unwrap(), Epoch(1))));
+        self.see(Seen::VPod(Change::Put(VPod::decode(&text, &self.pair.home).unwrap().unwrap(), epoch)));
     }
 
     pub(crate) fn see_ppod(&mut self, object: &Value) {
@@ -236,8 +253,27 @@ impl Scene {
         }
     }
 
+    /// What the binding has to say of ends before they happen is written at once.
     pub(crate) fn settle(&mut self, key: &Key, call: &Call, done: Result<Answer, Refusal>) {
         self.pair.settle(key, call, done, self.now, &mut Dirty::default());
+        self.count_ends();
+    }
+
+    /// Writes into the binding how many pods end that nobody asked to end.
+    pub(crate) fn count_ends(&mut self) {
+        while let Plan::Do(call) = self.plan(&Key::Binding)
+            && call.why == "CountEnds"
+        {
+            merge(&mut self.binding["status"], call.body().unwrap()["status"].clone());
+            self.see_binding_again();
+        }
+    }
+
+    /// The binding says so many ends, counted by another process at this moment.
+    pub(crate) fn see_binding_counting(&mut self, ends: usize) {
+        let at = format!("{:.0}", self.now.wall);
+        let status = json!({"unaskedEnds": {"ends": ends, "at": at, "by": "another"}});
+        self.see_binding_as(json!({}), &json!({}), &status);
     }
 
     pub(crate) fn refuse(&mut self, key: &Key, refusal: Refusal) {

@@ -5,6 +5,8 @@
 mod absence;
 #[path = "world/beside.rs"]
 mod beside;
+#[path = "world/frozen.rs"]
+mod frozen;
 #[path = "world/people.rs"]
 mod people;
 #[path = "world/rights.rs"]

@@ -184,7 +184,7 @@ impl Election {
                 _ => {}
             },
             // A Lease that was missed shows itself as soon as we try.
-            Change::Listed(_) | Change::Unserved => {}
+            Change::Listed(_) | Change::Unserved | Change::Reached(_) => {}
         }
     }
 

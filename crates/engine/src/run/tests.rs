@@ -14,16 +14,22 @@ use super::*;
 use crate::lead::fence::Fence;
 use crate::{Dirty, Plan};
 
-/// Steady time is real; wall time starts with the epoch and can be set.
+/// Steady time is real, plus what the process is said to have slept; wall time starts with the epoch and can be set.
 struct Settable {
     start: Instant,
     ahead: AtomicI64,
+    slept: AtomicU32,
     looks: AtomicU32,
 }
 
 impl Settable {
     fn new() -> Arc<Self> {
-        Arc::new(Self { start: Instant::now(), ahead: AtomicI64::new(0), looks: AtomicU32::new(0) })
+        Arc::new(Self {
+            start: Instant::now(),
+            ahead: AtomicI64::new(0),
+            slept: AtomicU32::new(0),
+            looks: AtomicU32::new(0),
+        })
     }
 
     fn set_ahead(&self, by: Duration) {
@@ -34,7 +40,7 @@ impl Settable {
 impl Clock for Settable {
     fn now(&self) -> Now {
         self.looks.fetch_add(1, Ordering::Relaxed);
-        let steady = self.start.elapsed();
+        let steady = self.start.elapsed() + Duration::from_secs(self.slept.load(Ordering::Relaxed).into());
         let ahead = SignedDuration::from_millis(self.ahead.load(Ordering::Relaxed));
         Now { wall: Timestamp::UNIX_EPOCH + steady + ahead, steady }
     }
@@ -44,6 +50,7 @@ impl Clock for Settable {
 struct Timetable {
     edges: Vec<u64>,
     plans: Arc<AtomicU32>,
+    gaps: Arc<AtomicU32>,
 }
 
 impl Model for Timetable {
@@ -66,6 +73,9 @@ impl Model for Timetable {
     }
     fn settle(&mut self, key: &u64, _: &Call, _: Result<Answer, Refusal>, _: Now, _: &mut Dirty<u64>) {
         self.edges.retain(|edge| edge != key);
+    }
+    fn gap(&mut self, _: Now) {
+        self.gaps.fetch_add(1, Ordering::Relaxed);
     }
     fn keys(&self) -> Vec<u64> {
         self.edges.clone()
@@ -123,11 +133,12 @@ struct Scene {
     clock: Arc<Settable>,
     gate: Arc<Notes>,
     plans: Arc<AtomicU32>,
+    gaps: Arc<AtomicU32>,
 }
 
 impl Scene {
     fn new() -> Self {
-        Self { clock: Settable::new(), gate: Arc::default(), plans: Arc::default() }
+        Self { clock: Settable::new(), gate: Arc::default(), plans: Arc::default(), gaps: Arc::default() }
     }
 
     /// Runs a loop for as long as the script does.
@@ -142,7 +153,8 @@ impl Scene {
         show: impl FnMut(&Desk<Timetable>),
         script: impl Future<Output = ()>,
     ) {
-        let desk = Desk::new(Timetable { edges, plans: Arc::clone(&self.plans) }, 1);
+        let (plans, gaps) = (Arc::clone(&self.plans), Arc::clone(&self.gaps));
+        let desk = Desk::new(Timetable { edges, plans, gaps }, 1);
         let cancel = CancellationToken::new();
         let (gate, clock) = (Arc::clone(&self.gate), Arc::clone(&self.clock));
         let script = async {
@@ -178,6 +190,26 @@ async fn a_clock_that_is_set_past_an_edge_is_noticed_within_a_second() {
         let set = Instant::now();
         scene.gate.wait_for(1).await;
         assert!(set.elapsed() < Duration::from_secs(1), "{:?}", set.elapsed());
+    };
+    scene.play(vec![edge], |_| {}, script).await;
+}
+
+#[tokio::test]
+async fn a_process_that_did_not_run_for_a_while_notices_it_once_and_plans_everything_again() {
+    let scene = Scene::new();
+    let edge = u64::try_from(HOUR.as_millis()).unwrap();
+    let gaps = || scene.gaps.load(Ordering::Relaxed);
+    let script = async {
+        scene.until("the edge is waited for", || scene.plans() == 1).await;
+        let looks = scene.clock.looks.load(Ordering::Relaxed);
+        scene.until("some looks", || scene.clock.looks.load(Ordering::Relaxed) >= looks + 3).await;
+        assert_eq!(gaps(), 0, "an idle loop runs");
+        scene.clock.slept.store(5, Ordering::Relaxed);
+        scene.until("the gap is noticed", || gaps() == 1).await;
+        scene.until("everything is planned again", || scene.plans() == 2).await;
+        let looks = scene.clock.looks.load(Ordering::Relaxed);
+        scene.until("some looks", || scene.clock.looks.load(Ordering::Relaxed) >= looks + 3).await;
+        assert_eq!(gaps(), 1);
     };
     scene.play(vec![edge], |_| {}, script).await;
 }

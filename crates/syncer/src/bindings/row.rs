@@ -4,7 +4,7 @@ use bytes::Bytes;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::Value;
-use tapestry_api::binding::{BreakerTrip, ClusterBindingSpec, ClusterBindingStatus, Phase, Pinned};
+use tapestry_api::binding::{BreakerTrip, ClusterBindingSpec, ClusterBindingStatus, Phase, Pinned, UnaskedEnds};
 use tapestry_api::{Binding, ClusterBinding, Invalid, keys};
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
@@ -28,6 +28,8 @@ pub struct BindingRow {
     /// What we said of it.
     pub(super) report: Box<Report>,
     pub(super) trip: Option<BreakerTrip>,
+    /// How many pods were ended lately that nobody asked to end.
+    pub(super) unasked: Option<UnaskedEnds>,
     /// The trip that somebody has looked at.
     pub(super) resume: Option<String>,
 }
@@ -76,6 +78,8 @@ struct Told {
     #[serde(rename = "virtualClusterUID")]
     virtual_cluster: Option<String>,
     breaker: Option<BreakerTrip>,
+    #[serde(rename = "unaskedEnds")]
+    unasked: Option<UnaskedEnds>,
     conditions: Vec<ToldCondition>,
     // What only we write, and write again when it cannot be read.
     phase: Value,
@@ -158,6 +162,7 @@ impl BindingRow {
             pinned,
             report,
             trip: told.breaker,
+            unasked: told.unasked,
         }))
     }
 

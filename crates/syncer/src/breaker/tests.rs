@@ -61,6 +61,12 @@ fn round(scene: &mut Scene, pods: usize) -> usize {
     lost
 }
 
+fn failed(up: &Value) -> Value {
+    let mut failed = up.clone();
+    merge(&mut failed, json!({"status": {"phase": "Failed"}}));
+    failed
+}
+
 /// The physical cluster was emptied while nobody looked.
 fn emptied(pods: usize) -> Scene {
     let (mut scene, _) = crowd(pods);
@@ -94,15 +100,6 @@ fn law_01_an_emptied_cluster_trips_the_breaker_and_nothing_ends_until_somebody_r
     // The binding says so a little longer: that is not another trip.
     scene.see_binding_tripped(&body["status"]["breaker"], &resume);
     assert_eq!(scene.pair.breaker.trip(), None);
-}
-
-#[test]
-fn law_01_a_restart_does_not_forget_a_trip() {
-    let mut scene = Scene::empty();
-    let trip = json!({"id": "t-1", "since": "2026-01-01T00:00:00Z", "ends": 21, "pods": 30});
-    scene.see_binding_tripped(&trip, "");
-    scene.complete();
-    assert_eq!(scene.pair.breaker.trip().map(|trip| trip.id.as_str()), Some("t-1"));
 }
 
 #[test]
@@ -143,9 +140,7 @@ fn many_in_a_row_count_together_and_after_a_minute_no_more() {
 fn an_end_counts_whichever_way_we_learn_of_it_first() {
     let (mut scene, crowd) = crowd(PODS);
     let fail = |scene: &mut Scene, n: usize| {
-        let mut failed = crowd[n].0.clone();
-        merge(&mut failed, json!({"status": {"phase": "Failed"}}));
-        scene.see_vpod(&failed);
+        scene.see_vpod(&failed(&crowd[n].0));
     };
     for (_, ppod) in &crowd[..20] {
         scene.lose_ppod(ppod, false);
@@ -246,20 +241,181 @@ fn pods_that_users_deleted_by_force_are_no_mass_deletion_because_the_line_broke(
 }
 
 #[test]
-fn law_01_what_the_leader_before_us_ended_counts() {
+fn law_01_what_another_process_ended_lately_counts_and_after_a_minute_no_more() {
+    let begin = || {
+        let (mut scene, crowd) = crowd(PODS);
+        scene.see(Seen::PPod(Change::Listed(Epoch(2))));
+        // It ended twenty, and was killed.
+        for (up, _) in &crowd[..20] {
+            scene.see_vpod(&failed(up));
+        }
+        scene.see_binding_counting(20);
+        let now = scene.now;
+        scene.pair.take_lead(now);
+        scene
+    };
+    let look = |scene: &mut Scene| {
+        let look = scene.call(&key(20));
+        scene.settle(&key(20), &look, Err(Refusal::Gone));
+    };
+    let mut scene = begin();
+    look(&mut scene);
+    let trip = scene.pair.breaker.trip().expect("the twenty-first");
+    assert_eq!((trip.ends, trip.pods), (30, 30));
+    let mut scene = begin();
+    scene.pass(Duration::from_secs(61));
+    look(&mut scene);
+    assert_eq!(scene.call(&key(20)).why, "PhysicalPodLost");
+}
+
+#[test]
+fn law_08_a_pod_ends_only_after_the_binding_says_that_it_is_counted() {
+    let mut scene = emptied(3);
+    let look = scene.call(&key(0));
+    let now = scene.now;
+    scene.pair.settle(&key(0), &look, Err(Refusal::Gone), now, &mut tapestry_engine::Dirty::default());
+    assert_eq!(scene.plan(&key(0)), Plan::Rest, "a crash now would forget it");
+    let count = scene.call(&Key::Binding);
+    assert_eq!((count.why, count.target.rv.is_some()), ("CountEnds", true), "not over what another one has counted");
+    assert_eq!(count.body().unwrap()["status"]["unaskedEnds"]["ends"], 1);
+    scene.count_ends();
+    assert_eq!(scene.call(&key(0)).why, "PhysicalPodLost");
+    assert_eq!(round(&mut scene, 3), 1);
+    assert_eq!(round(&mut scene, 3), 2);
+    assert_ne!(scene.call(&Key::Binding).why, "CountEnds", "what has ended is counted already");
+}
+
+#[test]
+fn pods_that_came_and_went_while_one_watch_was_late_never_count() {
     let (mut scene, crowd) = crowd(PODS);
-    scene.see(Seen::PPod(Change::Listed(Epoch(2))));
-    // It ended twenty, and was killed.
-    for (up, _) in &crowd[..20] {
-        let mut failed = up.clone();
-        merge(&mut failed, json!({"status": {"phase": "Failed"}}));
-        scene.see_vpod(&failed);
+    // The virtual watch is late: of these nothing was seen but the copies, and how they were deleted.
+    for n in 0..60 {
+        let mut copy = crowd[0].1.clone();
+        copy["metadata"]["uid"] = json!(format!("late-{n}"));
+        copy["metadata"]["annotations"][keys::VIRTUAL_POD_UID] = json!(format!("v-late-{n}"));
+        scene.see_ppod(&copy);
+        scene.lose_ppod(&copy, true);
     }
+    for (_, ppod) in &crowd[..21] {
+        scene.lose_ppod(ppod, true);
+    }
+    assert_eq!(round(&mut scene, PODS), 21);
+    assert_eq!(scene.pair.breaker.trip(), None);
+}
+
+#[test]
+fn an_end_that_was_asked_for_on_either_side_never_counts_although_nobody_saw_it() {
+    let (mut scene, crowd) = crowd(60);
+    // Deleted by their users; when the list came again they were gone, and their copies were not yet.
+    for (up, _) in &crowd[..30] {
+        let mut going = up.clone();
+        merge(
+            &mut going["metadata"],
+            json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}),
+        );
+        scene.see_vpod(&going);
+    }
+    for (up, _) in &crowd[30..] {
+        scene.see_vpod_in(up, Epoch(2));
+    }
+    scene.see(Seen::VPod(Change::Listed(Epoch(2))));
+    for n in 0..30 {
+        let look = scene.call(&key(n));
+        assert_eq!(look.why, "LookForVirtualPod");
+        scene.settle(&key(n), &look, Err(Refusal::Gone));
+        assert_eq!(scene.call(&key(n)).why, "VirtualPodGone");
+    }
+    // Copies that their owner deletes, and that the next list does not have.
+    for (_, ppod) in &crowd[30..] {
+        let mut going = ppod.clone();
+        merge(
+            &mut going["metadata"],
+            json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}),
+        );
+        scene.see_ppod(&going);
+    }
+    scene.see(Seen::PPod(Change::Listed(Epoch(2))));
+    for n in 30..60 {
+        let look = scene.call(&key(n));
+        assert_eq!(look.why, "LookForCopy");
+        scene.settle(&key(n), &look, Err(Refusal::Gone));
+        assert_eq!(scene.call(&key(n)).why, "PhysicalPodLost");
+    }
+    assert_eq!(scene.pair.breaker.trip(), None);
+}
+
+#[test]
+fn a_trip_never_speaks_of_more_pods_than_there_are() {
+    let (mut scene, crowd) = crowd(PODS);
+    for (_, ppod) in &crowd[..21] {
+        scene.lose_ppod(ppod, false);
+    }
+    round(&mut scene, PODS);
+    for n in 0..300 {
+        let mut copy = crowd[0].1.clone();
+        copy["metadata"]["uid"] = json!(format!("new-{n}"));
+        copy["metadata"]["annotations"][keys::VIRTUAL_POD_UID] = json!(format!("v-new-{n}"));
+        scene.see_ppod(&copy);
+    }
+    let trip = scene.pair.breaker.trip().unwrap();
+    assert_eq!((trip.ends, trip.pods), (321, 330));
+}
+
+#[test]
+fn a_trip_clears_itself_once_every_pod_is_there_again_or_asked_to_end() {
+    let (mut scene, crowd) = crowd(PODS);
+    for (_, ppod) in &crowd {
+        scene.lose_ppod(ppod, false);
+    }
+    round(&mut scene, PODS);
+    let trip = json!(scene.pair.breaker.trip().unwrap());
+    scene.see_binding_tripped(&trip, "");
+    for (_, ppod) in &crowd[..15] {
+        scene.see_ppod(ppod);
+    }
+    for (up, _) in &crowd[15..29] {
+        let mut going = up.clone();
+        merge(
+            &mut going["metadata"],
+            json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}),
+        );
+        scene.see_vpod(&going);
+    }
+    assert!(scene.pair.breaker.trip().is_some(), "one is missing");
+    scene.see_ppod(&crowd[29].1);
+    assert_eq!(scene.pair.breaker.trip(), None);
+    let told = scene.pair.keys().into_iter().filter(|key| matches!(key, Key::Note(_))).map(|key| scene.call(&key));
+    let told: Vec<_> = told.map(|call| call.body().unwrap()["reason"].clone()).collect();
+    assert_eq!(told, ["BreakerCleared"]);
+    let report = scene.call(&Key::Binding).body().unwrap().into_owned();
+    assert!(report["status"].get("breaker").is_none(), "{report}");
+    // What is lost after it is weighed again.
+    for (_, ppod) in &crowd[..15] {
+        scene.lose_ppod(ppod, false);
+    }
+    round(&mut scene, 15);
+    assert_eq!(round(&mut scene, 15), 15);
+}
+
+#[test]
+fn a_trip_of_a_process_that_did_not_lead_is_weighed_again_when_it_does() {
+    let (mut scene, crowd) = crowd(PODS);
+    for (_, ppod) in &crowd[..25] {
+        scene.lose_ppod(ppod, false);
+    }
+    round(&mut scene, PODS);
+    assert!(scene.pair.breaker.trip().is_some());
+    // The binding never said so, and all copies are there.
+    for (_, ppod) in &crowd[..24] {
+        scene.see_ppod(ppod);
+    }
+    // Those that it counted before it tripped are history by then.
+    scene.pass(Duration::from_secs(61));
     let now = scene.now;
     scene.pair.take_lead(now);
-    let look = scene.call(&key(20));
-    scene.settle(&key(20), &look, Err(Refusal::Gone));
-    assert!(scene.pair.breaker.trip().is_some(), "the twenty-first");
+    assert_eq!(scene.pair.breaker.trip(), None);
+    round(&mut scene, PODS);
+    assert_eq!(round(&mut scene, PODS), 1, "the one that is really lost");
 }
 
 /// A syncer that starts when its predecessor has tripped, and somebody may have resumed.

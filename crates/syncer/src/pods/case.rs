@@ -35,6 +35,8 @@ pub(super) struct Case {
     pub(super) ended: Option<Box<Ended>>,
     /// Proof that the virtual pod of this UID is gone.
     pub(super) vpod_gone: Option<Proof>,
+    /// Somebody was seen to ask for the end of the pod or of its copy, which is gone since then; there is no way back from that.
+    pub(super) sought: bool,
     /// When a look at the other side last told us nothing new.
     pub(super) looked: Option<Duration>,
     /// The physical pod whose name and UID it recorded does not say that it is its copy.
@@ -105,4 +107,16 @@ pub(super) struct Ended {
 pub(super) struct Last {
     pub(super) status: Box<str>,
     pub(super) generation: i64,
+}
+
+impl Case {
+    /// Its copy was there and is gone, and nobody is known to have asked for that.
+    pub(super) fn lost_copy(&self) -> bool {
+        self.ended.as_ref().is_some_and(|ended| ended.existed && !ended.seen) && !self.sought
+    }
+
+    /// The virtual pod is gone, and nobody is known to have asked for that.
+    pub(super) fn lost_vpod(&self) -> bool {
+        self.vpod_gone == Some(Proof::Read) && !self.sought
+    }
 }

@@ -124,6 +124,9 @@ impl Pair {
         if !self.proven(sight, now) {
             return Call { target, verb: Verb::Get, why: "LookAtStray" }.into();
         }
+        if !ppod.terminal && !self.may_end(uid) {
+            return Plan::Rest;
+        }
         let turn = self.pods.strays.collected.map_or(now.steady, |at| at + PACE);
         if turn > now.steady || self.next_stray(now) != Some(uid) {
             return Plan::Wait(turn.max(now.steady + PACE));

@@ -62,7 +62,7 @@ impl Pair {
             dirty.mark(Key::Node(vnode.physical.clone()));
         }
         let stands = self.note_stand(vuid);
-        if let Stands::Ends | Stands::Alone = stands {
+        if matches!(stands, Stands::Ends | Stands::Alone) || self.breaker.trip().is_some() {
             self.weigh_ends(dirty);
         }
         self.pods.drop_finished(vuid);
@@ -86,7 +86,7 @@ impl Pair {
             self.note_stand(&vuid);
         }
         self.breaker.begin();
-        self.heed_resume(dirty);
+        self.heed_binding(dirty);
     }
 
     pub(super) fn footprint(&self, vuid: &Uid) -> Footprint {
@@ -142,6 +142,7 @@ impl Pods {
     fn stands(&self, vuid: &Uid) -> Stands {
         let Some(case) = self.cases.get(vuid).filter(|_| self.runs(vuid)) else { return Stands::Over };
         match (self.vpods.get(vuid), self.copy(vuid)) {
+            _ if case.sought => Stands::Fine,
             (None, Some(_)) => match case.vpod_gone {
                 None => Stands::Alone,
                 Some(Proof::Read) => Stands::Ends,
@@ -149,7 +150,7 @@ impl Pods {
             },
             (Some(vpod), None) if vpod.deleting.is_none() => match &case.ended {
                 None => Stands::Alone,
-                Some(ended) if ended.existed && !ended.seen => Stands::Ends,
+                Some(_) if case.lost_copy() => Stands::Ends,
                 Some(_) => Stands::Fine,
             },
             _ => Stands::Fine,
@@ -157,7 +158,7 @@ impl Pods {
     }
 
     /// Whether it runs as far as either side knows.
-    fn runs(&self, vuid: &Uid) -> bool {
+    pub(crate) fn runs(&self, vuid: &Uid) -> bool {
         let asked = self.cases.get(vuid).is_some_and(|case| case.asked.is_some());
         self.vpods.get(vuid).is_some_and(|vpod| vpod.was_copied() && !vpod.terminal())
             || self.copy(vuid).is_some_and(|ppod| !ppod.terminal && ppod.deleting.is_none() && !asked)

@@ -222,6 +222,71 @@ async fn a_leader_that_was_frozen_while_another_took_over_does_no_harm_and_follo
         .await
 }
 
+#[tokio::test]
+async fn a_leader_that_is_frozen_again_and_again_while_a_deployment_is_rescaled_trips_nothing_and_loses_nothing()
+-> Result<()> {
+    const REPLICAS: [u32; 2] = [20, 120];
+    /// Longer than the Lease: another one leads meanwhile.
+    const FROZEN: Duration = Duration::from_secs(15);
+    pattern("lead-rescaled")
+        .on(Ground::West)
+        .node(node("lead-rescaled-0"))
+        .node(node("lead-rescaled-1"))
+        .run_without(async |loom| {
+            let (first, second) = leader_and_follower(loom, &SHORT).await?;
+            loom.vnode_ready(loom.node()).await?;
+            let web = deployment("web", REPLICAS[0]).namespace(&loom.name).pods(loom.pod("web").cpu("10m"));
+            loom.virtual_side.create(&web.build()).await?;
+            loom.copies_at_least(10).await?;
+            let scale = async |replicas: u32| {
+                let scale = json!({ "spec": { "replicas": replicas } });
+                loom.virtual_side.patch_subresource("scale", "apps/v1/Deployment", &loom.at("web"), &scale).await
+            };
+            let rescale = async {
+                for turn in 0.. {
+                    scale(REPLICAS[(turn + 1) % 2]).await?;
+                    tokio::time::sleep(Duration::from_millis(1500)).await;
+                }
+                anyhow::Ok(())
+            };
+            let freeze = async {
+                // The second time the one that was frozen before leads again.
+                for (frozen, other) in [(&first, &second), (&second, &first), (&first, &second)] {
+                    frozen.signal(Signal::Stop)?;
+                    leads(other, SOON).await?;
+                    tokio::time::sleep(FROZEN).await;
+                    frozen.signal(Signal::Continue)?;
+                    eventually("it follows", SOON, async || match frozen.leads().await {
+                        Ok(false) => Ok(()),
+                        other => Err(format!("{other:?}")),
+                    })
+                    .await?;
+                }
+                anyhow::Ok(())
+            };
+            tokio::select! {
+                ended = rescale => ended?,
+                done = freeze => done?,
+            }
+            scale(REPLICAS[0]).await?;
+            let vpods = all_run(loom, 20).await?;
+            one_copy_each(&vpods, &loom.ppods().await?)?;
+            let binding = loom.binding().await?;
+            ensure!(binding["status"]["breaker"].is_null(), "{}", binding["status"]);
+            for syncer in [&first, &second] {
+                let log = syncer.log()?;
+                ensure!(log.contains("the process did not run for a while"), "it did not notice that it was frozen");
+                ensure!(log.contains("(CatchUp)"), "it did not ask how far it has to come");
+                for wrong in ["pods would end that nobody asked to end", "(PhysicalPodLost)"] {
+                    let told = log.lines().find(|line| line.contains(wrong));
+                    ensure!(told.is_none(), "{told:?}");
+                }
+            }
+            Ok(())
+        })
+        .await
+}
+
 async fn all_run(loom: &Loom, count: usize) -> Result<Vec<Value>> {
     eventually(&format!("{count} pods run, each with one copy"), LATE, async || {
         let pods = loom.virtual_side.list("v1/Pod", &loom.name).await.map_err(|error| error.to_string())?;

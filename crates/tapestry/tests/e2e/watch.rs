@@ -109,7 +109,7 @@ impl<R: Row + Clone + std::fmt::Debug> Eye<R> {
     async fn until(&self, what: &str, holds: impl Fn(&[Change<R>]) -> bool) -> Result<Vec<Change<R>>> {
         eventually(what, SOON, async || {
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            seen.extend(self.mailbox.drain());
+            seen.extend(self.mailbox.drain().into_iter().filter(|change| !matches!(change, Change::Reached(_))));
             let last = seen.iter().rev().take(5);
             if holds(&seen) { Ok(seen.clone()) } else { Err(format!("{} changes, the last: {last:?}", seen.len())) }
         })

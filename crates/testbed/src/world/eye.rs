@@ -8,7 +8,7 @@ use bytes::Bytes;
 use fastrand::Rng;
 use serde_json::Value;
 use tapestry_cluster::feed::{Change, Epoch, Row};
-use tapestry_cluster::{Kind, Side, Uid};
+use tapestry_cluster::{Kind, Rv, Side, Uid};
 
 use super::World;
 use super::server::{Event, Serving, Version, What};
@@ -24,6 +24,8 @@ pub enum Sight<'a> {
     Listed(Epoch),
     /// The server does not serve the kind.
     Unserved,
+    /// Everything up to this version has been told.
+    Reached(Rv),
 }
 
 type Filter = Box<dyn Fn(&Value) -> bool>;
@@ -43,10 +45,11 @@ pub struct Eye<S> {
     unmarked: bool,
     /// Position in the server's log.
     cursor: usize,
-    /// Position at the time of the list.
+    /// Position at the time of the list, and its version.
     start: usize,
     /// That the kind is not served has been told.
     unserved: bool,
+    version: Rv,
 }
 
 /// What is shown of one object.
@@ -63,6 +66,7 @@ pub(super) struct Batch {
     pub(super) listed: Option<Epoch>,
     /// That there is no such kind, instead of all that.
     pub(super) unserved: bool,
+    pub(super) reached: Option<Rv>,
 }
 
 impl<S> Eye<S> {
@@ -79,6 +83,7 @@ impl<S> Eye<S> {
             cursor: 0,
             start: 0,
             unserved: false,
+            version: Rv::default(),
         }
     }
 
@@ -100,6 +105,7 @@ impl<S> Eye<S> {
                 }
                 Sight::Listed(epoch) => Change::Listed(epoch),
                 Sight::Unserved => Change::Unserved,
+                Sight::Reached(rv) => Change::Reached(rv),
             }))
         })
     }
@@ -110,9 +116,9 @@ impl<S> Eye<S> {
     where
         S: 'static,
     {
-        let Self { side, kind, filter, decode, epoch, listing, unmarked, cursor, start, unserved } = self;
+        let Self { side, kind, filter, decode, epoch, listing, unmarked, cursor, start, unserved, version } = self;
         let decode: Decode<T> = Box::new(move |sight: Sight<'_>| decode(sight).map(&wrap));
-        Eye { side, kind, filter, decode, epoch, listing, unmarked, cursor, start, unserved }
+        Eye { side, kind, filter, decode, epoch, listing, unmarked, cursor, start, unserved, version }
     }
 
     /// Only objects that a selector accepts. Losing it shows as DELETED with the object's last accepted state.
@@ -142,6 +148,7 @@ impl<S> Eye<S> {
         self.unmarked = true;
         self.cursor = server.log(self.kind).len();
         self.start = self.cursor;
+        self.version = server.rv();
     }
 
     /// Whether there is something that has not been shown. An eye that was never opened has its whole list.
@@ -193,7 +200,20 @@ impl<S> Eye<S> {
                 }
             }
         }
+        batch.reached = Some(self.reached(world)).filter(|_| !self.unmarked);
         batch
+    }
+
+    /// An event tells that everything before it was told.
+    fn reached(&self, world: &World) -> Rv {
+        let log = world.server(self.side).log(self.kind);
+        let last = self.cursor.checked_sub(1).filter(|last| *last >= self.start).and_then(|last| log.get(last));
+        last.map_or(self.version, |event| event.object.rv())
+    }
+
+    /// The version of a bookmark that the server may send now; `None` while something is still to be told.
+    pub(super) fn bookmark(&mut self, world: &World) -> Option<Rv> {
+        (!self.waits(world)).then(|| world.server(self.side).rv())
     }
 
     /// Something that has been shown before since the list: the same again, or an older state of an object that still exists
@@ -223,6 +243,10 @@ impl<S> Eye<S> {
 
     pub(super) fn decode_listed(&self, epoch: Epoch) -> Option<S> {
         (self.decode)(Sight::Listed(epoch))
+    }
+
+    pub(super) fn decode_reached(&self, rv: Rv) -> Option<S> {
+        (self.decode)(Sight::Reached(rv))
     }
 
     fn accepts(&self, object: &Version) -> bool {

@@ -110,6 +110,8 @@ struct Leader<M: Model> {
     lives: u32,
     /// For so many steps it is shown nothing.
     blind: u32,
+    /// It does nothing at all, and does not know it.
+    frozen: bool,
     /// For so many steps it may not lead; it learns of that when it wants to send, or from the gate.
     deposed: u32,
     /// Gone for good: another one leads.
@@ -152,7 +154,7 @@ const TICK: Duration = Duration::from_millis(1);
 impl<M: Model> Schedule<M> {
     /// A run in an empty world; leaders are born at the first step.
     pub fn new(config: Config, factory: impl FnMut(Birth) -> Life<M> + 'static) -> Self {
-        let leader = || Leader { alive: None, lives: 0, blind: 0, deposed: 0, retired: false };
+        let leader = || Leader { alive: None, lives: 0, blind: 0, frozen: false, deposed: 0, retired: false };
         let world = World::default();
         Self {
             rng: Rng::with_seed(config.seed),
@@ -257,6 +259,28 @@ impl<M: Model> Schedule<M> {
     /// Crashes a leader now; its calls on the way may still arrive.
     pub fn crash(&mut self, leader: usize) {
         self.kill(leader, "crashes", None);
+    }
+
+    /// For so many steps from now on this leader may not lead.
+    pub fn depose(&mut self, leader: usize, steps: u32) {
+        self.leaders[leader].deposed = steps;
+        self.note(Entry::Leader { leader, what: "may not lead for a while, or may again" });
+    }
+
+    /// Stops a leader in the middle of its work. Its calls on the way may arrive; it hears nothing of them.
+    pub fn freeze(&mut self, leader: usize) {
+        self.leaders[leader].frozen = true;
+        self.note(Entry::Leader { leader, what: "is frozen" });
+    }
+
+    /// Lets it go on. As the engine's loop does, it notices first of all that it did not run.
+    pub fn thaw(&mut self, leader: usize) {
+        let now = self.world.now();
+        self.leaders[leader].frozen = false;
+        if let Some(alive) = &mut self.leaders[leader].alive {
+            alive.desk.gap(now);
+        }
+        self.note(Entry::Leader { leader, what: "goes on" });
     }
 
     /// Lets a side be lost or found.

@@ -224,11 +224,17 @@ impl Server {
             (Serving::Not, _) => return Err(Refusal::classify(call, 404, b"404 page not found", None)),
             (Serving::Ending, Verb::Create(_)) => return Err(Denial::no_such_path().classify(call)),
             (serving, Verb::Discover { .. }) => return Ok(Answer { object: discovery(kind, serving) }),
+            (_, Verb::Version) => {
+                let list = json!({"kind": "List", "metadata": {"resourceVersion": self.rv().to_string()}, "items": []});
+                return Ok(Answer { object: Bytes::from(list.to_string()) });
+            }
             (Serving::Fully | Serving::Ending, _) => {}
         }
         let done = if kind.namespaced == namespace.is_some() {
             match &call.verb {
-                Verb::Get | Verb::Discover { .. } => self.existing(kind, &path).map(|object| object.text().clone()),
+                Verb::Get | Verb::Version | Verb::Discover { .. } => {
+                    self.existing(kind, &path).map(|object| object.text().clone())
+                }
                 Verb::Create(body) => self.create(kind, namespace, body, now).map(|object| object.text().clone()),
                 Verb::Merge(..) | Verb::Strategic(..) | Verb::Apply(..) => {
                     self.patch(call, namespace, &path, now).map(|object| object.text().clone())

@@ -27,6 +27,9 @@ impl<M: Model> Schedule<M> {
     pub(super) fn send(&mut self, leader: usize) -> bool {
         let now = self.world.now();
         let deposed = self.leaders[leader].deposed > 0;
+        if self.leaders[leader].frozen {
+            return false;
+        }
         let Some(alive) = &mut self.leaders[leader].alive else { return false };
         if deposed {
             alive.desk.follow();
@@ -141,7 +144,10 @@ impl<M: Model> Schedule<M> {
 
     /// Tells some leader how one of its calls ended.
     pub(super) fn answer_one(&mut self) -> bool {
-        let answered = |leader: &Leader<M>| leader.flights().iter().filter(|flight| flight.done.is_some()).count();
+        let answered = |leader: &Leader<M>| {
+            let hears = !leader.frozen;
+            leader.flights().iter().filter(|flight| hears && flight.done.is_some()).count()
+        };
         let counts: Vec<usize> = self.leaders.iter().map(answered).collect();
         let all: usize = counts.iter().sum();
         if all == 0 {

@@ -94,6 +94,7 @@ impl<M: Model> Schedule<M> {
         let survivor = self.rng.usize(..self.leaders.len());
         for leader in 0..self.leaders.len() {
             self.leaders[leader].blind = 0;
+            self.leaders[leader].frozen = false;
             self.leaders[leader].deposed = 0;
             if leader != survivor {
                 self.leaders[leader].retired = true;
@@ -120,6 +121,7 @@ impl<M: Model> Schedule<M> {
             moved = true;
         }
         self.deliver_all(survivor);
+        self.bookmark(survivor);
         while self.send(survivor) {}
         while let count @ 1.. = self.leaders[survivor].flights().iter().filter(|flight| flight.done.is_none()).count() {
             let nth = self.rng.usize(..count);

@@ -97,6 +97,7 @@ fn schedule(seed: u64, held: &Arc<AtomicUsize>) -> Schedule<Evictor> {
                 Sight::Gone(text) => Seen::Gone(read(text)),
                 Sight::Listed(epoch) => Seen::Listed(epoch),
                 Sight::Unserved => return None,
+                Sight::Reached(_) => return None,
             })
         });
         let model = Evictor { held: Arc::clone(&held), ..Evictor::default() };

@@ -7,6 +7,9 @@ use tapestry_engine::Model;
 use super::super::journal::Entry;
 use super::{Leader, Schedule};
 
+/// One of so many deliveries brings bookmarks.
+const BOOKMARK: u8 = 16;
+
 impl<M: Model> Schedule<M> {
     /// After an outage some watches resume where they were, others start over.
     pub(super) fn resume(&mut self, side: Side) {
@@ -20,9 +23,12 @@ impl<M: Model> Schedule<M> {
     /// Shows some leader what one of its watches has.
     pub(super) fn tell_one(&mut self) -> bool {
         let shift = self.rng.usize(..self.leaders.len());
+        if self.rng.u8(..BOOKMARK) == 0 {
+            self.bookmark(shift);
+        }
         for place in 0..self.leaders.len() {
             let leader = (place + shift) % self.leaders.len();
-            if self.leaders[leader].blind > 0 {
+            if self.leaders[leader].blind > 0 || self.leaders[leader].frozen {
                 continue;
             }
             let Some(alive) = &mut self.leaders[leader].alive else { continue };
@@ -65,15 +71,31 @@ impl<M: Model> Schedule<M> {
             }
             entries.push(Entry::Listed { leader, side, kind });
         }
+        if let Some(fact) = batch.reached.and_then(|rv| eye.decode_reached(rv)) {
+            alive.desk.see(fact, now);
+        }
         for entry in entries {
             self.note(entry);
+        }
+    }
+
+    /// Lets the servers send bookmarks to those watches of a leader that have nothing else to tell.
+    pub(super) fn bookmark(&mut self, leader: usize) {
+        let now = self.world.now();
+        let Leader { alive: Some(alive), blind: 0, frozen: false, .. } = &mut self.leaders[leader] else { return };
+        for eye in &mut alive.eyes {
+            let reachable = self.world.reachable(eye.side());
+            let bookmark = reachable.then(|| eye.bookmark(&self.world)).flatten();
+            if let Some(fact) = bookmark.and_then(|rv| eye.decode_reached(rv)) {
+                alive.desk.see(fact, now);
+            }
         }
     }
 
     /// Shows a leader something it has been shown before.
     pub(super) fn replay(&mut self, leader: usize) {
         let now = self.world.now();
-        let Leader { alive: Some(alive), blind: 0, .. } = &mut self.leaders[leader] else { return };
+        let Leader { alive: Some(alive), blind: 0, frozen: false, .. } = &mut self.leaders[leader] else { return };
         if alive.eyes.is_empty() {
             return;
         }
@@ -84,6 +106,13 @@ impl<M: Model> Schedule<M> {
             let (side, kind) = (eye.side(), eye.kind());
             alive.desk.see(fact, now);
             self.note(Entry::Told { leader, side, kind, shown, note: " again" });
+        }
+    }
+
+    /// Starts all watches of a leader over: what happened since the last delivery is not told.
+    pub fn relist_all(&mut self, leader: usize) {
+        for side in Side::BOTH {
+            self.relist(leader, Some(side));
         }
     }
 
