@@ -58,6 +58,8 @@ struct LetGo {
     at: Duration,
     /// It has ended; until then it counts for as long as that takes.
     over: bool,
+    /// Because its node is drained: it ends by our deletion.
+    drained: bool,
 }
 
 /// How a pod stands to its end.
@@ -96,11 +98,16 @@ impl Breaker {
         self.approved.contains(uid) || (self.trip.is_none() && self.let_go.contains_key(uid))
     }
 
+    /// Whether this pod was let go because its node is drained.
+    pub(crate) fn sends_away(&self, uid: &Uid) -> bool {
+        self.let_go.get(uid).is_some_and(|gone| gone.drained)
+    }
+
     /// What stands in the books of a pod has changed.
     pub(crate) fn note(&mut self, uid: &Uid, stands: Stands, now: Now) {
         if let Some(gone) = self.let_go.get_mut(uid) {
             match stands {
-                Stands::Over if !gone.over => *gone = LetGo { at: now.steady, over: true },
+                Stands::Over if !gone.over => (gone.at, gone.over) = (now.steady, true),
                 Stands::Fine if !gone.over => drop(self.let_go.remove(uid)),
                 _ => {}
             }

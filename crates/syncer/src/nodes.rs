@@ -48,6 +48,8 @@ struct Case {
     /// What is known of nodes under the names that its virtual node may have.
     search: Search,
     since: Since,
+    /// The pods of its virtual node have to go because something vanished.
+    drained: bool,
     /// The physical node has less of something than before.
     dip: Option<Dip>,
     /// The end of the window before which capacity is being taken back.
@@ -116,6 +118,20 @@ impl Nodes {
     /// The end of the window before which capacity of this node is being taken back.
     pub(crate) fn early(&self, physical: &Name) -> Option<Timestamp> {
         self.cases.get(physical)?.early
+    }
+
+    /// Whether the pods on its virtual node have to go because something vanished, as it was last noted.
+    pub(crate) fn drained(&self, physical: &Name) -> bool {
+        self.cases.get(physical).is_some_and(|case| case.drained)
+    }
+
+    /// Notes it; says whether that is news.
+    pub(crate) fn note_drained(&mut self, physical: &Name, drained: bool) -> bool {
+        if self.drained(physical) == drained {
+            return false;
+        }
+        self.cases.entry(physical.clone()).or_default().drained = drained;
+        true
     }
 
     /// Whether no virtual node is left.
@@ -267,7 +283,8 @@ impl Pair {
     }
 
     /// Capacity may have to be taken back from the pods of this virtual node, or no longer.
-    pub(crate) fn stir(&self, vnode: &Name, dirty: &mut Dirty<Key>) {
+    pub(crate) fn stir(&mut self, vnode: &Name, dirty: &mut Dirty<Key>) {
+        self.note_drain(vnode, dirty);
         let Some(row) = self.nodes.vnode(vnode) else { return };
         dirty.mark(Key::Node(row.physical.clone()));
         for uid in self.pods.residents(vnode) {

@@ -4,6 +4,7 @@
 
 mod case;
 pub(crate) mod door;
+mod drain;
 mod plan;
 pub(crate) mod print;
 pub(crate) mod reclaim;

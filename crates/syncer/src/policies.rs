@@ -280,6 +280,7 @@ impl Pair {
         self.policies.until = None;
         self.policies.keep_hours(self.now.wall);
         self.open_all_doors(dirty);
+        self.note_drains(dirty);
     }
 
     /// Policies whose counts a change of this node may touch.

@@ -21,7 +21,7 @@ pub(crate) struct Scene {
     pub(crate) now: Now,
     rv: u64,
     /// As it was last seen.
-    binding: Value,
+    pub(crate) binding: Value,
 }
 
 impl Scene {
@@ -125,8 +125,10 @@ impl Scene {
         }
     }
 
+    /// What the binding has to say of ends before they happen is written at once.
     pub(crate) fn see(&mut self, seen: Seen) {
         self.pair.observe(seen, self.now, &mut Dirty::default());
+        self.count_ends();
     }
 
     /// Gives the object the next version and returns its text.

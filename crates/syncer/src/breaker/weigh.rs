@@ -95,7 +95,12 @@ impl Pair {
             self.breaker.alone.remove(&uid);
             self.breaker.proven -= 1;
             dirty.mark(if self.pods.knows(&uid) { Key::Pod(uid.clone()) } else { Key::Stray(uid.clone()) });
-            self.breaker.let_go.insert(uid, LetGo { at: self.now.steady, over: false });
+            let drained = self.is_drained(&uid);
+            if let Some(physical) = self.node_of(&uid).filter(|_| drained) {
+                // Kubernetes may be told to evict them.
+                dirty.mark(Key::Node(physical));
+            }
+            self.breaker.let_go.insert(uid, LetGo { at: self.now.steady, over: false, drained });
         }
     }
 

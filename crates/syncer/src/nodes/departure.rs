@@ -24,7 +24,6 @@ pub(crate) enum Departure {
 impl Departure {
     /// Whether its cause is that something is not there any more, which may be a mistake of many: the breaker weighs such
     /// ends. A binding or a virtual node that is being deleted was deleted by name.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the breaker weighs drains by it"))]
     pub(crate) fn vanished(self) -> bool {
         match self {
             Self::NodeGone | Self::PolicyDeleted | Self::Unselected => true,

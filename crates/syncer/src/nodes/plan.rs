@@ -106,7 +106,7 @@ impl Pair {
             Err(search) => return search,
         };
         let (stop, since, rules) = (terms.stop, Since::default(), terms.rules);
-        let standing = Standing { stop, over: false, leaving: false, departure: None, since, rules };
+        let standing = Standing { stop, over: false, leaving: false, departure: None, held: false, since, rules };
         let want = self.want(bound, case, pnode, name.as_str(), None, Some(terms), &standing, now);
         let body = want.render(name.as_str(), now.wall);
         let target = Target::cluster(Side::Virtual, &kind::NODE, name);
@@ -218,6 +218,9 @@ impl Pair {
                 let first = case.gone.map_or(now.steady, |(first, _)| first);
                 case.gone = Some((first, now.steady));
                 dirty.mark(Key::Node(name.clone()));
+                if let Some(vnode) = self.nodes.vnode_of(name).map(|vnode| vnode.name.clone()) {
+                    self.stir(&vnode, dirty);
+                }
             }
             (Err(Refusal::Exists), Side::Virtual, Verb::Create(_)) => self.find_taken(name, dirty),
             // Without our label no watch brings what it looks like by now.

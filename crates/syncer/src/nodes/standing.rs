@@ -91,6 +91,8 @@ pub(crate) struct Standing {
     pub(crate) leaving: bool,
     /// Why it is no longer wanted, also while pods may stay.
     pub(crate) departure: Option<Departure>,
+    /// The breaker holds one of its pods, which would have to go because something vanished.
+    pub(crate) held: bool,
     pub(crate) since: Since,
     pub(crate) rules: Rules,
 }
@@ -99,7 +101,7 @@ impl Standing {
     /// When Kubernetes is told to evict: a grace period after a stop that is forced.
     pub(crate) fn force_at(&self) -> Option<Timestamp> {
         let forced = self.stop.is_some_and(|stop| stop.forced(&self.rules));
-        self.since.stopped.filter(|_| forced)?.1.checked_add(self.rules.grace).ok()
+        self.since.stopped.filter(|_| forced && !self.held)?.1.checked_add(self.rules.grace).ok()
     }
 }
 
@@ -130,7 +132,9 @@ impl Pair {
         let over_since = over.then(|| first(known.over, told(keys::TAINT_OVER_LEASED, ""))).flatten();
         let leaving_since = leaving.then(|| first(known.leaving, told(keys::TAINT_VNODE_DELETING, ""))).flatten();
         let since = Since { stopped, over: over_since, leaving: leaving_since };
-        Standing { stop, over, leaving, departure: ends.or(withdrawn), since, rules }
+        let vanished = matches!(stop, Some(Stop::Withdrawn(_)));
+        let held = vanished && rules.force && self.holds_drain(&vnode.name);
+        Standing { stop, over, leaving, departure: ends.or(withdrawn), held, since, rules }
     }
 
     /// Why a virtual node has to go, whoever is on it.

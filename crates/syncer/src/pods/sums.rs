@@ -69,10 +69,13 @@ impl Pair {
     }
 
     /// Tells the breaker how a pod stands to its end. What runs on another binding's node is none of ours.
-    fn note_stand(&mut self, vuid: &Uid) -> Stands {
+    pub(super) fn note_stand(&mut self, vuid: &Uid) -> Stands {
         let elsewhere = self.pods.vpods.get(vuid).is_some_and(|vpod| self.nodes.vnode(&vpod.node).is_none());
         let stands = match self.pods.stands(vuid) {
             Stands::Alone if elsewhere => Stands::Fine,
+            Stands::Fine if self.is_drained(vuid) => Stands::Ends,
+            // It was let go because its node is drained, and now it goes.
+            Stands::Fine if self.breaker.sends_away(vuid) && self.pods.is_deleting(vuid) => Stands::Over,
             stands => stands,
         };
         self.breaker.note(vuid, stands, self.now);
@@ -169,6 +172,10 @@ impl Pods {
         let mut total = Resources::new();
         self.doors.values().for_each(|door| total.add(&door.held));
         total
+    }
+
+    fn is_deleting(&self, vuid: &Uid) -> bool {
+        self.vpods.get(vuid).is_some_and(|vpod| vpod.deleting.is_some())
     }
 
     /// How many pods run as far as either side knows.

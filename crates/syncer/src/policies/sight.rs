@@ -132,5 +132,6 @@ impl Pair {
         // What may not be read is asked for again, at the desk's pace.
         sight.due = sight.due.filter(|_| served == Served::Unclear);
         self.bury_policies(side, dirty);
+        self.note_drains(dirty);
     }
 }

@@ -47,6 +47,11 @@ impl<L: Model, R: Model> Model for Beside<L, R> {
         }
     }
 
+    fn gap(&mut self, now: Now) {
+        self.left.gap(now);
+        self.right.gap(now);
+    }
+
     fn take_lead(&mut self, now: Now) {
         self.left.take_lead(now);
         self.right.take_lead(now);

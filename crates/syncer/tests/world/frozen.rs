@@ -51,7 +51,7 @@ fn calm(world: &World) -> Result<(), String> {
 }
 
 /// Nodes with room for all, a Deployment that is rescaled, kubelets that do their work; the second syncer follows.
-fn rescaled(seed: u64) -> Schedule<Pair> {
+fn rescaled(seed: u64) -> Schedule<Syncer> {
     let config = Config { patience: 20_000, ..config(seed) }.leaders(2).faults(Faults::NONE);
     let mut schedule = stage(config).rule(calm).actor(Kubelet::steady(Physical)).actor(Rescaler::default());
     for node in NODES {
