@@ -2,7 +2,7 @@
 //! another process led) each side is asked once which version its pods have. Until both watches have come so far, a pod that
 //! is missing on one side may only be late: it is not weighed, and nothing ends that was not asked to end. Lists nothing.
 
-use tapestry_cluster::{Answer, Call, Name, Refusal, Rv, Side, Target, Verb, kind};
+use tapestry_cluster::{Answer, Call, Name, Refusal, Rv, Side, Target, Uid, Verb, kind};
 use tapestry_engine::{Dirty, Plan};
 
 use crate::pair::{Key, Pair};
@@ -109,8 +109,13 @@ impl Pair {
     }
 
     /// Whether this pod may end although its end was not asked for: everything is known, and the breaker has counted it.
-    pub(crate) fn may_end(&self, uid: &tapestry_cluster::Uid) -> bool {
+    pub(crate) fn may_end(&self, uid: &Uid) -> bool {
         self.catch_up.done() && self.breaker.lets_go(uid)
+    }
+
+    /// Whether the end of this pod, which was not asked for, has to wait. What does not run is not weighed.
+    pub(crate) fn must_wait(&self, uid: &Uid) -> bool {
+        self.pods.runs(uid) && !self.may_end(uid)
     }
 }
 

@@ -145,3 +145,17 @@ fn an_answer_from_before_the_gap_is_too_old() {
     assert_eq!(scene.plan(&web()), Plan::Rest);
     assert_eq!(questions(&scene).len(), 2);
 }
+
+#[test]
+fn what_does_not_run_any_more_waits_for_nobody() {
+    let (mut scene, up, mut ppod) = running();
+    freeze(&mut scene);
+    merge(&mut ppod, json!({"status": {"phase": "Succeeded"}}));
+    scene.see_ppod(&ppod);
+    let row = crate::pods::row::VPod::decode(&scene.stamp(up), &scene.pair.home).unwrap().unwrap();
+    scene.see(Seen::VPod(Change::Gone { row, proven: false }));
+    let look = scene.call(&web());
+    assert_eq!(look.why, "LookForVirtualPod");
+    scene.settle(&web(), &look, Err(Refusal::Gone));
+    assert_eq!(scene.call(&web()).why, "VirtualPodGone");
+}

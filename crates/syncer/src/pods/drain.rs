@@ -23,16 +23,11 @@ impl Pair {
         forced && standing.departure.is_some_and(Departure::vanished)
     }
 
-    /// Whether a pod must stay for now although its node is drained: the breaker has not let it go.
-    pub(super) fn drain_waits(&self, uid: &Uid) -> bool {
-        self.pods.runs(uid) && !self.may_end(uid)
-    }
-
     /// Whether Kubernetes must not be told to evict the pods of a virtual node, because the breaker holds one of them.
     pub(crate) fn holds_drain(&self, vnode: &Name) -> bool {
         let vpods = self.pods.residents(vnode).filter_map(|uid| self.pods.vpods.get(uid));
         let mut staying = vpods.filter(|vpod| vpod.deleting.is_none() && !vpod.spared && self.pods.carried(vpod));
-        staying.any(|vpod| self.drain_waits(&vpod.uid))
+        staying.any(|vpod| self.must_wait(&vpod.uid))
     }
 
     /// Whether a pod that we carry has to go because something vanished, as it was last noted of its node.

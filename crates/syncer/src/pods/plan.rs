@@ -158,7 +158,7 @@ impl Pair {
         }
         match (&case.ended, &vpod.mapping) {
             (Some(ended), _) if ended.existed => {
-                let held = case.lost_copy() && !self.may_end(&vpod.uid);
+                let held = case.lost_copy() && self.must_wait(&vpod.uid);
                 return if held { Plan::Rest } else { fail_or_finish(vpod, ended, now) };
             }
             (None, Some(mapping)) if vpod.was_copied() => {
@@ -250,7 +250,7 @@ impl Pair {
             return Plan::Rest;
         }
         match case.vpod_gone {
-            Some(_) if case.lost_vpod() && !self.may_end(vuid) => return Plan::Rest,
+            Some(_) if case.lost_vpod() && self.must_wait(vuid) => return Plan::Rest,
             Some(_) => return delete(ppod, copy, None, "VirtualPodGone").into(),
             None => {}
         }

@@ -105,7 +105,7 @@ impl Pair {
         if recall.is_leaving() && !self.pods.carried(vpod) {
             return if vpod.terminal() { Plan::Rest } else { self.plan_release(vnode, vpod) };
         }
-        if self.drains(vnode, &standing) && self.drain_waits(&vpod.uid) {
+        if self.drains(vnode, &standing) && self.must_wait(&vpod.uid) {
             return Plan::Rest;
         }
         match (self.carry_out(vpod, &recall, now), ridden_out) {

@@ -76,7 +76,9 @@ fn play_with(seed: u64, used: &Rc<RefCell<Used>>) -> Result<(), Failure> {
         Ok(())
     };
     // Some things need a while in peace: what a syncer that has just started does not do, and what takes two calls.
-    let config = if seed.is_multiple_of(2) { config(seed).faults(Faults::NONE) } else { config(seed) };
+    // And some only after a watch has missed something.
+    let lossy = Faults { relist: 0.03, crash: 0.01, ..Faults::ALL };
+    let config = config(seed).faults(if seed.is_multiple_of(2) { Faults::NONE } else { lossy });
     let mut schedule = Schedule::new(config, move |birth| life(birth, &origin))
         .on_call(note)
         .on_reach(|side, up| Some(reached(side, up)));
