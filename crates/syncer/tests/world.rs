@@ -7,6 +7,8 @@ mod absence;
 mod beside;
 #[path = "world/people.rs"]
 mod people;
+#[path = "world/quota.rs"]
+mod quota;
 #[path = "world/rights.rs"]
 mod rights;
 
@@ -21,6 +23,7 @@ use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Call, Name, Side, Uid, Verb, kind};
+use tapestry_domain::quantity::Quantity;
 use tapestry_domain::resources::{ResourceName, Resources};
 use tapestry_syncer::bindings::BindingRow;
 use tapestry_syncer::csinodes::row::{PCsiNode, VCsiNode};
