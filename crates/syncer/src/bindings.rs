@@ -34,6 +34,8 @@ pub(crate) struct Bound {
 
 const CONNECTED: &str = "Connected";
 const TRIPPED: &str = "BreakerTripped";
+/// Whether the binding's guards are in force. Absent until that is in question for the first time.
+const GUARDED: &str = "GuardsInForce";
 /// Whether it is known which policies there are. Absent until that is in question for the first time.
 const POLICIES_KNOWN: &str = "PoliciesKnown";
 

@@ -1,7 +1,8 @@
 //! Backstops on the owner's side, when the binding wants them: a `ResourceQuota` kept at what is leased, and a
 //! `NetworkPolicy` that isolates our pods. Watches those with our origin in the physical cluster, writes them in the mount
-//! namespace. The graph: vnodes --Σ leased--> quota. An object of that name that is not ours is never touched (law 6).
+//! namespace. The graph: terms --Σ leased--> quota --> vnodes. An object of that name that is not ours is never touched (law 6).
 
+mod cover;
 mod plan;
 pub mod row;
 mod want;
@@ -10,10 +11,11 @@ use std::time::Duration;
 
 use tapestry_api::{Binding, keys};
 use tapestry_cluster::feed::Change;
-use tapestry_cluster::{Kind, kind};
-use tapestry_domain::resources::Resources;
+use tapestry_cluster::{Kind, Name, kind};
+use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Now, Table};
 
+use self::cover::Grants;
 use self::row::GuardRow;
 use crate::pair::{Key, Pair};
 
@@ -31,8 +33,20 @@ pub enum Guard {
 pub(crate) struct Guards {
     rows: [Table<GuardRow>; 2],
     looks: [Look; 2],
+    /// Why one is not in force.
+    troubles: [Option<Trouble>; 2],
+    grants: Grants,
     /// When the quota is compared with what is leased: at most once in a while, because every pod may change either.
     due: Duration,
+}
+
+/// Why a backstop is not in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// An object of its name is there that is not ours.
+    Foreign,
+    /// The physical cluster refuses what we write, in these words.
+    Refused(Box<str>),
 }
 
 /// What we know of one that is not in sight.
@@ -67,6 +81,31 @@ impl Guard {
         }
     }
 
+    /// Reason of the condition while it is not in force.
+    pub(crate) fn reason(self, trouble: &Trouble) -> &'static str {
+        match (self, trouble) {
+            (Self::Quota, Trouble::Foreign) => "QuotaNotOurs",
+            (Self::Quota, Trouble::Refused(_)) => "QuotaRefused",
+            (Self::NetworkPolicy, Trouble::Foreign) => "NetworkPolicyNotOurs",
+            (Self::NetworkPolicy, Trouble::Refused(_)) => "NetworkPolicyRefused",
+        }
+    }
+
+    /// What people are told of it.
+    pub(crate) fn message(self, trouble: &Trouble, mount: &Name) -> String {
+        let what = format!("{} {mount}/{}", self.kind().kind, self.name());
+        let follows = match self {
+            Self::Quota => "nothing more is lent until it can be written",
+            Self::NetworkPolicy => "pods are not isolated",
+        };
+        match trouble {
+            Trouble::Foreign => {
+                format!("{what} was made by somebody else and is left alone: rename or delete it; {follows}")
+            }
+            Trouble::Refused(why) => format!("{what} is refused: {why}; {follows}"),
+        }
+    }
+
     fn wanted(self, binding: &Binding) -> bool {
         match self {
             Self::Quota => binding.guard.quota,
@@ -86,6 +125,12 @@ impl Guards {
         self.rows[guard as usize].iter().max_by_key(|row| row.rv)
     }
 
+    /// What is wrong with those that this binding wants.
+    pub(crate) fn trouble(&self, binding: &Binding) -> Option<(Guard, &Trouble)> {
+        let mut wanted = Guard::ALL.into_iter().filter(|guard| guard.wanted(binding));
+        wanted.find_map(|guard| Some((guard, self.troubles[guard as usize].as_ref()?)))
+    }
+
     /// Whether none of ours is left.
     pub(crate) fn none_left(&self) -> bool {
         self.rows.iter().all(|rows| rows.complete() && rows.is_empty())
@@ -95,8 +140,18 @@ impl Guards {
 impl Pair {
     pub(crate) fn see_guard(&mut self, guard: Guard, change: Change<GuardRow>, dirty: &mut Dirty<Key>) {
         let (rows, look) = (&mut self.guards.rows[guard as usize], &mut self.guards.looks[guard as usize]);
+        let mut changed = false;
         match change {
-            Change::Put(row, epoch) => drop(rows.put(row, Some(epoch))),
+            Change::Put(row, epoch) => {
+                let lets_in = (row.spec.clone(), row.enforced.clone());
+                self.guards.troubles[guard as usize] = None;
+                // It counts every pod: only what it lets in matters here.
+                changed = match rows.put(row, Some(epoch)) {
+                    Put::Fresh(Some(before)) => (before.spec, before.enforced) != lets_in,
+                    Put::Fresh(None) => true,
+                    Put::Stale => false,
+                };
+            }
             Change::Gone { row, .. } => {
                 // One that only lost its label is still there, at this very version; an answer about one that is gone is older.
                 rows.bury(&row.uid, row.rv.before());
@@ -110,6 +165,9 @@ impl Pair {
                 }
             }
             Change::Reached(_) => return,
+        }
+        if changed && guard == Guard::Quota {
+            self.grant(dirty);
         }
         self.mark_leaving(dirty);
         dirty.mark(Key::Binding);
@@ -125,20 +183,6 @@ impl Pair {
             self.guards.due = now.steady.max(self.guards.due + QUOTA_EVERY);
         }
         dirty.mark(Key::Guard(Guard::Quota));
-    }
-
-    /// What all virtual nodes lend, each at the larger of what it says and what it will say: so the quota is raised before
-    /// a virtual node is written, and lowered after.
-    fn leased_total(&self) -> Resources {
-        let mut total = Resources::new();
-        for vnode in self.nodes.vnodes() {
-            let mut leased = vnode.allocatable.clone();
-            if let Some(Ok(lent)) = self.lent(&vnode.name, self.now.wall) {
-                leased.max(&lent);
-            }
-            total.add(&leased);
-        }
-        total
     }
 }
 

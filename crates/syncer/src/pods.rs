@@ -144,6 +144,11 @@ impl Pods {
         self.cases.get(vuid).is_some_and(|case| case.name.is_some() && case.claimants.is_empty())
     }
 
+    /// Those on a virtual node.
+    pub(crate) fn unmade_on(&self, vnode: &Name) -> impl Iterator<Item = &Uid> {
+        self.residents(vnode).filter(|uid| self.unmade(uid))
+    }
+
     /// A mark that nobody has had before.
     pub(crate) fn fresh_mark(&mut self) -> String {
         // Nobody gains by foreseeing it: without random numbers the trip still needs one.

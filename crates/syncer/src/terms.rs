@@ -331,8 +331,15 @@ impl Pair {
         None
     }
 
-    /// What a virtual node lends now, or why it lends nothing; `None` when it is on its way out.
+    /// What a virtual node lends now, or why it lends nothing; `None` when it is on its way out. With a quota, no more than that
+    /// lets in by now.
     pub(crate) fn lent(&self, vnode: &Name, at: Timestamp) -> Option<Result<Resources, Stop>> {
+        let physical = &self.nodes.vnode(vnode)?.physical;
+        Some(self.offers(vnode, at)?.map(|offered| self.covered(physical, offered)))
+    }
+
+    /// As [`Self::lent`], whatever a quota lets in.
+    pub(crate) fn offers(&self, vnode: &Name, at: Timestamp) -> Option<Result<Resources, Stop>> {
         // Before all lists are in nobody knows who is inside already.
         let vnode = self.nodes.vnode(vnode).filter(|vnode| !vnode.deleting && self.complete())?;
         let terms = self.terms(self.nodes.pnode(&vnode.physical)?, at)?;

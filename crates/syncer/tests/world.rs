@@ -9,6 +9,8 @@ mod beside;
 mod frozen;
 #[path = "world/people.rs"]
 mod people;
+#[path = "world/quota.rs"]
+mod quota;
 #[path = "world/rights.rs"]
 mod rights;
 
@@ -23,6 +25,7 @@ use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Call, Name, Side, Uid, Verb, kind};
+use tapestry_domain::quantity::Quantity;
 use tapestry_domain::resources::{ResourceName, Resources};
 use tapestry_syncer::bindings::BindingRow;
 use tapestry_syncer::csinodes::row::{PCsiNode, VCsiNode};

@@ -11,7 +11,7 @@ use tapestry_cluster::{Name, Rv, Uid};
 use tapestry_domain::resources::Resources;
 
 use super::status::{Figures, READY, Report, Said};
-use super::{CONNECTED, POLICIES_KNOWN};
+use super::{CONNECTED, GUARDED, POLICIES_KNOWN};
 use crate::json::Meta;
 
 /// A binding as the watch brings it.
@@ -108,6 +108,7 @@ impl Told {
             connected: self.condition(CONNECTED),
             ready: self.condition(READY),
             policies: self.condition(POLICIES_KNOWN),
+            guarded: self.condition(GUARDED),
             phase: Phase::deserialize(&self.phase).ok(),
             observed: self.observed.as_i64(),
             figures: self.figures(),

@@ -10,7 +10,7 @@ use tapestry_cluster::{Call, Side, Sub, Verb, kind};
 use tapestry_domain::resources::{ResourceName, Resources};
 use tapestry_engine::{Now, Plan};
 
-use super::{BindingRow, CONNECTED, POLICIES_KNOWN, TRIPPED, target, with_name};
+use super::{BindingRow, CONNECTED, GUARDED, POLICIES_KNOWN, TRIPPED, target, with_name};
 use crate::pair::Pair;
 use crate::terms::Stop;
 
@@ -38,6 +38,8 @@ pub(super) struct Report {
     pub(super) ready: Option<Said>,
     /// Condition `PoliciesKnown`.
     pub(super) policies: Option<Said>,
+    /// Condition `GuardsInForce`.
+    pub(super) guarded: Option<Said>,
     pub(super) phase: Option<Phase>,
     /// The generation that it speaks of.
     pub(super) observed: Option<i64>,
@@ -79,13 +81,14 @@ impl Pair {
     /// Says how the binding stands, if that is news. `told`: condition `Connected` says so already.
     pub(super) fn report(&self, row: &BindingRow, connected: &Said, told: bool, now: Now) -> Plan {
         let (phase, ready) = self.judge_ready(row, connected);
-        let policies = self.judge_policies(row);
+        let (policies, guarded) = (self.judge_policies(row), self.judge_guards(row));
         let same = |said: &Option<Said>, says: &Option<Said>| match (said, says) {
             (Some(said), Some(says)) => said.same(says),
             (said, says) => said.is_none() && says.is_none(),
         };
         let news = !told
             || !same(&row.report.policies, &policies)
+            || !same(&row.report.guarded, &guarded)
             || row.trip.as_ref() != self.breaker.trip()
             || row.report.phase != Some(phase)
             || row.report.observed != Some(row.generation)
@@ -103,8 +106,8 @@ impl Pair {
         if !news && row.report.figures == figures {
             return Plan::Rest;
         }
-        let status =
-            self.render_status(row, phase, [Some(connected), Some(&ready), policies.as_ref()], figures.as_ref(), now);
+        let says = [Some(connected), Some(&ready), policies.as_ref(), guarded.as_ref()];
+        let status = self.render_status(row, phase, says, figures.as_ref(), now);
         let kind = &kind::CLUSTER_BINDING;
         let body = json!({"apiVersion": kind.api_version(), "kind": kind.kind, "status": status});
         let verb = Verb::Apply(Sub::Status, with_name(body, &row.name));
@@ -116,12 +119,12 @@ impl Pair {
         &self,
         row: &BindingRow,
         phase: Phase,
-        says: [Option<&Said>; 3],
+        says: [Option<&Said>; 4],
         figures: Option<&Figures>,
         now: Now,
     ) -> Value {
-        let Report { connected, ready, policies, .. } = &*row.report;
-        let said = [(CONNECTED, connected), (READY, ready), (POLICIES_KNOWN, policies)];
+        let Report { connected, ready, policies, guarded, .. } = &*row.report;
+        let said = [(CONNECTED, connected), (READY, ready), (POLICIES_KNOWN, policies), (GUARDED, guarded)];
         let conditions = said.into_iter().zip(says).filter_map(|((kind, before), says)| {
             says.map(|says| says.render(kind, before.as_ref(), row.generation, now))
         });
@@ -162,6 +165,9 @@ impl Pair {
         if let Some(policies) = self.judge_policies(row).filter(|policies| policies.status != "True") {
             return failed(&policies.reason, format!("condition {POLICIES_KNOWN} says why"));
         }
+        if let Some(guarded) = self.judge_guards(row).filter(|guarded| guarded.status != "True") {
+            return failed(&guarded.reason, format!("condition {GUARDED} says why"));
+        }
         match (row.report.phase, &row.report.ready) {
             _ if self.complete() => (Phase::Ready, Said::new("True", READY, "nodes are lent as policies allow")),
             // A syncer that has just started knows no better than the one before it.
@@ -187,6 +193,21 @@ impl Pair {
                 Some(Said::new("False", Stop::OwnerUnserved.reason(), held))
             }
             None => row.report.policies.is_some().then(|| Said::new("True", "Known", "all policies have been read")),
+        }
+    }
+
+    /// Whether the guards that the binding wants are in force; `None` while that has never been in question.
+    fn judge_guards(&self, row: &BindingRow) -> Option<Said> {
+        let binding = &self.bound.as_ref()?.binding;
+        match self.guards.trouble(binding) {
+            Some((guard, trouble)) => {
+                Some(Said::new("False", guard.reason(trouble), guard.message(trouble, &self.home.mount)))
+            }
+            None => row
+                .report
+                .guarded
+                .is_some()
+                .then(|| Said::new("True", "InForce", "nothing keeps guards from being written")),
         }
     }
 

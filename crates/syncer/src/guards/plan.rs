@@ -7,10 +7,12 @@ use tapestry_api::keys;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Verb};
 use tapestry_engine::{Dirty, Now, Plan};
 
+use super::cover::Asks;
 use super::row::GuardRow;
 use super::want::{difference, isolation, quota_for, same};
-use super::{Guard, Look, QUOTA_EVERY};
+use super::{Guard, Look, QUOTA_EVERY, Trouble};
 use crate::pair::{Key, Pair};
+use crate::terms::steady_at;
 
 /// How long a name that somebody else has is left alone.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(5);
@@ -30,7 +32,7 @@ impl Pair {
             }
             (_, true) if guard == Guard::Quota && self.guards.due > now.steady => Plan::Wait(self.guards.due),
             (None, true) => self.plan_new_guard(guard, target, now),
-            (Some(there), true) => self.plan_kept_guard(guard, target, there),
+            (Some(there), true) => self.plan_kept_guard(guard, target, there, now),
         }
     }
 
@@ -39,14 +41,14 @@ impl Pair {
             Look::Foreign(at) if at + LOOK_AGAIN > now.steady => Plan::Wait(at + LOOK_AGAIN),
             Look::Unknown | Look::Foreign(_) => Call { target, verb: Verb::Get, why: "LookForGuard" }.into(),
             Look::Missing => {
-                let body = self.dress(json!({"spec": self.guard_spec(guard)}), &target);
+                let body = self.dress(json!({"spec": self.guard_spec(guard, &self.asks(now.wall), now)}), &target);
                 Call { target, verb: Verb::Create(body), why: "CreateGuard" }.into()
             }
         }
     }
 
     /// Kept as wanted, whoever changes it.
-    fn plan_kept_guard(&self, guard: Guard, target: Target, there: &GuardRow) -> Plan {
+    fn plan_kept_guard(&self, guard: Guard, target: Target, there: &GuardRow, now: Now) -> Plan {
         let labels: Map<String, Value> = self
             .origin
             .labels()
@@ -61,12 +63,16 @@ impl Pair {
         if there.origin.as_ref() != Some(&self.origin.full) {
             patch["metadata"]["annotations"][keys::ORIGIN] = json!(self.origin.full);
         }
-        let spec = self.guard_spec(guard);
+        let asks = self.asks(now.wall);
+        let spec = self.guard_spec(guard, &asks, now);
         if !same(guard, &there.spec, &spec) {
             patch["spec"] = difference(&there.spec, &spec);
         }
-        if there.deleting || patch.as_object().is_some_and(Map::is_empty) {
+        if there.deleting {
             return Plan::Rest;
+        }
+        if patch.as_object().is_some_and(Map::is_empty) {
+            return if guard == Guard::Quota { self.plan_same_quota(target, there, &asks, now) } else { Plan::Rest };
         }
         let target = match guard {
             // A map, of which every member is its own field; its version changes with every pod that it counts.
@@ -77,9 +83,21 @@ impl Pair {
         Call { target, verb: Verb::Merge(Sub::Main, patch), why: "MendGuard" }.into()
     }
 
-    fn guard_spec(&self, guard: Guard) -> Value {
+    /// The quota is as it should be. It is read once more before nodes are granted or refused something within the same sum; by
+    /// time alone the sum changes at the edge of a window, and when what was revoked cannot come any more.
+    fn plan_same_quota(&self, target: Target, there: &GuardRow, asks: &Asks, now: Now) -> Plan {
+        let total = asks.total(&self.guards.grants, now.steady);
+        if self.ungranted(asks) && there.lets_in(&quota_for(&total)) {
+            return Call { target, verb: Verb::Get, why: "LookForGuard" }.into();
+        }
+        let edge = asks.until.filter(|until| *until > now.wall).map(|until| steady_at(until, now));
+        let next = edge.into_iter().chain(self.guards.grants.settled(now.steady)).min();
+        next.map_or(Plan::Rest, Plan::Wait)
+    }
+
+    fn guard_spec(&self, guard: Guard, asks: &Asks, now: Now) -> Value {
         match guard {
-            Guard::Quota => json!({"hard": quota_for(&self.leased_total())}),
+            Guard::Quota => json!({"hard": quota_for(&asks.total(&self.guards.grants, now.steady))}),
             Guard::NetworkPolicy => isolation(),
         }
     }
@@ -107,6 +125,7 @@ impl Pair {
                 match (row, verb) {
                     (Some(row), _) => {
                         *look = Look::Unknown;
+                        self.guards.troubles[guard as usize] = None;
                         rows.put(row, None);
                     }
                     (None, Verb::Get) => {
@@ -115,11 +134,15 @@ impl Pair {
                                 "this object is not ours: it is left alone, and the binding's guard is not in force");
                         }
                         *look = Look::Foreign(now.steady);
+                        self.guards.troubles[guard as usize] = Some(Trouble::Foreign);
                     }
                     (None, _) => {}
                 }
-                if guard == Guard::Quota && !matches!(verb, Verb::Get) {
-                    self.guards.due = now.steady + QUOTA_EVERY;
+                if guard == Guard::Quota {
+                    if !matches!(verb, Verb::Get) {
+                        self.guards.due = now.steady + QUOTA_EVERY;
+                    }
+                    self.grant(dirty);
                 }
             }
             (Err(Refusal::Gone), Verb::Get) => *look = Look::Missing,
@@ -132,6 +155,9 @@ impl Pair {
                     why,
                     "the binding's guard is not in force"
                 );
+                self.guards.troubles[guard as usize] = Some(Trouble::Refused(why.into()));
+                dirty.mark(Key::Binding);
+                self.open_all_doors(dirty);
                 return;
             }
             (Err(_), _) => return,

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tapestry_api::keys;
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
+use tapestry_domain::quantity::Quantity;
 
 use super::Guard;
 use crate::json::Meta;
@@ -24,6 +25,8 @@ pub struct GuardRow {
     /// Annotation origin.
     pub(super) origin: Option<Box<str>>,
     pub(super) spec: Value,
+    /// `status.hard` of a quota: what the API server enforces. Null before Kubernetes has looked at the quota.
+    pub(super) enforced: Value,
 }
 
 impl Row for GuardRow {
@@ -53,8 +56,10 @@ impl GuardRow {
             metadata: Meta<'a>,
             #[serde(default)]
             spec: Value,
+            #[serde(default)]
+            status: Value,
         }
-        let GuardJson { metadata: meta, spec } = serde_json::from_slice(json)?;
+        let GuardJson { metadata: meta, spec, mut status } = serde_json::from_slice(json)?;
         let place = meta.name.as_str() == guard.name() && meta.namespace.as_ref() == Some(mount);
         let ours =
             meta.label(keys::ORIGIN) == Some(&origin.label) || meta.annotation(keys::ORIGIN) == Some(&origin.full);
@@ -69,6 +74,16 @@ impl GuardRow {
             uid: meta.uid,
             rv: meta.resource_version,
             spec,
+            enforced: status["hard"].take(),
         }))
+    }
+
+    /// Whether a quota lets in so much: it says so, and Kubernetes has taken notice. What it does not enforce yet limits nothing.
+    pub(super) fn lets_in(&self, wanted: &Map<String, Value>) -> bool {
+        let amount = |value: &Value| Quantity::parse(value.as_str()?).ok();
+        wanted.iter().all(|(name, wanted)| {
+            let enough = |hard: &Value| amount(hard) >= amount(wanted);
+            enough(&self.spec["hard"][name]) && self.enforced.get(name).is_none_or(enough)
+        })
     }
 }

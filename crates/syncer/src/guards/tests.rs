@@ -1,5 +1,7 @@
 //! Plans for the backstops, one sentence at a time.
 
+mod order;
+
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -44,6 +46,15 @@ impl Scene {
         self.now.steady += Duration::from_secs(2);
         assert_eq!(self.plan(key), Plan::Rest);
         object
+    }
+
+    /// The quota is read, so that nodes offer no more than they are to; and no write from before is on its way any more.
+    fn revoke(&mut self, quota: &Value) {
+        let look = self.call(&QUOTA);
+        assert_eq!((look.why, &look.verb), ("LookForGuard", &Verb::Get));
+        self.answer_guard(&QUOTA, &look, quota.clone());
+        let Plan::Wait(until) = self.plan(&QUOTA) else { panic!("it is lowered at once") };
+        self.pass(until.saturating_sub(self.now.steady));
     }
 
     fn see_guard_object(&mut self, guard: Guard, object: &Value) {
@@ -139,7 +150,7 @@ fn a_quota_is_raised_before_the_virtual_node_is_written_and_lowered_after() {
     assert!(call.target.uid.is_some() && call.target.rv.is_none());
     let mut raised = made.clone();
     merge(&mut raised, call.body().unwrap().into_owned());
-    scene.answer_guard(&QUOTA, &call, raised);
+    scene.answer_guard(&QUOTA, &call, raised.clone());
 
     // What the node lends shrinks again, below what its virtual node still says.
     let mut smaller = pnode("n1");
@@ -147,6 +158,7 @@ fn a_quota_is_raised_before_the_virtual_node_is_written_and_lowered_after() {
     scene.see_pnode(smaller);
     assert!(matches!(scene.plan(&QUOTA), Plan::Wait(_)), "at most one write in a second");
     scene.now.steady += Duration::from_secs(2);
+    scene.revoke(&raised);
     let patch = scene.call(&QUOTA).body().unwrap().into_owned();
     assert_eq!(patch["spec"]["hard"]["requests.cpu"], "4", "no lower than what the virtual node says");
 }

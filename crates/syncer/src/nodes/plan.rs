@@ -107,6 +107,10 @@ impl Pair {
         };
         let (stop, since, rules) = (terms.stop, Since::default(), terms.rules);
         let standing = Standing { stop, over: false, leaving: false, departure: None, held: false, since, rules };
+        if self.covered(&pnode.name, terms.leased()) != terms.leased() {
+            // The quota comes first.
+            return Plan::Rest;
+        }
         let want = self.want(bound, case, pnode, name.as_str(), None, Some(terms), &standing, now);
         let body = want.render(name.as_str(), now.wall);
         let target = Target::cluster(Side::Virtual, &kind::NODE, name);
@@ -155,6 +159,7 @@ impl Pair {
             pnode,
             &Circumstances {
                 bound,
+                leased: self.covered(&pnode.name, terms.map(Terms::leased).unwrap_or_default()),
                 owner_unknown: self.policies.unknown(Side::Physical).is_some(),
                 origin: &self.origin,
                 name,

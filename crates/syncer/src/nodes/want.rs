@@ -44,6 +44,8 @@ struct Expected {
 /// What a plan knows besides the physical node.
 pub(crate) struct Circumstances<'a> {
     pub(crate) bound: &'a Bound,
+    /// What it is to offer.
+    pub(crate) leased: Resources,
     /// The physical cluster does not serve policies.
     pub(crate) owner_unknown: bool,
     pub(crate) origin: &'a Origin,
@@ -110,7 +112,7 @@ impl Want {
             labels,
             annotations,
             taints,
-            leased: about.terms.map(Terms::leased).unwrap_or_default(),
+            leased: about.leased.clone(),
             conditions: pnode.conditions.clone(),
             info: pnode.info.clone(),
             features: pnode.features.clone(),

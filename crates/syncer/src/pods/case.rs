@@ -76,6 +76,8 @@ pub(super) enum Proof {
 /// Why a pod has to wait outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Closed {
+    /// Policies allow it, and the quota in the physical cluster cannot be raised; in these words.
+    Unguarded(&'static str, Box<str>),
     /// The node is on its way out, or not known yet.
     NotLending,
     /// The node is not lent at the moment, and what people are told about it.

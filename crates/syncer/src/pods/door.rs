@@ -17,6 +17,7 @@ use tapestry_engine::Dirty;
 use super::Closed;
 use super::row::{Daemon, UNREADABLE, VPod};
 use crate::bindings::Bound;
+use crate::guards::Guard;
 use crate::json::Pairs;
 use crate::nodes::row::VNode;
 use crate::pair::{Key, Pair};
@@ -128,6 +129,15 @@ impl Pair {
                 (Some(Ok(lent)), Some(more)) => short(more, lent, &held),
                 (Some(Ok(lent)), None) => self.judge(vpod, vnode, lent, &held),
             };
+            let closed = match closed {
+                Some(Closed::Short(_)) if self.awaits_quota(vpod, grows.as_ref(), vnode, &held) => {
+                    // The quota is about to be raised: nothing to tell a user of.
+                    let Some(trouble) = self.quota_trouble() else { continue };
+                    let message = Guard::Quota.message(trouble, &self.home.mount);
+                    Some(Closed::Unguarded(Guard::Quota.reason(trouble), message.into()))
+                }
+                closed => closed,
+            };
             if let Some(closed) = closed {
                 let case = self.pods.case(&uid);
                 if case.closed.as_deref() != Some(&closed) {
@@ -162,7 +172,13 @@ impl Pair {
             // It tells what is held.
             dirty.mark(Key::Binding);
         }
-        self.weigh(vnode, lent.and_then(Result::ok).as_ref(), dirty);
+        self.weigh(vnode, self.offers(vnode, self.now.wall).and_then(Result::ok).as_ref(), dirty);
+    }
+
+    /// Whether only the quota keeps a pod outside: policies offer enough.
+    fn awaits_quota(&self, vpod: &VPod, grows: Option<&Resources>, vnode: &Name, held: &Resources) -> bool {
+        let offers = self.offers(vnode, self.now.wall).and_then(Result::ok);
+        offers.is_some_and(|offers| short(grows.unwrap_or(&vpod.request), &offers, held).is_none())
     }
 
     /// Less is lent than was promised: whoever was let in and is not made yet, and whoever was to grow and has not, stands
@@ -313,6 +329,7 @@ impl Closed {
                 let message = format!("{told}; the pod starts when the node is lent again");
                 Verdict { reason: stop.reason(), message }
             }
+            Self::Unguarded(reason, message) => Verdict { reason, message: message.to_string() },
             Self::Misplaced(misplaced) => Verdict { reason: misplaced.reason(), message: misplaced.to_string() },
             Self::Port(port) => {
                 let message = format!("port {port} of the physical node is taken; the pod starts when it is free");

@@ -263,7 +263,7 @@ impl Pair {
 
     fn plan_create(&self, bound: &Bound, vpod: &VPod, name: &Name, now: Now) -> Plan {
         let Some(vnode) = self.nodes.vnode(&vpod.node).filter(|_| self.grounds.ready()) else { return Plan::Rest };
-        if !matches!(self.lent(&vpod.node, now.wall), Some(Ok(_))) {
+        if !self.lent(&vpod.node, now.wall).is_some_and(|lent| lent.is_ok_and(|lent| self.lets_in(&vpod.node, &lent))) {
             // Let in before the node was stopped: it starts when the node is lent again (law 9).
             return Plan::Rest;
         }

@@ -119,6 +119,7 @@ impl Closed {
             Self::Short(short) => {
                 format!("not enough {} is lent; the pod is resized when there is room", short.resource)
             }
+            Self::Unguarded(_, told) => format!("{told}; the pod is resized when there is room"),
             Self::Stopped(_, told) => format!("{told}; the pod is resized when the node is lent again"),
             Self::NotLending | Self::Misplaced(_) | Self::Port(_) | Self::Nameless | Self::Insecure(_) => {
                 "the virtual node lends nothing at the moment; the pod is resized when it does".to_owned()

@@ -1,14 +1,17 @@
 //! Backstops in the physical cluster: a quota at what is leased, a network policy that isolates.
 
 use anyhow::{Context as _, Result, ensure};
+use jiff::SignedDuration;
 use serde_json::{Value, json};
 use tapestry_api::keys;
+use tapestry_engine::clock::{Clock as _, SystemClock};
 use tapestry_testbed::builders::{node, policy};
 use tapestry_testbed::eventually;
 
 use crate::grounds::Ground;
 use crate::looks::{SOON, condition, label, text, uid};
 use crate::loom::{BINDING, Loom, POLICY, pattern};
+use crate::windows::{closed, hour, minute_after};
 
 const QUOTA: &str = "v1/ResourceQuota";
 const NETWORK_POLICY: &str = "networking.k8s.io/v1/NetworkPolicy";
@@ -114,6 +117,40 @@ async fn a_pod_that_the_quota_refuses_says_so_and_starts_when_there_is_room() ->
             let now = kube::api::DeleteParams { grace_period_seconds: Some(0), ..Default::default() };
             loom.physical_side.delete_with("v1/Pod", &format!("{}/lodger", loom.mount), &now).await?;
             loom.runs("web").await?;
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn at_the_start_of_a_window_the_quota_is_raised_before_the_node_and_no_pod_is_refused_by_it() -> Result<()> {
+    let start = SystemClock::start().now().wall;
+    let (opens, closes) = (minute_after(start, 3)?, minute_after(start, 63)?);
+    pattern("quota-hours")
+        .node(node("quota-hours-0").cpu("4").memory("8Gi").pods(10))
+        .binding(|binding| binding.with("/spec/guard", json!({ "quota": true })))
+        .policy(|policy| policy.window(&hour(opens), &hour(closes), &[]))
+        .run(async |loom| {
+            loom.vnode_when(loom.node(), "is closed", closed).await?;
+            loom.quota_is("0", "0", "0").await?;
+            // They wait at the door, past every scheduler and taint.
+            let names: Vec<String> = (0..8).map(|number| format!("early-{number}")).collect();
+            for name in &names {
+                loom.virtual_side.create(&loom.bound(name).cpu("500m").tolerate_all().build()).await?;
+            }
+            let refused = |vpod: &Value| condition(vpod, keys::CONDITION_ADMITTED)["reason"] == "OutOfTimeWindows";
+            for name in &names {
+                loom.vpod_when(name, "is refused", refused).await?;
+            }
+            let ahead = opens.duration_since(loom.now()) - SignedDuration::from_secs(2);
+            loom.skip(std::time::Duration::try_from(ahead)?);
+            for name in &names {
+                loom.runs(name).await?;
+            }
+            loom.quota_is("4", "8Gi", "10").await?;
+            let (_, asked) = &loom.asked().await?[1];
+            let refused = asked.only(|request| request.forbidden);
+            ensure!(refused.count() == 0, "the quota refused copies:\n{}", refused.summary());
             Ok(())
         })
         .await

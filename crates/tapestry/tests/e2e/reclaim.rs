@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use jiff::ToSpan as _;
+use jiff::{SignedDuration, ToSpan as _};
 use serde_json::{Value, json};
 use tapestry_api::keys;
+use tapestry_engine::clock::{Clock as _, SystemClock};
 use tapestry_testbed::builders::{node, pod};
 use tapestry_testbed::eventually;
 
 use crate::grounds::Ground;
 use crate::looks::{SOON, condition, phase, taints};
 use crate::loom::{BINDING, Loom, POLICY, TEST, event_reasons, pattern};
-use crate::windows::{closed, hour};
+use crate::windows::{closed, hour, minute_after};
 
 pub(crate) async fn running(loom: &Loom, pods: &[Value]) -> Result<()> {
     for pod in pods {
@@ -70,6 +71,42 @@ async fn when_a_window_ends_with_force_pods_have_their_grace_and_only_exact_tole
             let always = json!({ "spec": { "timeWindows": [] } });
             loom.virtual_side.patch(POLICY, "ended", &always).await?;
             loom.vnode_when(loom.node(), "is open", |vnode| !closed(vnode) && !executed(vnode)).await?;
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn with_reclaim_before_end_the_capacity_is_back_when_the_window_ends() -> Result<()> {
+    let start = SystemClock::start().now().wall;
+    let ends = minute_after(start, 3)?;
+    pattern("back-in-time")
+        // Its kubelets end pods by themselves.
+        .on(Ground::East)
+        .policy(|policy| {
+            let rules = policy.with("/spec/forceReclaim", true).with("/spec/gracefulReclaimPeriodSeconds", 15);
+            rules.with("/spec/reclaimBeforeEnd", true).window(&hour(start - 1.hours()), &hour(ends), &[])
+        })
+        .run(async |loom| {
+            loom.vnode_ready(loom.node()).await?;
+            // Pods that take five seconds to end, and one that would take a minute.
+            for (name, grace) in [("quick", 5), ("slow", 60)] {
+                let pod = loom.bound(name).with("/spec/terminationGracePeriodSeconds", grace).build();
+                loom.virtual_side.create(&pod).await?;
+                loom.runs(name).await?;
+            }
+            // Taking back begins at the end − 15 s of grace − 15 s, the longest forced grace − 1 s: just before that.
+            let ahead = ends.duration_since(loom.now()) - SignedDuration::from_secs(34);
+            loom.skip(Duration::try_from(ahead)?);
+            loom.vnode_when(loom.node(), "is closed", closed).await?;
+            let early = ends.duration_since(loom.now());
+            ensure!(early > SignedDuration::from_secs(15), "it began {early:#} before the end");
+            for name in ["quick", "slow"] {
+                loom.gone(name).await?;
+            }
+            let back = ends.duration_since(loom.now());
+            ensure!(back >= SignedDuration::ZERO, "the capacity was back {:#} after the end", back.abs());
+            assert_eq!(loom.ppods().await?.len(), 0);
             Ok(())
         })
         .await

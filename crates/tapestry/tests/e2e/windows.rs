@@ -20,7 +20,7 @@ pub(crate) fn hour(at: Timestamp) -> String {
 }
 
 /// The next whole minute that is at least so many away.
-fn minute_after(now: Timestamp, minutes: i64) -> Result<Timestamp> {
+pub(crate) fn minute_after(now: Timestamp, minutes: i64) -> Result<Timestamp> {
     let second = now.as_second() + 60 * minutes;
     Ok(Timestamp::from_second(second - second.rem_euclid(60) + 60)?)
 }
