@@ -186,7 +186,7 @@ impl Desk {
             }
             Change::Gone { row, .. } => drop(self.pods.remove(&row.uid)),
             Change::Listed(_) => self.vpods_listed = true,
-            Change::Unserved => {}
+            Change::Unserved | Change::Reached(_) => {}
         }
     }
 
@@ -211,7 +211,7 @@ impl Desk {
                 }
             }
             Change::Listed(_) => self.ppods_listed = true,
-            Change::Unserved => {}
+            Change::Unserved | Change::Reached(_) => {}
         }
     }
 

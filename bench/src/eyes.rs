@@ -194,7 +194,7 @@ async fn keep_present(
                 Change::Gone { row, .. } => drop(present.remove(&row.uid)),
                 // The watch started over: whatever it did not bring again ended unseen.
                 Change::Listed(epoch) => present.retain(|_, seen| *seen == epoch),
-                Change::Unserved => {}
+                Change::Unserved | Change::Reached(_) => {}
             }
         }
         drop(book);

@@ -212,8 +212,12 @@ impl Call {
     pub fn sub(&self) -> Sub {
         match self.verb {
             Verb::Merge(sub, _) | Verb::Strategic(sub, _) | Verb::Apply(sub, _) => sub,
-            Verb::Get | Verb::Version | Verb::Discover { .. } => Sub::Main,
-            Verb::Create(_) | Verb::Delete { .. } | Verb::Evict { .. } => Sub::Main,
+            Verb::Get
+            | Verb::Version
+            | Verb::Discover { .. }
+            | Verb::Create(_)
+            | Verb::Delete { .. }
+            | Verb::Evict { .. } => Sub::Main,
         }
     }
 

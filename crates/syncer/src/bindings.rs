@@ -53,7 +53,6 @@ impl Pair {
             Change::Gone { row, proven: true } => self.lose_binding(&row.uid, row.rv),
             // At this version it went: an answer that is older was given before.
             Change::Gone { row, .. } => self.doubt_binding(&row.uid, row.rv, dirty),
-            Change::Unserved => {}
             Change::Listed(epoch) => {
                 for uid in self.bindings.listed(epoch) {
                     match self.bindings.get(&uid).map(BindingRow::rv) {
@@ -62,7 +61,7 @@ impl Pair {
                     }
                 }
             }
-            Change::Reached(_) => {}
+            Change::Unserved | Change::Reached(_) => {}
         }
     }
 

@@ -87,7 +87,6 @@ impl Pair {
                 self.csinodes.pcsinodes.bury(&row.uid, row.rv);
                 self.forget_pcsinode(&row, dirty);
             }
-            Change::Unserved => {}
             Change::Listed(epoch) => {
                 for uid in self.csinodes.pcsinodes.listed(epoch) {
                     if let Some(row) = self.csinodes.pcsinodes.remove(&uid) {
@@ -96,7 +95,7 @@ impl Pair {
                 }
                 self.mark_csinodes(dirty);
             }
-            Change::Reached(_) => {}
+            Change::Unserved | Change::Reached(_) => {}
         }
     }
 
@@ -132,7 +131,6 @@ impl Pair {
                 self.csinodes.vcsinodes.bury(&row.uid, row.rv);
                 self.forget_vcsinode(&row.name, &row.uid, dirty);
             }
-            Change::Unserved => {}
             Change::Listed(epoch) => {
                 for uid in self.csinodes.vcsinodes.listed(epoch) {
                     if let Some(row) = self.csinodes.vcsinodes.remove(&uid) {
@@ -141,7 +139,7 @@ impl Pair {
                 }
                 self.mark_csinodes(dirty);
             }
-            Change::Reached(_) => {}
+            Change::Unserved | Change::Reached(_) => {}
         }
     }
 

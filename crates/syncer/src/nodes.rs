@@ -171,14 +171,13 @@ impl Pair {
                 self.reconsider(&name, dirty);
             }
             Change::Gone { row, .. } => self.lose_pnode(&row.uid, dirty),
-            Change::Unserved => {}
             Change::Listed(epoch) => {
                 for uid in self.nodes.pnodes.listed(epoch) {
                     self.lose_pnode(&uid, dirty);
                 }
                 dirty.mark_all();
             }
-            Change::Reached(_) => {}
+            Change::Unserved | Change::Reached(_) => {}
         }
     }
 
@@ -199,14 +198,13 @@ impl Pair {
             // One that is held by a finalizer is there, whatever the watch says: it may have lost our label while it was leaving.
             Change::Gone { row, proven } if proven && row.finalizers.is_empty() => self.lose_vnode(&row.uid, dirty),
             Change::Gone { row, .. } => self.doubt_vnode(&row.uid, dirty),
-            Change::Unserved => {}
             Change::Listed(epoch) => {
                 for uid in self.nodes.vnodes.listed(epoch) {
                     self.doubt_vnode(&uid, dirty);
                 }
                 dirty.mark_all();
             }
-            Change::Reached(_) => {}
+            Change::Unserved | Change::Reached(_) => {}
         }
     }
 

@@ -162,7 +162,7 @@ impl Model for Copier {
                 dirty.mark(original(&row.name).to_owned());
                 table.bury(&row.uid, row.rv);
             }
-            Change::Unserved => {}
+            Change::Unserved | Change::Reached(_) => {}
             Change::Listed(epoch) => {
                 table.listed(epoch);
                 dirty.mark_all();

@@ -96,8 +96,7 @@ fn schedule(seed: u64, held: &Arc<AtomicUsize>) -> Schedule<Evictor> {
                 Sight::Put(text, epoch) => Seen::Put(read(text), epoch),
                 Sight::Gone(text) => Seen::Gone(read(text)),
                 Sight::Listed(epoch) => Seen::Listed(epoch),
-                Sight::Unserved => return None,
-                Sight::Reached(_) => return None,
+                Sight::Unserved | Sight::Reached(_) => return None,
             })
         });
         let model = Evictor { held: Arc::clone(&held), ..Evictor::default() };
