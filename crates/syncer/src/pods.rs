@@ -26,7 +26,7 @@ use tapestry_domain::resources::Resources;
 use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Table};
 
-use self::case::{Case, Closed, Ended, Last, Proof, Told};
+use self::case::{Case, Closed, Ended, Last, Proof, Request, Told};
 use self::print::Amend;
 use self::row::{PPod, VPod};
 use self::strays::Strays;
@@ -208,8 +208,9 @@ impl Pair {
                 for uid in self.pods.vpods.listed(epoch) {
                     // Absence from a list proves nothing (law 1): the plan will look.
                     self.around(&uid, dirty, |pods| {
-                        let sought = pods.vpods.remove(&uid).is_some_and(|row| row.deleting());
-                        pods.case(&uid).sought |= sought;
+                        if pods.vpods.remove(&uid).is_some_and(|row| row.deleting()) {
+                            pods.case(&uid).request = Request::Seen;
+                        }
                     });
                 }
                 dirty.mark_all();
@@ -389,7 +390,9 @@ impl Pair {
                 pods.ppods.remove(&uid);
             }
             let case = pods.case(&vuid);
-            case.sought |= sought;
+            if sought {
+                case.request = Request::Seen;
+            }
             case.claimants.retain(|claimant| *claimant != uid);
             case.asked = None;
             case.mended = false;

@@ -40,7 +40,7 @@ pub(super) struct Case {
     /// Proof that the virtual pod of this UID is gone.
     pub(super) vpod_gone: Option<Proof>,
     /// Somebody was seen to ask for the end of the pod or of its copy, which is gone since then; there is no way back from that.
-    pub(super) sought: bool,
+    pub(super) request: Request,
     /// When a look at the other side last told us nothing new.
     pub(super) looked: Option<Duration>,
     /// The physical pod whose name and UID it recorded does not say that it is its copy.
@@ -66,6 +66,14 @@ pub(super) enum Told {
     Evicted,
     /// That it will be deleted; also when it could not be told.
     Announced,
+}
+
+/// Whether anybody asked for the end of a pod or of its copy, for the time when a list shows only that it is gone.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Request {
+    #[default]
+    Unknown,
+    Seen,
 }
 
 /// How we know that an object is gone.
@@ -118,11 +126,11 @@ pub(super) struct Last {
 impl Case {
     /// Its copy was there and is gone, and nobody is known to have asked for that.
     pub(super) fn lost_copy(&self) -> bool {
-        self.ended.as_ref().is_some_and(|ended| ended.existed && !ended.seen) && !self.sought
+        self.ended.as_ref().is_some_and(|ended| ended.existed && !ended.seen) && self.request == Request::Unknown
     }
 
     /// The virtual pod is gone, and nobody is known to have asked for that.
     pub(super) fn lost_vpod(&self) -> bool {
-        self.vpod_gone == Some(Proof::Read) && !self.sought
+        self.vpod_gone == Some(Proof::Read) && self.request == Request::Unknown
     }
 }

@@ -8,7 +8,7 @@ use tapestry_domain::resources::Resources;
 use tapestry_engine::Dirty;
 
 use super::row::VPod;
-use super::{Footprint, Pods, Proof};
+use super::{Footprint, Pods, Proof, Request};
 use crate::breaker::Stands;
 use crate::nodes::row::VNode;
 use crate::pair::{Key, Pair};
@@ -145,7 +145,7 @@ impl Pods {
     fn stands(&self, vuid: &Uid) -> Stands {
         let Some(case) = self.cases.get(vuid).filter(|_| self.runs(vuid)) else { return Stands::Over };
         match (self.vpods.get(vuid), self.copy(vuid)) {
-            _ if case.sought => Stands::Fine,
+            _ if case.request == Request::Seen => Stands::Fine,
             (None, Some(_)) => match case.vpod_gone {
                 None => Stands::Alone,
                 Some(Proof::Read) => Stands::Ends,
