@@ -14,10 +14,6 @@ use crate::terms::Stop;
 
 /// What we know of one virtual pod beyond its rows. Lost in a crash, and found again by asking.
 #[derive(Default)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a fact of its own, and any of them may hold beside any other"
-)]
 pub(super) struct Case {
     /// Physical pods that point back to it: one, unless something went badly wrong.
     pub(super) claimants: Vec<Uid>,

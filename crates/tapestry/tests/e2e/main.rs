@@ -48,6 +48,7 @@ mod outage;
 mod patience;
 mod pods;
 mod process;
+mod progress;
 mod reclaim;
 mod refusals;
 mod resize;
