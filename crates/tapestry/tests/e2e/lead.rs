@@ -79,7 +79,8 @@ fn lists(loom: &Loom, cluster: &Cluster, since: Timestamp) -> Result<Vec<String>
         let Ok(event) = serde_json::from_str::<Value>(line) else { continue };
         let at: Timestamp = text(&event["requestReceivedTimestamp"]).parse()?;
         let uri = text(&event["requestURI"]);
-        let list = uri.contains("sendInitialEvents") || event["verb"] == "list";
+        // One object is read to learn the version of all.
+        let list = uri.contains("sendInitialEvents") || (event["verb"] == "list" && !uri.ends_with("?limit=1"));
         // What is not served is asked for again and again.
         if at > since && text(&event["userAgent"]) == agent && list && event["responseStatus"]["code"] == 200 {
             lists.push(uri.to_owned());
