@@ -56,7 +56,7 @@ async fn runs_on(loom: &Loom, vpod: &Value, copy: &Value) -> Result<()> {
 
 #[tokio::test]
 async fn law_09_a_virtual_node_stripped_of_all_our_marks_is_mended_never_doubled_and_its_pods_run_on() -> Result<()> {
-    pattern("stripped")
+    pattern("bare-vnode")
         .on(Ground::Still)
         .run(async |loom| {
             let [vnode, vpod, copy] = web_runs(loom).await?;
