@@ -40,7 +40,7 @@ pub enum BadFilter {
     /// More than [`MAX_LENGTH`] bytes.
     #[error("the log filter has {0} bytes, more than {MAX_LENGTH}")]
     TooLong(usize),
-    /// More than [`MAX_PAIRS`] pairs.
+    /// More than 32 pairs.
     #[error("the log filter names more than {MAX_PAIRS} targets")]
     TooMany,
     /// No level where one is needed.
