@@ -30,7 +30,7 @@ SOAK_BENCH ?= --pods 5000
 # 1 000 nodes and 10 000 pods, unless it says --nodes or --pods.
 SOAK_SCALE ?=
 SOAK_SCHEDULES ?= 200000
-# Seconds of storms on the lines between syncer and clusters, in `make test` and in `make soak`.
+# Seconds of storms between syncer and clusters, in `make test` and in `make soak`.
 CHAOS ?= 180
 SOAK_CHAOS ?= 1800
 

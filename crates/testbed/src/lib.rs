@@ -10,7 +10,7 @@
 //! | [`builders`] | `pod("web").on("vnode-a-1").cpu("250m").build()` |
 //! | [`mod@eventually`] | wait for a condition with a deadline; fail with what was seen |
 //! | [`accounts`] | who syncers are: ServiceAccounts with the rights of `deploy/rbac` |
-//! | [`mod@line`] | a line to an API server, on which a test makes trouble |
+//! | [`proxy`] | a proxy before an API server that injects faults |
 //! | [`invariants`] | what must hold between two clusters, told as text where it does not |
 //! | [`audit`] | which requests a cluster answered, by user agent |
 
@@ -24,14 +24,14 @@ pub mod cluster;
 pub mod eventually;
 pub mod fleet;
 pub mod kubeconfig;
-pub mod line;
 pub mod objects;
+pub mod proxy;
 pub mod supervisor;
 pub mod world;
 
 pub use cluster::{Cluster, ClusterConfig, Part};
 pub use eventually::eventually;
 pub use fleet::{Fleet, fleet};
-pub use line::{Line, Storm};
 pub use objects::Objects;
+pub use proxy::{FaultProxy, Storm};
 pub use tapestry_api::invariants;

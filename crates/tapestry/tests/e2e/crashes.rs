@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 use tapestry_cluster::Side;
 use tapestry_testbed::builders::node;
-use tapestry_testbed::line::Asked;
+use tapestry_testbed::proxy::RequestInfo;
 use tapestry_testbed::supervisor::Signal;
 use tokio::sync::Notify;
 
@@ -53,21 +53,21 @@ impl Reaper {
         self.round.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note(&self, side: Side, asked: &Asked) {
+    fn note(&self, side: Side, request: &RequestInfo) {
         // Leases come when they like; a story that counts them has no n-th write.
-        if asked.resource == "leases" {
+        if request.resource == "leases" {
             return;
         }
         let mut round = self.round();
         round.writes += 1;
-        let sort = format!("{} {} {}", asked.verb, side.as_str(), asked.resource);
+        let sort = format!("{} {} {}", request.verb, side.as_str(), request.resource);
         let deadly = !round.died
             && match &round.deadly {
                 Deadly::Never => false,
                 Deadly::Number(number) => round.writes == *number,
                 Deadly::Sort(deadly) => sort == *deadly,
             };
-        eprintln!("write {}: {} {asked}{}", round.writes, side.as_str(), if deadly { ": killed" } else { "" });
+        eprintln!("write {}: {} {request}{}", round.writes, side.as_str(), if deadly { ": killed" } else { "" });
         round.sorts.insert(sort.clone());
         if deadly {
             round.died = true;
@@ -140,12 +140,12 @@ fn extra_node(number: u32) -> String {
 #[tokio::test]
 async fn law_08_a_syncer_killed_at_any_write_converges_without_duplicate_or_orphan() -> Result<()> {
     pattern("every-write")
-        .through_lines()
+        .through_proxies()
         .run_without(async |loom| {
             let reaper = Arc::new(Reaper::new(Process::new(loom, "info,tapestry_cluster=debug")?));
             for side in Side::BOTH {
                 let reaper = Arc::clone(&reaper);
-                loom.line(side).after_each_write(move |asked| reaper.note(side, asked));
+                loom.proxy(side).after_each_write(move |request| reaper.note(side, request));
             }
             reaper.syncer.start()?;
             reaper.syncer.ready().await?;

@@ -1,17 +1,17 @@
-//! One fault after the other on the line to either API server: who runs goes on, who is made runs later, who is deleted goes.
+//! One fault after the other between the syncer and either API server: who runs goes on, who is made runs later, who is deleted goes.
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use tapestry_cluster::Side;
 use tapestry_testbed::eventually;
-use tapestry_testbed::line::{Fault, Requests};
+use tapestry_testbed::proxy::{Fault, Requests};
 
 use crate::grounds::Ground;
 use crate::looks::{SOON, uid};
 use crate::loom::{Loom, Pattern, pattern};
 
-/// How long trouble lasts after it has struck: a few tries of everybody, less than any deadline.
+/// How long a fault lasts after its first hit: a few tries of every caller, less than any deadline.
 const WHILE: Duration = Duration::from_millis(1500);
 
 /// What goes wrong, and for which requests.
@@ -20,11 +20,11 @@ type Case = (&'static str, Fault, Requests);
 /// Answers that do not come from the API server.
 fn wrong_answers() -> Vec<Case> {
     vec![
-        ("busy", Fault::Busy(1), Requests::all()),
-        ("broken", Fault::Broken, Requests::all()),
+        ("too-many-requests", Fault::TooManyRequests(1), Requests::all()),
+        ("internal-error", Fault::InternalError, Requests::all()),
         ("expired", Fault::Expired, Requests::lists()),
-        ("stray-page", Fault::StrayPage, Requests::all()),
-        ("stray-object", Fault::StrayObject, Requests::all()),
+        ("html-not-found", Fault::HtmlNotFound, Requests::all()),
+        ("empty-not-found", Fault::EmptyNotFound, Requests::all()),
     ]
 }
 
@@ -40,16 +40,16 @@ fn broken_streams() -> Vec<Case> {
 /// Requests and answers that get lost on the way, or are late.
 fn lost_words() -> Vec<Case> {
     vec![
-        ("lost", Fault::Lost, Requests::writes()),
-        ("lost-twice", Fault::Lost, Requests::writes().of("pods").times(2)),
+        ("lost", Fault::LostAnswer, Requests::writes()),
+        ("lost-twice", Fault::LostAnswer, Requests::writes().of("pods").times(2)),
         ("reset", Fault::Reset, Requests::writes()),
         ("delay", Fault::Delay(Duration::from_millis(300)), Requests::all()),
-        ("silence", Fault::Silence, Requests::all()),
+        ("freeze", Fault::Freeze, Requests::all()),
     ]
 }
 
 fn disturbed(name: &str, ground: Ground) -> Pattern {
-    pattern(name).on(ground).through_lines()
+    pattern(name).on(ground).through_proxies()
 }
 
 /// The scenario of this file.
@@ -65,21 +65,21 @@ async fn survives(loom: &Loom, side: Side, cases: Vec<Case>) -> Result<()> {
     }
     for (case, fault, requests) in cases {
         let (leaving, late) = (format!("leaving-{case}"), format!("late-{case}"));
-        let line = loom.line(side);
-        let trouble = line.trouble(fault, requests);
-        // What is about new requests meets watches only when they begin anew; silence is worst for those that go on.
-        if case != "silence" {
-            line.reset();
+        let proxy = loom.proxy(side);
+        let injection = proxy.inject(fault, requests);
+        // What is about new requests hits watches only when they start again; a freeze is worst for those that go on.
+        if case != "freeze" {
+            proxy.reset();
         }
         create(loom, &late).await?;
         loom.virtual_side.delete("v1/Pod", &loom.at(&leaving)).await?;
-        eventually(&format!("{case} strikes"), SOON, async || match trouble.struck() {
-            0 => Err("nobody came by".to_owned()),
+        eventually(&format!("{case} hits a request"), SOON, async || match injection.hits() {
+            0 => Err("no request".to_owned()),
             _ => Ok(()),
         })
         .await?;
         tokio::time::sleep(WHILE).await;
-        drop(trouble);
+        drop(injection);
         loom.gone(&leaving).await?;
         loom.runs(&late).await?;
         let (web_after, copy_after) = loom.runs("web").await?;
@@ -124,7 +124,7 @@ async fn what_is_lost_on_the_way_to_the_physical_api_server_costs_time_and_nothi
 }
 
 #[tokio::test]
-async fn a_line_that_is_cut_costs_time_and_nothing_else() -> Result<()> {
+async fn a_cut_connection_costs_time_and_nothing_else() -> Result<()> {
     disturbed("cut", Ground::East)
         .run(async |loom| {
             loom.vnode_ready(loom.node()).await?;
@@ -140,14 +140,14 @@ async fn a_line_that_is_cut_costs_time_and_nothing_else() -> Result<()> {
             for (case, sides) in cases {
                 let (leaving, late) = (format!("leaving-{case}"), format!("late-{case}"));
                 for side in sides {
-                    loom.line(*side).cut();
+                    loom.proxy(*side).cut();
                 }
                 create(loom, &late).await?;
                 loom.virtual_side.delete("v1/Pod", &loom.at(&leaving)).await?;
                 tokio::time::sleep(WHILE).await;
-                ensure!(loom.copies(&late).await?.is_empty(), "{case}: the line was not cut");
+                ensure!(loom.copies(&late).await?.is_empty(), "{case}: the proxy was not cut");
                 for side in sides {
-                    loom.line(*side).mend();
+                    loom.proxy(*side).restore();
                 }
                 loom.gone(&leaving).await?;
                 loom.runs(&late).await?;

@@ -8,7 +8,7 @@ use tapestry_cluster::Side;
 use tapestry_engine::clock::{Clock as _, SystemClock};
 use tapestry_testbed::builders::{node, policy};
 use tapestry_testbed::eventually;
-use tapestry_testbed::line::{Fault, Requests};
+use tapestry_testbed::proxy::{Fault, Requests};
 
 use crate::grounds::Ground;
 use crate::looks::{SOON, condition, label, text, uid};
@@ -132,7 +132,7 @@ async fn at_the_start_of_a_window_the_quota_is_raised_before_the_node_and_no_pod
         .node(node("quota-hours-0").cpu("4").memory("8Gi").pods(10))
         .binding(|binding| binding.with("/spec/guard", json!({ "quota": true })))
         .policy(|policy| policy.window(&hour(opens), &hour(closes), &[]))
-        .through_lines()
+        .through_proxies()
         .run(async |loom| {
             loom.vnode_when(loom.node(), "is closed", closed).await?;
             loom.quota_is("0", "0", "0").await?;
@@ -147,7 +147,7 @@ async fn at_the_start_of_a_window_the_quota_is_raised_before_the_node_and_no_pod
             }
             // Whoever does not wait for the quota is faster than it.
             let late = Fault::Delay(std::time::Duration::from_secs(3));
-            let _slow = loom.line(Side::Physical).trouble(late, Requests::writes().of("resourcequotas"));
+            let _slow = loom.proxy(Side::Physical).inject(late, Requests::writes().of("resourcequotas"));
             let ahead = opens.duration_since(loom.now()) - SignedDuration::from_secs(2);
             loom.skip(std::time::Duration::try_from(ahead)?);
             for name in &names {

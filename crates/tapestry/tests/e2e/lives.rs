@@ -86,9 +86,9 @@ async fn after_a_panic_leases_are_renewed_nothing_is_scheduled_and_the_work_star
 async fn a_syncer_started_before_its_virtual_cluster_waits_for_it() -> Result<()> {
     pattern("early")
         .on(Ground::Still)
-        .through_lines()
+        .through_proxies()
         .run_without(async |loom| {
-            loom.line(Side::Virtual).cut();
+            loom.proxy(Side::Virtual).cut();
             let syncer = Process::new(loom, "info")?;
             syncer.start()?;
             eventually("it says what it waits for", SOON, async || {
@@ -105,7 +105,7 @@ async fn a_syncer_started_before_its_virtual_cluster_waits_for_it() -> Result<()
             .await?;
             assert_eq!(http(syncer.health, "GET", "/healthz", "").await?.0, 200);
             let pid = syncer.pid()?;
-            loom.line(Side::Virtual).mend();
+            loom.proxy(Side::Virtual).restore();
             syncer.ready().await?;
             loom.vnode_ready(loom.node()).await?;
             assert_eq!(syncer.pid()?, pid, "it was started again");

@@ -5,8 +5,8 @@
 //! pattern("grace").on(Ground::Still).run(async |loom| { loom.virtual_side.create(&loom.pod("web").build()).await?; … })
 //! ```
 
-mod lines;
 mod play;
+mod proxies;
 mod sight;
 mod waits;
 
@@ -39,7 +39,7 @@ use crate::grounds::{Ground, Home};
 use crate::looks::{SOON, name};
 use crate::timing::{Note, test_name};
 
-use lines::Lines;
+use proxies::Proxies;
 pub(crate) use waits::event_reasons;
 
 /// The label that a test's physical nodes carry, and that its binding selects.
@@ -56,7 +56,7 @@ pub(crate) struct Pattern {
     nodes: Option<Vec<Value>>,
     policies: Vec<Value>,
     binding: Binding,
-    lines: bool,
+    proxies: bool,
 }
 
 /// A pattern of this name: it is the binding, its clusterID (so at most 24 characters), the virtual namespace and, with
@@ -71,7 +71,7 @@ pub(crate) fn pattern(name: &str) -> Pattern {
         nodes: None,
         policies: vec![policy(name).cluster(name).build()],
         binding,
-        lines: false,
+        proxies: false,
     }
 }
 
@@ -137,9 +137,9 @@ impl Pattern {
         self
     }
 
-    /// Puts lines between the syncer and its two clusters, on which the test makes trouble: [`Loom::line`].
-    pub(crate) fn through_lines(mut self) -> Self {
-        self.lines = true;
+    /// Puts a fault proxy between the syncer and each of its two clusters: [`Loom::proxy`].
+    pub(crate) fn through_proxies(mut self) -> Self {
+        self.proxies = true;
         self
     }
 
@@ -188,8 +188,11 @@ impl Pattern {
         let marks = tokio::try_join!(virtual_cluster.audit().mark(), physical_cluster.audit().mark())?;
         physical_side.apply(&namespace(&self.mount)).await?;
         let physical_kubeconfig = physical_cluster.physical_account(&self.mount).await?;
-        let lines =
-            if self.lines { Some(Lines::through(&virtual_kubeconfig, &physical_kubeconfig).await?) } else { None };
+        let proxies = if self.proxies {
+            Some(Proxies::with_kubeconfigs(&virtual_kubeconfig, &physical_kubeconfig).await?)
+        } else {
+            None
+        };
         let loom = Loom {
             name: self.name,
             virtual_cluster,
@@ -205,7 +208,7 @@ impl Pattern {
             pardoned: !self.ground.is_shared() || matches!(self.home, Home::Own(_)),
             nodes: nodes.iter().map(|node| name(node).to_owned()).collect(),
             clock: Arc::new(SkippingClock::start()),
-            lines,
+            proxies,
             running: None,
         };
         loom.virtual_side.create(&namespace(&loom.name)).await?;
@@ -245,7 +248,7 @@ pub(crate) struct Loom {
     /// Whether it may be refused something for lack of rights.
     pardoned: bool,
     clock: Arc<SkippingClock>,
-    lines: Option<Lines>,
+    proxies: Option<Proxies>,
     running: Option<Running>,
 }
 

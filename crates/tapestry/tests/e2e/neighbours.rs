@@ -9,7 +9,7 @@ use tapestry_cluster::Side;
 use tapestry_engine::desk::CONCURRENCY;
 use tapestry_testbed::builders::node;
 use tapestry_testbed::eventually;
-use tapestry_testbed::line::{Fault, Requests, Trouble};
+use tapestry_testbed::proxy::{Fault, Injection, Requests};
 
 use crate::grounds::Ground;
 use crate::looks::{LATE, SOON, name, phase};
@@ -46,10 +46,10 @@ async fn measure(loom: &Loom, prefix: &str) -> Result<Duration> {
     Ok(began.elapsed())
 }
 
-async fn strikes(trouble: &Trouble, times: u32) -> Result<()> {
-    eventually(&format!("trouble strikes {times} times"), SOON, async || match trouble.struck() {
-        struck if struck >= times => Ok(()),
-        struck => Err(format!("{struck}")),
+async fn hits(injection: &Injection, times: u32) -> Result<()> {
+    eventually(&format!("the fault hits {times} requests"), SOON, async || match injection.hits() {
+        hits if hits >= times => Ok(()),
+        hits => Err(format!("{hits}")),
     })
     .await
 }
@@ -59,7 +59,7 @@ async fn a_busy_or_hanging_cluster_of_one_binding_does_not_slow_the_other_in_the
     // Boxed: it holds several looms.
     Box::pin(timed(async {
         let (mut ill, mut well) = tokio::try_join!(
-            pattern("ill").on(Ground::West).node(node("ill-0").pods(500)).through_lines().set_up(),
+            pattern("ill").on(Ground::West).node(node("ill-0").pods(500)).through_proxies().set_up(),
             pattern("well").on(Ground::East).set_up(),
         )?;
         let test = async {
@@ -72,21 +72,21 @@ async fn a_busy_or_hanging_cluster_of_one_binding_does_not_slow_the_other_in_the
             // flight, the pause that a 429 asks for) these pods would not run before the trouble ends, and it does not end here.
             let most = before * 3 + Duration::from_secs(4);
 
-            let busy = ill.line(Side::Physical).trouble(Fault::Busy(RETRY_AFTER), Requests::all());
-            ill.line(Side::Physical).reset();
+            let busy = ill.proxy(Side::Physical).inject(Fault::TooManyRequests(RETRY_AFTER), Requests::all());
+            ill.proxy(Side::Physical).reset();
             create(&ill, "storm", MANY).await?;
-            strikes(&busy, 5).await?;
+            hits(&busy, 5).await?;
             let storm = measure(&well, "storm").await?;
             drop(busy);
             all_run(&ill, "storm", MANY, LATE).await?;
 
-            let silence = ill.line(Side::Physical).trouble(Fault::Silence, Requests::all());
+            let freeze = ill.proxy(Side::Physical).inject(Fault::Freeze, Requests::all());
             create(&ill, "hang", MANY).await?;
             // Every call that it may have in flight hangs.
-            strikes(&silence, u32::try_from(CONCURRENCY)?).await?;
+            hits(&freeze, u32::try_from(CONCURRENCY)?).await?;
             let hang = measure(&well, "hang").await?;
             ensure!(ill.copies("hang-0").await?.is_empty(), "the cluster did not hang");
-            drop(silence);
+            drop(freeze);
             all_run(&ill, "hang", MANY, LATE).await?;
 
             eprintln!(

@@ -8,7 +8,7 @@ use tapestry_api::keys;
 use tapestry_cluster::Side;
 use tapestry_testbed::builders::node;
 use tapestry_testbed::eventually;
-use tapestry_testbed::line::{Fault, Requests};
+use tapestry_testbed::proxy::{Fault, Requests};
 
 use crate::looks::{condition, uid};
 use crate::loom::{Loom, pattern};
@@ -73,7 +73,7 @@ fn lending(vnode: &Value) -> (Value, Value) {
 async fn law_09_without_the_right_to_watch_physical_pods_nothing_new_enters_and_everything_says_so() -> Result<()> {
     pattern("blind")
         .node(node("blind-0").cpu("64"))
-        .through_lines()
+        .through_proxies()
         .run(async |loom| {
             loom.pardon();
             loom.vnode_ready(loom.node()).await?;
@@ -81,7 +81,7 @@ async fn law_09_without_the_right_to_watch_physical_pods_nothing_new_enters_and_
             let (before, copy) = loom.runs("before").await?;
 
             let binding = take_away(loom, "pods", ["list", "watch"]).await?;
-            loom.line(Side::Physical).reset();
+            loom.proxy(Side::Physical).reset();
             let message = connected(loom, "False", "WatchOutOfSync", REFUSED).await?;
             ensure!(message.contains("watch pods in the physical cluster: HTTP 403"), "{message}");
             let status = loom.tapestry(&["status", &loom.name]).await?;
@@ -117,13 +117,13 @@ async fn law_09_without_the_right_to_watch_physical_pods_nothing_new_enters_and_
 #[tokio::test]
 async fn a_watch_that_fails_or_says_nothing_is_told_of_and_heals_while_probes_are_answered() -> Result<()> {
     pattern("mute")
-        .through_lines()
+        .through_proxies()
         .run(async |loom| {
             loom.vnode_ready(loom.node()).await?;
             // For later: nothing comes on the watch of physical nodes, and the connection stays open.
-            let mute = loom.line(Side::Physical).trouble(Fault::Silence, Requests::watches().of("nodes"));
-            let broken = loom.line(Side::Virtual).trouble(Fault::Broken, Requests::watches().of("pods"));
-            loom.line(Side::Virtual).reset();
+            let mute = loom.proxy(Side::Physical).inject(Fault::Freeze, Requests::watches().of("nodes"));
+            let broken = loom.proxy(Side::Virtual).inject(Fault::InternalError, Requests::watches().of("pods"));
+            loom.proxy(Side::Virtual).reset();
             let message = connected(loom, "False", "WatchOutOfSync", REFUSED).await?;
             ensure!(message.contains("watch pods in the virtual cluster: HTTP 500"), "{message}");
             drop(broken);

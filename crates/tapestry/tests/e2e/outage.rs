@@ -11,7 +11,7 @@ use tapestry_api::keys;
 use tapestry_cluster::Side;
 use tapestry_testbed::builders::Binding;
 use tapestry_testbed::eventually;
-use tapestry_testbed::line::{Fault, Requests};
+use tapestry_testbed::proxy::{Fault, Requests};
 
 use crate::grounds::Ground;
 use crate::looks::{SOON, condition, phase, taints, text, uid};
@@ -22,7 +22,7 @@ use crate::timing::timed;
 async fn an_outage_of_the_physical_api_server_is_visible_within_15_seconds_and_ends_no_pod() -> Result<()> {
     pattern("outage")
         .on(Ground::West)
-        .through_lines()
+        .through_proxies()
         .run(async |loom| {
             loom.vnode_ready(loom.node()).await?;
             for pod in ["web", "leaving"] {
@@ -33,7 +33,7 @@ async fn an_outage_of_the_physical_api_server_is_visible_within_15_seconds_and_e
 
             let began = Instant::now();
             // The slowest of outages to notice: nothing is refused, nothing is answered.
-            let silence = loom.line(Side::Physical).trouble(Fault::Silence, Requests::all());
+            let freeze = loom.proxy(Side::Physical).inject(Fault::Freeze, Requests::all());
             let unreachable = (keys::TAINT_PHYSICAL_UNREACHABLE.to_owned(), "NoSchedule".to_owned());
             let dark = |vnode: &Value| taints(vnode).contains(&unreachable);
             let vnode = loom.vnode_when(loom.node(), "is tainted", dark).await?;
@@ -69,7 +69,7 @@ async fn an_outage_of_the_physical_api_server_is_visible_within_15_seconds_and_e
             assert_eq!(phase(&loom.vpod("leaving").await?), "Running");
             assert_eq!(loom.copies("late").await?.len(), 0);
 
-            drop(silence);
+            drop(freeze);
             let back = |vnode: &Value| !taints(vnode).contains(&unreachable) && reachable(vnode, "True");
             loom.vnode_when(loom.node(), "is as before", back).await?;
             loom.gone("leaving").await?;
@@ -87,7 +87,7 @@ async fn where_the_binding_says_so_a_long_outage_makes_nodes_unknown_and_kuberne
     Box::pin(timed(async {
         let evicts = |binding: Binding| binding.with("/spec/partition", "Evict").with("/spec/evictAfterSeconds", 3);
         let (mut loom, mut beside) = tokio::try_join!(
-            pattern("evicts").on(Ground::West).through_lines().binding(evicts).set_up(),
+            pattern("evicts").on(Ground::West).through_proxies().binding(evicts).set_up(),
             // With the same words; but its cluster answers.
             pattern("evicts-not").on(Ground::East).binding(evicts).set_up(),
         )?;
@@ -102,12 +102,12 @@ async fn where_the_binding_says_so_a_long_outage_makes_nodes_unknown_and_kuberne
                 loom.runs("web").await?;
             }
             let (stays, copy) = beside.runs("web").await?;
-            loom.line(Side::Physical).cut();
+            loom.proxy(Side::Physical).cut();
             loom.vnode_when(loom.node(), "is unknown", |vnode| condition(vnode, "Ready")["status"] == "Unknown").await?;
             let leaving = |vpod: &Value| !vpod["metadata"]["deletionTimestamp"].is_null();
             loom.vpod_when("web", "is evicted", leaving).await?;
             assert_eq!(phase(&loom.vpod("web").await?), "Running", "nobody says that it has ended");
-            loom.line(Side::Physical).mend();
+            loom.proxy(Side::Physical).restore();
             loom.gone("web").await?;
             loom.vnode_ready(loom.node()).await?;
             let (after, copy_after) = beside.runs("web").await?;

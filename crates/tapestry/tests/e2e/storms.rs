@@ -1,4 +1,4 @@
-//! Everything at once, by chance: a user, an owner, a syncer that is killed, and storms on both lines; then peace, and
+//! Everything at once, by chance: a user, an owner, a syncer that is killed, and storms on both proxies; then peace, and
 //! everything is as it must be.
 //! One seed decides what is done and what goes wrong; how the two meet is up to the machine.
 
@@ -32,7 +32,7 @@ const CALM: Duration = Duration::from_mins(6);
 const NODES: [&str; 2] = ["storm-0", "storm-1"];
 
 #[tokio::test]
-async fn law_08_after_a_storm_on_both_lines_everything_is_as_it_must_be() -> Result<()> {
+async fn law_08_after_a_storm_on_both_connections_everything_is_as_it_must_be() -> Result<()> {
     let lasts = Duration::from_secs(number("TAPESTRY_CHAOS_SECONDS").unwrap_or(60));
     let seed = number("TAPESTRY_CHAOS_SEED").unwrap_or_else(|| fastrand::u64(..));
     // For whoever wants to see the same storm again.
@@ -42,7 +42,7 @@ async fn law_08_after_a_storm_on_both_lines_everything_is_as_it_must_be() -> Res
         .node(node(NODES[0]))
         .node(node(NODES[1]))
         .policy(|policy| policy.limit("cpu", "6"))
-        .through_lines()
+        .through_proxies()
         .run_without(async |loom| {
             let syncer = Process::new(loom, "info,tapestry_cluster=debug")?;
             syncer.start()?;
@@ -66,11 +66,11 @@ async fn weather(loom: &Loom, syncer: &Process, seed: u64, lasts: Duration) -> R
     }
     let lodgers = lodge(loom).await?;
     let until = Instant::now() + lasts;
-    let (v, p) = (loom.line(Side::Virtual), loom.line(Side::Physical));
+    let (v, p) = (loom.proxy(Side::Virtual), loom.proxy(Side::Physical));
     let mut people = People { loom, syncer, rng: Rng::with_seed(seed), acts: 0, taken: BTreeSet::new() };
     let ((), (), acted) = tokio::join!(
-        v.rage("virtual", Storm::new(seed), until),
-        p.rage("physical", Storm::new(seed.wrapping_add(1)), until),
+        v.run_storm("virtual", Storm::new(seed), until),
+        p.run_storm("physical", Storm::new(seed.wrapping_add(1)), until),
         people.live(until),
     );
     acted?;

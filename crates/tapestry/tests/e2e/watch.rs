@@ -1,4 +1,4 @@
-//! Our list and watch on real API servers: nothing is missed, nothing is invented, whatever happens to the line.
+//! Our list and watch on real API servers: nothing is missed, nothing is invented, whatever happens to the connection.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,8 +15,8 @@ use tapestry_cluster::{Cluster as Connection, Kind, Rv, Uid, kind};
 use tapestry_syncer::origin::Origin;
 use tapestry_syncer::pods::row::PPod;
 use tapestry_testbed::builders::pod;
-use tapestry_testbed::line::{Fault, Requests};
-use tapestry_testbed::{Cluster, Line, Objects, Part, eventually};
+use tapestry_testbed::proxy::{Fault, Requests};
+use tapestry_testbed::{Cluster, FaultProxy, Objects, Part, eventually};
 use tokio::sync::{Notify, OnceCell};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -261,15 +261,15 @@ async fn a_watch_whose_line_was_cut_goes_on_where_it_was() -> Result<()> {
         let cluster = ground().await?;
         let objects = cluster.objects()?;
         create(&objects, "cut", &["cut-stays", "cut-goes"]).await?;
-        let line = Line::to(cluster).await?;
-        let eye = things(line.kubeconfig(), of_test(&CONFIG_MAP, "cut")).await?;
+        let proxy = FaultProxy::to(cluster).await?;
+        let eye = things(proxy.kubeconfig(), of_test(&CONFIG_MAP, "cut")).await?;
         eye.until("the list is complete", |seen| listed(seen, 1)).await?;
-        line.cut();
+        proxy.cut();
         create(&objects, "cut", &["cut-new", "cut-brief"]).await?;
         objects.delete("v1/ConfigMap", "default/cut-goes").await?;
         objects.delete("v1/ConfigMap", "default/cut-brief").await?;
         create(&objects, "cut", &["cut-last"]).await?;
-        line.mend();
+        proxy.restore();
         let seen = eye.until("the last one arrives", |seen| was_put(seen, "cut-last")).await?;
         ensure!(was_put(&seen, "cut-new"), "a creation was missed");
         ensure!(went(&seen, "cut-goes").is_some() && went(&seen, "cut-brief").is_some(), "a deletion was missed");
@@ -285,12 +285,12 @@ async fn law_01_after_a_restart_of_the_server_what_is_gone_is_only_absent_from_a
         let cluster = own(bare("restarted")).await?;
         let objects = cluster.objects()?;
         create(&objects, "restart", &["restart-stays", "restart-goes"]).await?;
-        let line = Line::to(&cluster).await?;
-        let eye = things(line.kubeconfig(), of_test(&CONFIG_MAP, "restart")).await?;
+        let proxy = FaultProxy::to(&cluster).await?;
+        let eye = things(proxy.kubeconfig(), of_test(&CONFIG_MAP, "restart")).await?;
         eye.until("the list is complete", |seen| listed(seen, 1)).await?;
         // The watch ends, and its one attempt to resume waits.
-        let silence = line.trouble(Fault::Silence, Requests::all());
-        line.reset();
+        let freeze = proxy.inject(Fault::Freeze, Requests::all());
+        proxy.reset();
         objects.delete("v1/ConfigMap", "default/restart-goes").await?;
         create(&objects, "restart", &["restart-new"]).await?;
         // A new server does not remember the versions of the old one: it answers 410 as an ERROR event. Nothing else makes a
@@ -300,8 +300,8 @@ async fn law_01_after_a_restart_of_the_server_what_is_gone_is_only_absent_from_a
         cluster.etcd().start()?;
         cluster.apiserver().start()?;
         Box::pin(cluster.ready()).await?;
-        ensure!(silence.struck() > 0, "it has not tried to resume");
-        drop(silence);
+        ensure!(freeze.hits() > 0, "it has not tried to resume");
+        drop(freeze);
         let seen = eye.until("a second list is complete", |seen| listed(seen, 2)).await?;
         assert_eq!(names(&seen, 2), ["restart-new", "restart-stays"].into());
         assert_eq!(went(&seen, "restart-goes"), None, "a deletion was invented");

@@ -1,4 +1,4 @@
-//! What can go wrong on a line. Must not decide when.
+//! What can go wrong between a client and an API server. Must not decide when.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,19 +6,19 @@ use std::time::Duration;
 use http::{Response, StatusCode, header};
 use serde_json::{Value, json};
 
-/// What happens to a request that a rule is about.
+/// What happens to a request that a rule selects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// No answer, and nothing more on a stream, until the trouble ends. Then all goes on, late.
-    Silence,
+    /// No answer, and nothing more on a stream, until the fault ends. Then everything goes on, late.
+    Freeze,
     /// The request waits this long before it goes to the API server.
     Delay(Duration),
     /// The connection is reset; the API server hears nothing.
     Reset,
     /// 429 with this `Retry-After`, in seconds.
-    Busy(u32),
+    TooManyRequests(u32),
     /// 500.
-    Broken,
+    InternalError,
     /// 410 as the answer.
     Expired,
     /// 410 as an ERROR event on a stream, which ends then. Also on streams that are open already, at once.
@@ -26,16 +26,16 @@ pub enum Fault {
     /// The stream ends in the middle of the next object, as if it were complete.
     Truncated,
     /// The API server carries it out, and the connection is reset before its answer arrives.
-    Lost,
+    LostAnswer,
     /// Answers and streams come in pieces of so many bytes, this far apart.
     Trickle(usize, Duration),
     /// 404 from a load balancer, in HTML.
-    StrayPage,
+    HtmlNotFound,
     /// 404 with `{}`: JSON, but no Status.
-    StrayObject,
+    EmptyNotFound,
 }
 
-/// When a fault strikes.
+/// When a fault applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moment {
     /// Before the request goes to the API server.
@@ -49,9 +49,9 @@ pub(crate) enum Moment {
 }
 
 impl Fault {
-    pub(crate) fn strikes_at(&self, moment: Moment) -> bool {
+    pub(crate) fn applies_at(&self, moment: Moment) -> bool {
         match self {
-            Self::Lost => moment == Moment::Answer,
+            Self::LostAnswer => moment == Moment::Answer,
             Self::ExpiredEvent => moment == Moment::Between,
             Self::Truncated | Self::Trickle(..) => moment == Moment::Piece,
             _ => moment == Moment::Request,
@@ -62,22 +62,22 @@ impl Fault {
     pub(crate) fn answer(&self) -> Option<Response<String>> {
         let json = "application/json";
         Some(match self {
-            Self::Busy(seconds) => {
+            Self::TooManyRequests(seconds) => {
                 let body = status(429, "TooManyRequests", "the server has received too many requests");
                 let mut response = answer(StatusCode::TOO_MANY_REQUESTS, json, body.to_string());
                 response.headers_mut().insert(header::RETRY_AFTER, (*seconds).into());
                 response
             }
-            Self::Broken => {
+            Self::InternalError => {
                 let body = status(500, "InternalError", "an error on the server has prevented the request");
                 answer(StatusCode::INTERNAL_SERVER_ERROR, json, body.to_string())
             }
             Self::Expired => answer(StatusCode::GONE, json, expired().to_string()),
-            Self::StrayPage => {
+            Self::HtmlNotFound => {
                 let page = "<html><body><h1>404 Not Found</h1>default backend</body></html>";
                 answer(StatusCode::NOT_FOUND, "text/html", page.to_owned())
             }
-            Self::StrayObject => answer(StatusCode::NOT_FOUND, json, "{}".to_owned()),
+            Self::EmptyNotFound => answer(StatusCode::NOT_FOUND, json, "{}".to_owned()),
             _ => return None,
         })
     }

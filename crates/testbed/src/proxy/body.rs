@@ -1,5 +1,5 @@
 //! The body of an answer on its way to the client: a list, or a watch that goes on for hours.
-//! Must not understand objects; it knows where lines end.
+//! Must not understand objects; it only knows where lines end.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Frame, Incoming};
 use tokio::sync::watch;
 
-use super::asked::Asked;
-use super::carry::Torn;
 use super::fault::{Fault, Moment, expired_event};
+use super::forward::ConnectionReset;
+use super::request_info::RequestInfo;
 use super::rules::Rules;
 
-struct Flow {
+struct RelayedBody {
     body: Incoming,
-    asked: Asked,
+    info: RequestInfo,
     rules: Arc<Rules>,
     changes: watch::Receiver<u64>,
-    /// Came, and waits to be sent, this far apart.
+    /// Received, and not sent yet; `apart` passes between two of them.
     pieces: VecDeque<Bytes>,
     apart: Duration,
     /// Whether the client has whole lines only.
@@ -30,12 +30,12 @@ struct Flow {
     ended: bool,
 }
 
-/// Passes a body on.
-pub(super) fn flow(body: Incoming, asked: Asked, rules: Arc<Rules>) -> UnsyncBoxBody<Bytes, Torn> {
+/// Passes a body on, with the faults that the rules inject.
+pub(super) fn relay(body: Incoming, info: RequestInfo, rules: Arc<Rules>) -> UnsyncBoxBody<Bytes, ConnectionReset> {
     let changes = rules.changes();
-    let flow = Flow {
+    let relayed = RelayedBody {
         body,
-        asked,
+        info,
         rules,
         changes,
         pieces: VecDeque::new(),
@@ -43,15 +43,15 @@ pub(super) fn flow(body: Incoming, asked: Asked, rules: Arc<Rules>) -> UnsyncBox
         whole_lines: true,
         ended: false,
     };
-    StreamBody::new(unfold(flow, |mut flow: Flow| async move {
-        let piece = flow.next().await?;
-        Some((piece.map(Frame::data), flow))
+    StreamBody::new(unfold(relayed, |mut relayed: RelayedBody| async move {
+        let piece = relayed.next().await?;
+        Some((piece.map(Frame::data), relayed))
     }))
     .boxed_unsync()
 }
 
-impl Flow {
-    async fn next(&mut self) -> Option<Result<Bytes, Torn>> {
+impl RelayedBody {
+    async fn next(&mut self) -> Option<Result<Bytes, ConnectionReset>> {
         loop {
             if let Some(piece) = self.pieces.pop_front() {
                 tokio::time::sleep(self.apart).await;
@@ -60,24 +60,24 @@ impl Flow {
             if self.ended {
                 return None;
             }
-            self.wait_for_sound().await;
-            let ends = self.asked.verb == "watch" && self.whole_lines;
-            if ends && self.rules.strike(&self.asked, Moment::Between) == Some(Fault::ExpiredEvent) {
+            self.wait_while_frozen().await;
+            let ends = self.info.verb == "watch" && self.whole_lines;
+            if ends && self.rules.hit(&self.info, Moment::Between) == Some(Fault::ExpiredEvent) {
                 self.ended = true;
                 return Some(Ok(expired_event().into()));
             }
             let frame = tokio::select! {
                 frame = self.body.frame() => frame,
-                // The rules say more than before.
+                // A rule came or went.
                 Ok(()) = self.changes.changed() => continue,
             };
             let piece = match frame? {
                 Ok(frame) => frame.into_data().unwrap_or_default(),
                 // As if the client had been connected to the server itself.
-                Err(_) => return Some(Err(Torn)),
+                Err(_) => return Some(Err(ConnectionReset)),
             };
-            self.wait_for_sound().await;
-            match self.rules.strike(&self.asked, Moment::Piece) {
+            self.wait_while_frozen().await;
+            match self.rules.hit(&self.info, Moment::Piece) {
                 Some(Fault::Truncated) => {
                     self.ended = true;
                     return Some(Ok(self.passed(piece.slice(..middle_of_last_line(&piece)))));
@@ -100,8 +100,8 @@ impl Flow {
         piece
     }
 
-    async fn wait_for_sound(&mut self) {
-        while self.rules.silences(&self.asked) {
+    async fn wait_while_frozen(&mut self) {
+        while self.rules.freezes_stream(&self.info) {
             if self.changes.changed().await.is_err() {
                 return;
             }

@@ -1,4 +1,4 @@
-//! Each fault on a line to a small server: the client sees it, the server hears what it should, and then all is well again.
+//! Each fault between a client and a small server: the client sees it, the server receives what it should, then everything works again.
 
 mod server;
 
@@ -17,25 +17,25 @@ use super::*;
 
 const PODS: &str = "/api/v1/namespaces/x/pods";
 const WATCH: &str = "/api/v1/pods?watch=true";
-/// For what a working line does at once, on a machine that may be busy.
+/// For what a working proxy does at once, on a machine that may be busy.
 const LONG: Duration = Duration::from_secs(10);
 /// For what must not happen.
 const SHORT: Duration = Duration::from_millis(200);
 
-/// A server, a line to it and a client at its other end.
+/// A server, a proxy to it and a client of the proxy.
 struct Scene {
     server: Server,
-    line: Line,
+    proxy: FaultProxy,
     client: Cluster,
 }
 
 impl Scene {
     async fn new() -> Self {
         let server = Server::start().await.unwrap();
-        let line = Line::through(&server.kubeconfig()).await.unwrap();
+        let proxy = FaultProxy::with_kubeconfig(&server.kubeconfig()).await.unwrap();
         let client =
-            Cluster::connect("x", line.kubeconfig(), Trust::Secret { allow_insecure: false }, "test").await.unwrap();
-        Self { server, line, client }
+            Cluster::connect("x", proxy.kubeconfig(), Trust::Secret { allow_insecure: false }, "test").await.unwrap();
+        Self { server, proxy, client }
     }
 
     /// Sends a request and reads the whole answer.
@@ -53,10 +53,10 @@ impl Scene {
         self.client.send(request("GET", WATCH)).await.unwrap().into_body()
     }
 
-    /// The line works, also for a client that has seen it broken.
+    /// The proxy works, also for a client that has seen it broken.
     async fn is_well(&self) {
         let before = self.server.heard().len();
-        crate::eventually("the line works", LONG, || self.code("GET", PODS)).await.unwrap();
+        crate::eventually("the proxy works", LONG, || self.code("GET", PODS)).await.unwrap();
         assert!(self.server.heard().len() > before);
     }
 }
@@ -85,7 +85,7 @@ async fn rest(mut body: hyper::body::Incoming) -> (String, bool) {
 }
 
 #[tokio::test]
-async fn a_whole_line_carries_requests_answers_and_streams() {
+async fn a_proxy_without_faults_passes_requests_answers_and_streams() {
     let scene = Scene::new().await;
     assert_eq!(scene.ask("POST", PODS).await, Ok((201, None, r#"{"a":1}"#.to_owned())));
     assert_eq!(scene.server.heard(), [format!("POST {PODS} Bearer of-the-original test")]);
@@ -97,21 +97,21 @@ async fn a_whole_line_carries_requests_answers_and_streams() {
 }
 
 #[tokio::test]
-async fn who_does_not_know_the_token_is_not_let_in() {
+async fn a_client_without_the_token_is_refused() {
     let scene = Scene::new().await;
-    let kubeconfig = scene.line.kubeconfig().replace("token: ", "token: x");
-    assert_ne!(kubeconfig, scene.line.kubeconfig());
+    let kubeconfig = scene.proxy.kubeconfig().replace("token: ", "token: x");
+    assert_ne!(kubeconfig, scene.proxy.kubeconfig());
     let stranger = Cluster::connect("x", &kubeconfig, Trust::Operator, "test").await.unwrap();
     assert_eq!(stranger.exchange(request("GET", PODS), LONG).await.unwrap().0, 401);
     assert!(scene.server.heard().is_empty());
 }
 
 #[tokio::test]
-async fn a_cut_line_breaks_streams_and_refuses_connections_until_it_is_mended() {
+async fn a_cut_proxy_breaks_streams_and_refuses_connections_until_it_is_restored() {
     let scene = Scene::new().await;
     let watch = scene.watch().await;
     scene.server.say("{\"event\":1}\n");
-    scene.line.cut();
+    scene.proxy.cut();
     assert!(!rest(watch).await.1, "the stream ended in order");
     let heard = scene.server.heard().len();
     let refused = scene.code("GET", PODS).await.unwrap_err();
@@ -119,32 +119,32 @@ async fn a_cut_line_breaks_streams_and_refuses_connections_until_it_is_mended() 
     let refused = scene.code("GET", PODS).await.unwrap_err();
     assert!(refused.contains("refused"), "{refused}");
     assert_eq!(scene.server.heard().len(), heard);
-    scene.line.mend();
+    scene.proxy.restore();
     scene.is_well().await;
 }
 
 #[tokio::test]
-async fn a_line_that_is_reset_breaks_streams_and_takes_connections() {
+async fn a_reset_breaks_streams_and_new_connections_are_accepted() {
     let scene = Scene::new().await;
     let watch = scene.watch().await;
-    scene.line.reset();
+    scene.proxy.reset();
     assert!(!rest(watch).await.1, "the stream ended in order");
     scene.is_well().await;
 }
 
 #[tokio::test]
-async fn silence_holds_requests_and_streams_and_lets_them_go_on_late() {
+async fn a_freeze_holds_requests_and_streams_and_lets_them_go_on_late() {
     let scene = Scene::new().await;
     let mut watch = scene.watch().await;
-    let silence = scene.line.trouble(Fault::Silence, Requests::all());
+    let freeze = scene.proxy.inject(Fault::Freeze, Requests::all());
     scene.server.say("{\"event\":1}\n");
     assert!(tokio::time::timeout(SHORT, watch.frame()).await.is_err(), "something came");
     let asking = scene.code("POST", PODS);
     let mut asking = std::pin::pin!(asking);
     assert!(tokio::time::timeout(SHORT, &mut asking).await.is_err(), "it was answered");
     assert_eq!(scene.server.writes(), 0);
-    assert!(silence.struck() >= 2);
-    drop(silence);
+    assert!(freeze.hits() >= 2);
+    drop(freeze);
     assert_eq!(asking.await, Ok(201));
     assert_eq!(piece(&mut watch).await.unwrap().unwrap(), "{\"event\":1}\n");
 }
@@ -152,7 +152,7 @@ async fn silence_holds_requests_and_streams_and_lets_them_go_on_late() {
 #[tokio::test]
 async fn a_delayed_request_arrives_later() {
     let scene = Scene::new().await;
-    let _delay = scene.line.trouble(Fault::Delay(SHORT), Requests::writes());
+    let _delay = scene.proxy.inject(Fault::Delay(SHORT), Requests::writes());
     let began = Instant::now();
     assert_eq!(scene.code("POST", PODS).await, Ok(201));
     assert!(began.elapsed() >= SHORT);
@@ -161,9 +161,9 @@ async fn a_delayed_request_arrives_later() {
 #[tokio::test]
 async fn a_reset_request_never_arrives() {
     let scene = Scene::new().await;
-    let reset = scene.line.trouble(Fault::Reset, Requests::writes());
+    let reset = scene.proxy.inject(Fault::Reset, Requests::writes());
     scene.code("POST", PODS).await.unwrap_err();
-    assert_eq!((scene.server.writes(), reset.struck()), (0, 1));
+    assert_eq!((scene.server.writes(), reset.hits()), (0, 1));
     drop(reset);
     scene.is_well().await;
 }
@@ -172,20 +172,20 @@ async fn a_reset_request_never_arrives() {
 async fn wrong_answers_are_given_without_asking_the_server() {
     let scene = Scene::new().await;
     for (fault, code, words) in [
-        (Fault::Busy(3), 429, r#""reason":"TooManyRequests""#),
-        (Fault::Broken, 500, r#""kind":"Status""#),
+        (Fault::TooManyRequests(3), 429, r#""reason":"TooManyRequests""#),
+        (Fault::InternalError, 500, r#""kind":"Status""#),
         (Fault::Expired, 410, r#""reason":"Expired""#),
-        (Fault::StrayPage, 404, "<html>"),
-        (Fault::StrayObject, 404, "{}"),
+        (Fault::HtmlNotFound, 404, "<html>"),
+        (Fault::EmptyNotFound, 404, "{}"),
     ] {
         let heard = scene.server.heard().len();
-        let wait = (fault == Fault::Busy(3)).then_some(3);
-        let trouble = scene.line.trouble(fault, Requests::all());
+        let wait = (fault == Fault::TooManyRequests(3)).then_some(3);
+        let injection = scene.proxy.inject(fault, Requests::all());
         let (seen, retry_after, body) = scene.ask("GET", PODS).await.unwrap();
         assert_eq!((seen, retry_after), (code, wait));
         assert!(body.contains(words), "{body}");
         assert_eq!(scene.server.heard().len(), heard);
-        drop(trouble);
+        drop(injection);
         scene.is_well().await;
     }
 }
@@ -196,12 +196,12 @@ async fn an_expired_version_ends_open_streams_with_an_event() {
     let mut watch = scene.watch().await;
     scene.server.say("{\"event\":1}\n");
     piece(&mut watch).await.unwrap().unwrap();
-    let expired = scene.line.trouble(Fault::ExpiredEvent, Requests::watches().times(1));
+    let expired = scene.proxy.inject(Fault::ExpiredEvent, Requests::watches().times(1));
     let (text, in_order) = rest(watch).await;
     let event: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&event["type"], &event["object"]["code"]), (&"ERROR".into(), &410.into()));
     assert!(in_order);
-    assert_eq!(expired.struck(), 1);
+    assert_eq!(expired.hits(), 1);
     // Once: the next watch is a good one.
     let mut watch = scene.watch().await;
     scene.server.say("{\"event\":2}\n");
@@ -212,7 +212,7 @@ async fn an_expired_version_ends_open_streams_with_an_event() {
 async fn a_truncated_stream_ends_in_order_in_the_middle_of_an_object() {
     let scene = Scene::new().await;
     let watch = scene.watch().await;
-    let _trouble = scene.line.trouble(Fault::Truncated, Requests::watches());
+    let _truncated = scene.proxy.inject(Fault::Truncated, Requests::watches());
     scene.server.say("{\"event\":1}\n{\"event\":2}\n");
     let (text, in_order) = rest(watch).await;
     let (first, second) = text.split_once('\n').unwrap();
@@ -224,10 +224,10 @@ async fn a_truncated_stream_ends_in_order_in_the_middle_of_an_object() {
 #[tokio::test]
 async fn a_lost_answer_belongs_to_a_write_that_was_carried_out() {
     let scene = Scene::new().await;
-    let lost = scene.line.trouble(Fault::Lost, Requests::writes());
+    let lost = scene.proxy.inject(Fault::LostAnswer, Requests::writes());
     assert_eq!(scene.code("GET", PODS).await, Ok(200));
     scene.code("POST", PODS).await.unwrap_err();
-    assert_eq!((scene.server.writes(), lost.struck()), (1, 1));
+    assert_eq!((scene.server.writes(), lost.hits()), (1, 1));
     drop(lost);
     scene.is_well().await;
 }
@@ -235,7 +235,7 @@ async fn a_lost_answer_belongs_to_a_write_that_was_carried_out() {
 #[tokio::test]
 async fn a_slow_answer_comes_in_pieces_and_whole() {
     let scene = Scene::new().await;
-    let _slow = scene.line.trouble(Fault::Trickle(1, Duration::from_millis(20)), Requests::writes());
+    let _slow = scene.proxy.inject(Fault::Trickle(1, Duration::from_millis(20)), Requests::writes());
     let began = Instant::now();
     assert_eq!(scene.ask("POST", PODS).await.unwrap().2, r#"{"a":1}"#);
     assert!(began.elapsed() >= Duration::from_millis(7 * 20));
@@ -244,14 +244,14 @@ async fn a_slow_answer_comes_in_pieces_and_whole() {
 #[tokio::test]
 async fn a_rule_lets_the_first_pass_and_stops_when_it_has_struck_often_enough() {
     let scene = Scene::new().await;
-    let trouble = scene.line.trouble(Fault::Broken, Requests::writes().of("pods").after(1).times(2));
+    let injection = scene.proxy.inject(Fault::InternalError, Requests::writes().of("pods").after(1).times(2));
     let mut codes = Vec::new();
     for _ in 0..5 {
         codes.push(scene.code("POST", PODS).await.unwrap());
         assert_eq!(scene.code("POST", "/api/v1/nodes").await, Ok(201));
     }
     assert_eq!(codes, [201, 500, 500, 201, 201]);
-    assert_eq!(trouble.struck(), 2);
+    assert_eq!(injection.hits(), 2);
 }
 
 #[tokio::test]
@@ -259,22 +259,22 @@ async fn each_write_that_was_carried_out_is_told_before_the_client_hears_of_it()
     let scene = Scene::new().await;
     let told = Arc::new(Mutex::new(Vec::new()));
     let tell = Arc::clone(&told);
-    scene.line.after_each_write(move |asked| tell.lock().unwrap().push(asked.to_string()));
+    scene.proxy.after_each_write(move |info| tell.lock().unwrap().push(info.to_string()));
     scene.code("GET", PODS).await.unwrap();
     scene.code("POST", PODS).await.unwrap();
-    let lost = scene.line.trouble(Fault::Lost, Requests::writes());
+    let lost = scene.proxy.inject(Fault::LostAnswer, Requests::writes());
     scene.code("DELETE", &format!("{PODS}/web")).await.unwrap_err();
     drop(lost);
-    let _broken = scene.line.trouble(Fault::Broken, Requests::writes());
+    let _broken = scene.proxy.inject(Fault::InternalError, Requests::writes());
     scene.code("POST", PODS).await.unwrap();
     assert_eq!(*told.lock().unwrap(), ["create pods x/", "delete pods x/web"]);
 }
 
 #[tokio::test]
-async fn a_storm_leaves_a_whole_line() {
+async fn a_storm_leaves_no_fault_behind() {
     let scene = Scene::new().await;
     let until = tokio::time::Instant::now() + Duration::from_secs(1);
-    scene.line.rage("test", Storm::new(3), until).await;
+    scene.proxy.run_storm("test", Storm::new(3), until).await;
     scene.is_well().await;
     assert_eq!(scene.code("POST", PODS).await, Ok(201));
 }

@@ -1,4 +1,4 @@
-//! What a request asks for, in Kubernetes' words, and which requests a rule is about.
+//! What a request asks for, in Kubernetes' words, and which requests a rule selects.
 //! Must not look into bodies.
 
 use std::borrow::Cow;
@@ -8,7 +8,7 @@ use http::Method;
 
 /// What a request asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct RequestInfo {
     /// As RBAC calls it: `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
     pub verb: &'static str,
     /// Plural, such as `pods`; empty for what is no resource, such as `/version`.
@@ -21,7 +21,7 @@ pub struct Asked {
     pub name: String,
 }
 
-impl Asked {
+impl RequestInfo {
     /// Reads `/api/v1/namespaces/x/pods/web/status?watch=true`.
     pub(crate) fn of(method: &Method, path: &str, query: &str) -> Self {
         let mut parts = path.split('/').filter(|part| !part.is_empty());
@@ -61,7 +61,7 @@ impl Asked {
 }
 
 /// `patch pods/status shop/web`
-impl fmt::Display for Asked {
+impl fmt::Display for RequestInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.verb, self.resource)?;
         if !self.subresource.is_empty() {
@@ -75,7 +75,7 @@ impl fmt::Display for Asked {
     }
 }
 
-/// Which requests a rule is about, and which of those by number.
+/// Which requests a rule selects, and which of those by number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requests {
     /// Empty: all.
@@ -85,7 +85,7 @@ pub struct Requests {
     but: Option<&'static str>,
     /// So many pass first.
     pub(crate) skip: u32,
-    /// So many are struck then; `None`: all that follow.
+    /// So many are hits then; `None`: all that follow.
     pub(crate) times: Option<u32>,
 }
 
@@ -124,7 +124,7 @@ impl Requests {
         Self::with(&["list", "watch"])
     }
 
-    /// These verbs, as [`Asked::verb`] has them.
+    /// These verbs, as [`RequestInfo::verb`] has them.
     #[must_use]
     pub const fn verbs(verbs: &'static [&'static str]) -> Self {
         Self::with(verbs)
@@ -164,10 +164,10 @@ impl Requests {
 
     /// Whether this request is one of them, by what it asks for.
     #[must_use]
-    pub fn contain(&self, asked: &Asked) -> bool {
-        (self.verbs.is_empty() || self.verbs.contains(&asked.verb))
-            && self.resource.is_none_or(|resource| resource == asked.resource)
-            && self.but.is_none_or(|resource| resource != asked.resource)
+    pub fn contain(&self, info: &RequestInfo) -> bool {
+        (self.verbs.is_empty() || self.verbs.contains(&info.verb))
+            && self.resource.is_none_or(|resource| resource == info.resource)
+            && self.but.is_none_or(|resource| resource != info.resource)
     }
 }
 
@@ -183,31 +183,31 @@ impl fmt::Display for Requests {
 mod tests {
     use super::*;
 
-    fn asked(method: &str, path: &str, query: &str) -> String {
-        Asked::of(&method.parse().unwrap(), path, query).to_string()
+    fn info(method: &str, path: &str, query: &str) -> String {
+        RequestInfo::of(&method.parse().unwrap(), path, query).to_string()
     }
 
     #[test]
     fn requests_are_told_apart_as_rbac_does() {
-        assert_eq!(asked("GET", "/api/v1/pods", "watch=true&limit=5"), "watch pods");
-        assert_eq!(asked("GET", "/api/v1/pods", "limit=5"), "list pods");
-        assert_eq!(asked("GET", "/api/v1/namespaces/x/pods/web", ""), "get pods x/web");
-        assert_eq!(asked("POST", "/api/v1/namespaces/x/pods", ""), "create pods x/");
-        assert_eq!(asked("PATCH", "/api/v1/namespaces/x/pods/web/status", ""), "patch pods/status x/web");
-        assert_eq!(asked("DELETE", "/api/v1/nodes/n", ""), "delete nodes n");
-        assert_eq!(asked("DELETE", "/api/v1/namespaces/x/pods", ""), "deletecollection pods x/");
-        assert_eq!(asked("GET", "/api/v1/namespaces/kube-system", ""), "get namespaces kube-system");
-        assert_eq!(asked("PUT", "/api/v1/namespaces/x/finalize", ""), "update namespaces/finalize x");
+        assert_eq!(info("GET", "/api/v1/pods", "watch=true&limit=5"), "watch pods");
+        assert_eq!(info("GET", "/api/v1/pods", "limit=5"), "list pods");
+        assert_eq!(info("GET", "/api/v1/namespaces/x/pods/web", ""), "get pods x/web");
+        assert_eq!(info("POST", "/api/v1/namespaces/x/pods", ""), "create pods x/");
+        assert_eq!(info("PATCH", "/api/v1/namespaces/x/pods/web/status", ""), "patch pods/status x/web");
+        assert_eq!(info("DELETE", "/api/v1/nodes/n", ""), "delete nodes n");
+        assert_eq!(info("DELETE", "/api/v1/namespaces/x/pods", ""), "deletecollection pods x/");
+        assert_eq!(info("GET", "/api/v1/namespaces/kube-system", ""), "get namespaces kube-system");
+        assert_eq!(info("PUT", "/api/v1/namespaces/x/finalize", ""), "update namespaces/finalize x");
         assert_eq!(
-            asked("PUT", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n", ""),
+            info("PUT", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n", ""),
             "update leases kube-node-lease/n"
         );
-        assert_eq!(asked("GET", "/version", ""), "get ");
+        assert_eq!(info("GET", "/version", ""), "get ");
     }
 
     #[test]
-    fn a_rule_is_about_verbs_and_resources() {
-        let create = Asked::of(&Method::POST, "/api/v1/namespaces/x/pods", "");
+    fn a_rule_selects_by_verbs_and_resources() {
+        let create = RequestInfo::of(&Method::POST, "/api/v1/namespaces/x/pods", "");
         assert!(Requests::all().contain(&create) && Requests::writes().of("pods").contain(&create));
         assert!(!Requests::watches().contain(&create) && !Requests::writes().of("nodes").contain(&create));
         assert!(!Requests::writes().but("pods").contain(&create));

@@ -1,11 +1,11 @@
-//! The rules in force on one line. Must not act on a request, only say what strikes it.
+//! The rules in force on one proxy. Must not act on a request, only say which fault applies.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-use super::asked::{Asked, Requests};
 use super::fault::{Fault, Moment};
+use super::request_info::{RequestInfo, Requests};
 
 /// Rules, oldest first.
 pub(crate) struct Rules {
@@ -18,9 +18,9 @@ struct Rule {
     id: u64,
     fault: Fault,
     requests: Requests,
-    /// Requests it was about so far.
+    /// Requests it selected so far.
     seen: u32,
-    struck: u32,
+    hits: u32,
 }
 
 impl Default for Rules {
@@ -34,7 +34,7 @@ impl Rules {
     pub(crate) fn add(&self, fault: Fault, requests: Requests) -> u64 {
         let mut active = self.active();
         let id = *self.changed_tx.borrow() + 1;
-        active.push(Rule { id, fault, requests, seen: 0, struck: 0 });
+        active.push(Rule { id, fault, requests, seen: 0, hits: 0 });
         self.changed_tx.send_replace(id);
         id
     }
@@ -45,38 +45,38 @@ impl Rules {
         self.changed_tx.send_modify(|changes| *changes += 1);
     }
 
-    pub(crate) fn struck(&self, id: u64) -> u32 {
-        self.active().iter().find(|rule| rule.id == id).map_or(0, |rule| rule.struck)
+    pub(crate) fn hits(&self, id: u64) -> u32 {
+        self.active().iter().find(|rule| rule.id == id).map_or(0, |rule| rule.hits)
     }
 
-    /// What strikes this request now. It counts as struck.
-    pub(crate) fn strike(&self, asked: &Asked, moment: Moment) -> Option<Fault> {
+    /// The fault that applies to this request now. It counts as a hit.
+    pub(crate) fn hit(&self, info: &RequestInfo, moment: Moment) -> Option<Fault> {
         let mut active = self.active();
-        let about = |rule: &&mut Rule| rule.fault.strikes_at(moment) && rule.requests.contain(asked);
-        for rule in active.iter_mut().filter(about) {
+        let selects = |rule: &&mut Rule| rule.fault.applies_at(moment) && rule.requests.contain(info);
+        for rule in active.iter_mut().filter(selects) {
             rule.seen = rule.seen.saturating_add(1);
-            let left = rule.requests.times.is_none_or(|times| rule.struck < times);
+            let left = rule.requests.times.is_none_or(|times| rule.hits < times);
             if rule.seen > rule.requests.skip && left {
-                rule.struck += 1;
-                tracing::debug!(%asked, fault = %rule.fault, "struck");
+                rule.hits += 1;
+                tracing::debug!(%info, fault = %rule.fault, "fault injected");
                 return Some(rule.fault.clone());
             }
         }
         None
     }
 
-    /// Whether the request that silence struck has to wait still.
-    pub(crate) fn silent(&self, asked: &Asked) -> bool {
-        self.active().iter().any(|rule| rule.fault == Fault::Silence && rule.requests.contain(asked))
+    /// Whether a request that a freeze has hit still has to wait.
+    pub(crate) fn freezes_request(&self, info: &RequestInfo) -> bool {
+        self.active().iter().any(|rule| rule.fault == Fault::Freeze && rule.requests.contain(info))
     }
 
-    /// Whether nothing may pass on a stream at this moment. Rules that count are about new requests only.
-    pub(crate) fn silences(&self, asked: &Asked) -> bool {
+    /// Whether nothing may pass on a stream at this moment. Rules that count apply to new requests only.
+    pub(crate) fn freezes_stream(&self, info: &RequestInfo) -> bool {
         let mut active = self.active();
-        let about = |rule: &&mut Rule| {
-            rule.fault == Fault::Silence && rule.requests.counts_nothing() && rule.requests.contain(asked)
+        let selects = |rule: &&mut Rule| {
+            rule.fault == Fault::Freeze && rule.requests.counts_nothing() && rule.requests.contain(info)
         };
-        active.iter_mut().find(about).map(|rule| rule.struck += 1).is_some()
+        active.iter_mut().find(selects).map(|rule| rule.hits += 1).is_some()
     }
 
     /// Changes when the rules do.

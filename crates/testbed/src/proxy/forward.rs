@@ -15,36 +15,36 @@ use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _};
 
-use super::asked::Asked;
+use super::body::relay;
 use super::fault::{Fault, Moment};
-use super::flow::flow;
+use super::request_info::RequestInfo;
 use super::rules::Rules;
 
 /// The connection to the client must be reset: the answer, or the rest of it, does not come.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Torn;
+pub(super) struct ConnectionReset;
 
-impl std::fmt::Display for Torn {
+impl std::fmt::Display for ConnectionReset {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the line is torn")
+        f.write_str("the fault proxy resets the connection")
     }
 }
 
-impl std::error::Error for Torn {}
+impl std::error::Error for ConnectionReset {}
 
-pub(super) type Answer = Response<UnsyncBoxBody<Bytes, Torn>>;
+pub(super) type Answer = Response<UnsyncBoxBody<Bytes, ConnectionReset>>;
 
-/// Hears of writes that the API server has carried out.
-pub(super) type AfterWrite = Box<dyn Fn(&Asked) + Send + Sync>;
+/// Called for writes that the API server has carried out.
+pub(super) type AfterWrite = Box<dyn Fn(&RequestInfo) + Send + Sync>;
 
-/// The way from the door to the API server.
-pub(super) struct Way {
+/// Sends requests to the API server.
+pub(super) struct Forwarder {
     client: BoxCloneSyncService<Request<Body>, Response<Incoming>, BoxError>,
     pub(super) rules: Arc<Rules>,
     pub(super) after_write: OnceLock<AfterWrite>,
 }
 
-impl Way {
+impl Forwarder {
     /// Speaks to the server of this kubeconfig as its user.
     pub(super) async fn to(kubeconfig: &str) -> anyhow::Result<Self> {
         let kubeconfig = Kubeconfig::from_yaml(kubeconfig)?;
@@ -67,42 +67,42 @@ impl Way {
         })
     }
 
-    /// Carries one request. Dropping the future, as when the client leaves, leaves it open whether the server got it.
-    pub(super) async fn carry(&self, request: Request<Incoming>) -> Result<Answer, Torn> {
+    /// Forwards one request. Dropping the future, as when the client leaves, leaves it open whether the server got it.
+    pub(super) async fn forward(&self, request: Request<Incoming>) -> Result<Answer, ConnectionReset> {
         let (mut head, body) = request.into_parts();
-        let asked = Asked::of(&head.method, head.uri.path(), head.uri.query().unwrap_or_default());
-        let body = body.collect().await.map_err(|_| Torn)?.to_bytes();
-        match self.rules.strike(&asked, Moment::Request) {
+        let info = RequestInfo::of(&head.method, head.uri.path(), head.uri.query().unwrap_or_default());
+        let body = body.collect().await.map_err(|_| ConnectionReset)?.to_bytes();
+        match self.rules.hit(&info, Moment::Request) {
             None => {}
-            Some(Fault::Silence) => self.wait_for_sound(&asked).await,
+            Some(Fault::Freeze) => self.wait_while_frozen(&info).await,
             Some(Fault::Delay(time)) => tokio::time::sleep(time).await,
-            Some(fault) => return fault.answer().map(whole).ok_or(Torn),
+            Some(fault) => return fault.answer().map(whole).ok_or(ConnectionReset),
         }
         own_headers(&mut head.headers);
-        // The door's address means nothing to the server.
+        // The frontend's address means nothing to the server.
         head.headers.remove(header::HOST);
         let request = Request::from_parts(head, Body::from(body));
         let response = self.client.clone().oneshot(request).await.map_err(|error| {
-            tracing::debug!(%asked, %error, "the API server does not answer");
-            Torn
+            tracing::debug!(%info, %error, "the API server does not answer");
+            ConnectionReset
         })?;
-        if asked.is_write()
+        if info.is_write()
             && response.status().is_success()
             && let Some(after_write) = self.after_write.get()
         {
-            after_write(&asked);
+            after_write(&info);
         }
-        if self.rules.strike(&asked, Moment::Answer).is_some() {
-            return Err(Torn);
+        if self.rules.hit(&info, Moment::Answer).is_some() {
+            return Err(ConnectionReset);
         }
         let (mut head, body) = response.into_parts();
         own_headers(&mut head.headers);
-        Ok(Response::from_parts(head, flow(body, asked, Arc::clone(&self.rules))))
+        Ok(Response::from_parts(head, relay(body, info, Arc::clone(&self.rules))))
     }
 
-    async fn wait_for_sound(&self, asked: &Asked) {
+    async fn wait_while_frozen(&self, info: &RequestInfo) {
         let mut changes = self.rules.changes();
-        while self.rules.silent(asked) {
+        while self.rules.freezes_request(info) {
             if changes.changed().await.is_err() {
                 return;
             }
@@ -110,14 +110,14 @@ impl Way {
     }
 }
 
-/// Takes away what is between two neighbours on the way only.
+/// Takes away what is between two neighbours on one connection only.
 fn own_headers(headers: &mut HeaderMap) {
     for name in [header::CONNECTION, header::TRANSFER_ENCODING, header::UPGRADE, header::TE] {
         headers.remove(name);
     }
 }
 
-/// An answer that is there already.
+/// An answer whose body is complete already.
 pub(super) fn whole(response: Response<String>) -> Answer {
     response.map(|text| Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync())
 }

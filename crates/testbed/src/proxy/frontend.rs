@@ -1,4 +1,4 @@
-//! The near end of a line: listens, shows a certificate of its own, lets in who knows the token.
+//! The side of the proxy that clients see: listens, shows its own certificate, admits clients that have the token.
 //! Must not know what requests say.
 
 use std::hash::{BuildHasher as _, RandomState};
@@ -21,27 +21,27 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use super::State;
-use super::carry::{Way, whole};
 use super::fault::answer;
+use super::forward::{Forwarder, whole};
 use crate::address::{Address, Port};
 use crate::certificates::Authority;
 use crate::kubeconfig::{Credential, render};
 
-/// The door. It keeps its address while the line is cut, so that it can refuse connections by not listening.
-pub(super) struct Door {
+/// The frontend. It keeps its address while the proxy is cut: it refuses connections by not listening.
+pub(super) struct Frontend {
     address: Address,
     listener: TcpListener,
     acceptor: TlsAcceptor,
     authority: Authority,
-    /// Behind the door somebody else's credentials are used; loopback alone keeps nobody out.
+    /// Requests are forwarded with other credentials, and every local process can reach the loopback address.
     token: Arc<str>,
 }
 
-impl Door {
+impl Frontend {
     pub(super) fn open() -> Result<Self> {
         let address = Address::reserve()?;
         let listener = listen(at(&address))?;
-        let authority = Authority::new("line")?;
+        let authority = Authority::new("fault-proxy")?;
         let signed = authority.server(address.ip().into())?;
         let certificate = CertificateDer::from_pem_slice(signed.certificate.as_bytes())?;
         let key = PrivateKeyDer::from_pem_slice(signed.key.as_bytes())?;
@@ -50,17 +50,22 @@ impl Door {
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_single_cert(vec![certificate], key)?;
-        // Hashes under a key of this process that nobody knows.
+        // Hashes under a random key of this process.
         let token = [0u8; 2].map(|_| format!("{:016x}", RandomState::new().hash_one(0u8))).concat();
         Ok(Self { address, listener, acceptor: TlsAcceptor::from(Arc::new(config)), authority, token: token.into() })
     }
 
     pub(super) fn kubeconfig(&self) -> Result<String> {
-        render("line", &format!("https://{}", at(&self.address)), self.authority.pem(), Credential::Token(&self.token))
+        render(
+            "fault-proxy",
+            &format!("https://{}", at(&self.address)),
+            self.authority.pem(),
+            Credential::Token(&self.token),
+        )
     }
 
-    /// Serves for ever; while the line is cut it does not listen.
-    pub(super) async fn serve(self, way: Arc<Way>, mut state_rx: watch::Receiver<State>) {
+    /// Serves for ever; while the proxy is cut it does not listen.
+    pub(super) async fn serve(self, forwarder: Arc<Forwarder>, mut state_rx: watch::Receiver<State>) {
         let Self { address, listener, acceptor, token, .. } = self;
         let expected: Arc<str> = format!("Bearer {token}").into();
         let mut listening = Some(listener);
@@ -69,7 +74,7 @@ impl Door {
             let listener = match listening.take().map_or_else(|| listen(at(&address)), Ok) {
                 Ok(listener) => listener,
                 Err(error) => {
-                    tracing::warn!(%error, "the line cannot be mended yet");
+                    tracing::warn!(%error, "the fault proxy cannot listen again yet");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
                 }
@@ -79,7 +84,7 @@ impl Door {
             loop {
                 tokio::select! {
                     accepted = listener.accept() => if let Ok((client, _)) = accepted {
-                        clients.spawn(admit(client, acceptor.clone(), Arc::clone(&expected), Arc::clone(&way)));
+                        clients.spawn(admit(client, acceptor.clone(), Arc::clone(&expected), Arc::clone(&forwarder)));
                     },
                     Some(_) = clients.join_next() => {}
                     _ = state_rx.wait_for(|state| state.cuts != cuts) => break,
@@ -100,7 +105,7 @@ fn listen(at: SocketAddr) -> std::io::Result<TcpListener> {
 }
 
 /// One connection, from its first byte to its last.
-async fn admit(client: TcpStream, acceptor: TlsAcceptor, expected: Arc<str>, way: Arc<Way>) {
+async fn admit(client: TcpStream, acceptor: TlsAcceptor, expected: Arc<str>, forwarder: Arc<Forwarder>) {
     // Whenever we let go of it, the client sees a reset and not an orderly end.
     if client.set_nodelay(true).and_then(|()| client.set_zero_linger()).is_err() {
         return;
@@ -108,12 +113,16 @@ async fn admit(client: TcpStream, acceptor: TlsAcceptor, expected: Arc<str>, way
     let Ok(stream) = acceptor.accept(client).await else { return };
     let service = service_fn(|mut request: Request<Incoming>| {
         let known = request.headers_mut().remove(header::AUTHORIZATION).is_some_and(|shown| shown == *expected);
-        let way = Arc::clone(&way);
+        let forwarder = Arc::clone(&forwarder);
         async move {
             if known {
-                way.carry(request).await
+                forwarder.forward(request).await
             } else {
-                Ok(whole(answer(StatusCode::UNAUTHORIZED, "text/plain", "the line does not know you".to_owned())))
+                Ok(whole(answer(
+                    StatusCode::UNAUTHORIZED,
+                    "text/plain",
+                    "the fault proxy does not know this token".to_owned(),
+                )))
             }
         }
     });

@@ -57,13 +57,13 @@ impl Server {
         )
     }
 
-    /// Requests so far: method, path, who asked with what.
+    /// Requests so far: method, path, who info with what.
     pub(super) fn heard(&self) -> Vec<String> {
         self.heard.lock().unwrap().clone()
     }
 
     pub(super) fn writes(&self) -> usize {
-        self.heard().iter().filter(|asked| !asked.starts_with("GET")).count()
+        self.heard().iter().filter(|info| !info.starts_with("GET")).count()
     }
 
     /// Says this on all open watches.
