@@ -13,9 +13,9 @@ use tapestry_testbed::audit::Requests;
 
 use self::fold::Fold;
 use self::scale::Scaled;
-use crate::eyes::Moments;
 use crate::load::Load;
 use crate::machine::{Machine, Memory, Spent};
+use crate::observers::Moments;
 
 /// Who carries the pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
@@ -192,7 +192,7 @@ impl Scene {
 }
 
 impl Raised {
-    /// From what the eyes noted.
+    /// From what the observers noted.
     pub(crate) fn new(begin: Instant, pods: &[Moments], calls: Calls, cost: Cost) -> Self {
         let between = |from: fn(&Moments) -> Option<Instant>, to: fn(&Moments) -> Option<Instant>| {
             // A watch may be quicker than the answer to the create: that is no time at all.

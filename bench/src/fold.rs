@@ -12,7 +12,7 @@ use tapestry_cluster::Name;
 use tapestry_cluster::feed::Change;
 use tapestry_domain::names::vnode_name;
 use tapestry_syncer::nodes::row::{PNode, VNode};
-use tapestry_syncer::pair::Seen;
+use tapestry_syncer::pair::Fact;
 use tapestry_syncer::pods::row::{PPod, VPod};
 
 use self::objects::{node_name, pnode, ppod, vpod};
@@ -109,10 +109,10 @@ impl Facts {
 
     /// All of it, as a start folds it in.
     fn count(&self) -> Result<(Known, Duration)> {
-        let facts: Vec<Seen> = (self.vnodes.iter().cloned().map(|row| Seen::VNode(Change::Put(row, EPOCH))))
-            .chain(self.vpods.iter().cloned().map(|row| Seen::VPod(Change::Put(row, EPOCH))))
-            .chain(self.pnodes.iter().cloned().map(|row| Seen::PNode(Change::Put(row, EPOCH))))
-            .chain(self.ppods.iter().cloned().map(|row| Seen::PPod(Change::Put(row, EPOCH))))
+        let facts: Vec<Fact> = (self.vnodes.iter().cloned().map(|row| Fact::VNode(Change::Put(row, EPOCH))))
+            .chain(self.vpods.iter().cloned().map(|row| Fact::VPod(Change::Put(row, EPOCH))))
+            .chain(self.pnodes.iter().cloned().map(|row| Fact::PNode(Change::Put(row, EPOCH))))
+            .chain(self.ppods.iter().cloned().map(|row| Fact::PPod(Change::Put(row, EPOCH))))
             .collect();
         let mut known = Known::new()?;
         let begin = Instant::now();
@@ -133,7 +133,7 @@ impl Facts {
         let (mut changes, mut plans) = (Vec::new(), Vec::new());
         let mut change = |known: &mut Known, node: &Name, change: Change<PPod>| {
             let begin = Instant::now();
-            known.see(Seen::PPod(change));
+            known.see(Fact::PPod(change));
             changes.push(begin.elapsed());
             let begin = Instant::now();
             black_box(known.plan_node(node));

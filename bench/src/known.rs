@@ -13,7 +13,7 @@ use tapestry_engine::{Dirty, Model as _, Now, Plan};
 use tapestry_syncer::bindings::BindingRow;
 use tapestry_syncer::nodes::row::{PNode, VNode};
 use tapestry_syncer::origin::{Home, Origin};
-use tapestry_syncer::pair::{Key, Pair, Seen};
+use tapestry_syncer::pair::{Fact, Key, Pair};
 use tapestry_syncer::policies::PolicyRow;
 use tapestry_testbed::builders::{binding, policy};
 
@@ -56,28 +56,28 @@ impl Known {
         let binding = BindingRow::decode(&stamp(binding, BINDING_UID))?.context("not a binding")?;
         let policy = policy(BINDING).cluster(BINDING).limit_percent("cpu", 100).limit_percent("memory", 100).build();
         let policy = PolicyRow::decode(&stamp(policy, BINDING))?.context("not a policy")?;
-        known.see(Seen::Binding(Change::Put(binding, EPOCH)));
-        known.see(Seen::Policy(Side::Virtual, Change::Put(policy, EPOCH)));
+        known.see(Fact::Binding(Change::Put(binding, EPOCH)));
+        known.see(Fact::Policy(Side::Virtual, Change::Put(policy, EPOCH)));
         for side in [Side::Virtual, Side::Physical] {
-            known.see(Seen::Policy(side, Change::Listed(EPOCH)));
+            known.see(Fact::Policy(side, Change::Listed(EPOCH)));
         }
         for (side, identity) in [(Side::Virtual, VIRTUAL), (Side::Physical, PHYSICAL)] {
-            known.see(Seen::Connection(side, Connection::Up(Uid::new(identity))));
+            known.see(Fact::Connection(side, Connection::Up(Uid::new(identity))));
         }
         Ok(known)
     }
 
     /// Folds a fact in.
-    pub(crate) fn see(&mut self, seen: Seen) {
+    pub(crate) fn see(&mut self, seen: Fact) {
         self.pair.observe(seen, self.now, &mut Dirty::default());
     }
 
     /// All nodes and pods have been seen.
     pub(crate) fn complete(&mut self) {
-        self.see(Seen::VNode(Change::Listed(EPOCH)));
-        self.see(Seen::VPod(Change::Listed(EPOCH)));
-        self.see(Seen::PNode(Change::Listed(EPOCH)));
-        self.see(Seen::PPod(Change::Listed(EPOCH)));
+        self.see(Fact::VNode(Change::Listed(EPOCH)));
+        self.see(Fact::VPod(Change::Listed(EPOCH)));
+        self.see(Fact::PNode(Change::Listed(EPOCH)));
+        self.see(Fact::PPod(Change::Listed(EPOCH)));
     }
 
     /// What it would do about a physical node.
@@ -93,7 +93,7 @@ pub(crate) fn render_vnodes(pnodes: Vec<Value>) -> Result<Vec<Value>> {
     for pnode in pnodes {
         names.push(Name::parse(pnode["metadata"]["name"].as_str().unwrap_or_default())?);
         let row = PNode::decode(&pnode.to_string().into())?.context("not a node")?;
-        known.see(Seen::PNode(Change::Put(row, EPOCH)));
+        known.see(Fact::PNode(Change::Put(row, EPOCH)));
     }
     known.complete();
     let create = |name: &Name| match known.plan_node(name) {

@@ -11,7 +11,7 @@ use tapestry_cluster::{Call, Cluster, Name, Refusal, Side, Target, Verb, kind};
 use tapestry_testbed::builders::pod;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::eyes::{Eyes, LABEL};
+use crate::observers::{LABEL, Observers};
 
 /// The virtual namespace of all pods.
 pub(crate) const NAMESPACE: &str = "bench";
@@ -47,8 +47,14 @@ impl Load {
     }
 
     /// Creates the pods of this run, bound to `vnodes` in turn; gives the moment before the first request.
-    pub(crate) async fn create(self, run: u32, cluster: &Cluster, vnodes: &[String], eyes: &Eyes) -> Result<Instant> {
-        eyes.begin(run, self.pods as usize);
+    pub(crate) async fn create(
+        self,
+        run: u32,
+        cluster: &Cluster,
+        vnodes: &[String],
+        observers: &Observers,
+    ) -> Result<Instant> {
+        observers.begin(run, self.pods as usize);
         let calls: Vec<Call> = vnodes
             .iter()
             .cycle()
@@ -69,7 +75,7 @@ impl Load {
         });
         let create = |(index, call): (usize, Call)| async move {
             match carry_out(cluster, &call).await {
-                Ok(_) => eyes.note_created(index),
+                Ok(_) => observers.note_created(index),
                 Err(refusal) => bail!("{call}: {}", refusal.message()),
             }
             Ok(())

@@ -13,7 +13,7 @@
 //! | `subject` | the process under test: start, ready, CPU, memory, stop |
 //! | `bare` | `bench bare`: the client with the fewest writes and no safety |
 //! | `load` | makes and deletes virtual pods |
-//! | `eyes` | resuming watches on both sides that note when each pod was seen how |
+//! | `observers` | resuming watches on both sides that note when each pod was seen how |
 //! | `figures` | what was measured, as data |
 //! | `budget` | what the design allows |
 //! | `machine` | the computer, and where its time went |
@@ -21,12 +21,12 @@
 
 mod bare;
 mod budget;
-mod eyes;
 mod figures;
 mod fold;
 mod known;
 mod load;
 mod machine;
+mod observers;
 mod report;
 mod rest;
 mod run;

@@ -10,10 +10,10 @@ use serde::Deserialize;
 use tapestry_cluster::{Cluster as Client, kind};
 use tokio::time::sleep;
 
-use crate::eyes::LABEL;
 use crate::figures::{Cold, Idle, Rest, Who};
 use crate::load::Load;
 use crate::machine::cpu_ms;
+use crate::observers::LABEL;
 use crate::scene::{Phase, clear, raise};
 use crate::stage::Stage;
 

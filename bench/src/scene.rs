@@ -32,8 +32,8 @@ pub(crate) async fn play(stage: &Stage, who: Who, load: Load, run: u32) -> Resul
 /// Creates the pods and waits until all of them run, seen from the virtual side.
 pub(crate) async fn raise(stage: &Stage, subject: &Subject<'_>, load: Load, run: u32) -> Result<Raised> {
     let phase = Phase::begin(stage, subject).await?;
-    let begin = load.create(run, &stage.clients[0], &stage.vnodes, &stage.eyes).await?;
-    let pods = stage.eyes.all_running(load.deadline()).await?;
+    let begin = load.create(run, &stage.clients[0], &stage.vnodes, &stage.observers).await?;
+    let pods = stage.observers.all_running(load.deadline()).await?;
     let (calls, cost) = phase.end(load.pods).await?;
     Ok(Raised::new(begin, &pods, calls, cost))
 }
@@ -43,7 +43,7 @@ pub(crate) async fn clear(stage: &Stage, subject: &Subject<'_>, load: Load, run:
     let phase = Phase::begin(stage, subject).await?;
     let begin = Instant::now();
     load.delete(run, &stage.clients[0]).await?;
-    stage.eyes.all_gone(load.deadline()).await?;
+    stage.observers.all_gone(load.deadline()).await?;
     let took = begin.elapsed();
     let (calls, cost) = phase.end(load.pods).await?;
     stage.is_empty().await?;

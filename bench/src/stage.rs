@@ -18,10 +18,10 @@ use tapestry_testbed::builders::{binding, kubeconfig_secret, namespace, node, po
 use tapestry_testbed::supervisor::Supervisor;
 use tapestry_testbed::{Cluster, ClusterConfig, Objects, Part, eventually};
 
-use crate::eyes::Eyes;
 use crate::figures::{Calls, Who};
 use crate::load::NAMESPACE;
 use crate::machine::{Machine, Processes};
+use crate::observers::Observers;
 use crate::subject::Subject;
 
 /// Name of the binding and its clusterID.
@@ -36,7 +36,7 @@ pub(crate) const CPU: &str = "1000";
 pub(crate) const MEMORY: &str = "8Ti";
 const SOON: Duration = Duration::from_mins(1);
 
-/// One virtual and one physical cluster, with eyes on both.
+/// One virtual and one physical cluster, with observers on both.
 pub(crate) struct Stage {
     virtual_cluster: Cluster,
     physical_cluster: Cluster,
@@ -44,7 +44,7 @@ pub(crate) struct Stage {
     /// Speaks for the load, by side.
     pub(crate) clients: [Client; 2],
     /// Sees both sides.
-    pub(crate) eyes: Eyes,
+    pub(crate) observers: Observers,
     /// Where virtual pods go.
     pub(crate) vnodes: Vec<String>,
     /// Pods that a physical node takes.
@@ -88,7 +88,7 @@ impl Stage {
             std::fs::create_dir_all(logs).with_context(|| format!("making {}", logs.display()))?;
         }
         let stage = Self {
-            eyes: Eyes::open(&clients[0], &clients[1]),
+            observers: Observers::open(&clients[0], &clients[1]),
             virtual_cluster,
             physical_cluster,
             supervisor,

@@ -48,7 +48,7 @@ impl Lookout {
         let notes = Arc::clone(&book);
         let decode = move |json: &Bytes| decode(json, &notes).map(Some);
         let mut tasks = JoinSet::new();
-        let feed: Arc<Feed<Sight>> = Arc::default();
+        let feed: Arc<Feed<View>> = Arc::default();
         tasks.spawn(watch(client.clone(), query, Arc::new(decode), feed, CancellationToken::new()));
         let lookout = Self { book, _watch: tasks };
         eventually("all virtual nodes are seen", Duration::from_mins(1), async || {
@@ -122,12 +122,12 @@ impl Book {
 }
 
 #[derive(Clone)]
-struct Sight {
+struct View {
     uid: Uid,
     rv: Rv,
 }
 
-impl Row for Sight {
+impl Row for View {
     fn uid(&self) -> &Uid {
         &self.uid
     }
@@ -160,11 +160,11 @@ struct Status {
     allocatable: Resources,
 }
 
-fn decode(json: &Bytes, book: &Mutex<Book>) -> Result<Sight, serde_json::Error> {
+fn decode(json: &Bytes, book: &Mutex<Book>) -> Result<View, serde_json::Error> {
     let now = Instant::now();
     let NodeJson { metadata, status } = serde_json::from_slice(json)?;
     lock(book).note(&metadata.name, status.allocatable.get(&ResourceName::Cpu).nano(), now);
-    Ok(Sight { uid: metadata.uid, rv: metadata.resource_version })
+    Ok(View { uid: metadata.uid, rv: metadata.resource_version })
 }
 
 fn lock(book: &Mutex<Book>) -> MutexGuard<'_, Book> {

@@ -18,7 +18,7 @@ mod strangers;
 pub use strangers::Strangers;
 
 /// Both clusters, as far as one binding is concerned.
-pub struct Sight<'a> {
+pub struct Snapshot<'a> {
     /// The binding's origin, as the annotation on everything it makes has it.
     pub origin: &'a str,
     /// Virtual pods on the binding's virtual nodes.
@@ -33,7 +33,7 @@ pub struct Sight<'a> {
     pub limits: &'a dyn Fn(&str) -> Option<Vec<Limit>>,
 }
 
-impl Sight<'_> {
+impl Snapshot<'_> {
     /// Every way in which this is not as it must be.
     #[must_use]
     pub fn violations(&self) -> Vec<String> {

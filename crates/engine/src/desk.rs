@@ -83,7 +83,7 @@ impl<M: Model> Desk<M> {
     }
 
     /// Folds a fact in.
-    pub fn see(&mut self, seen: M::Seen, now: Now) {
+    pub fn see(&mut self, seen: M::Fact, now: Now) {
         let mut dirty = Dirty::default();
         self.model.observe(seen, now, &mut dirty);
         self.mark(dirty);

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use self::election::{BadTerms, Seat, Terms};
+pub use self::election::{BadTimings, LeaseTimings, Seat};
 pub use self::fence::Leadership;
 
 use self::election::{Election, Hold, Step};
@@ -36,7 +36,7 @@ const LAST_WORDS: usize = 3;
 
 /// Stands for the seat until `resign` is cancelled; the Lease has been given back when `tasks` are done. The gate should have
 /// connections of its own, so that no burst of work holds up a renewal; `cluster` is where the Lease is watched.
-pub fn stand(
+pub fn campaign(
     seat: Seat,
     cluster: Cluster,
     gate: Arc<dyn Gate>,
@@ -123,7 +123,7 @@ impl Candidate {
         for _ in 0..LAST_WORDS {
             let now = self.clock.now();
             let Some(call) = self.election.plan_release(now, led) else { break };
-            let within = self.election.seat().terms.retry;
+            let within = self.election.seat().timings.retry;
             self.carry_out(call, within, now.steady).await;
         }
         if led {

@@ -2,13 +2,13 @@
 //! and what every daemon needs: clock, health and metrics endpoints, telemetry. Knows no Kubernetes kind but the Lease it leads by.
 
 pub mod clock;
-pub mod crew;
 pub mod desk;
 pub mod lead;
 pub mod model;
 pub mod run;
 pub mod serve;
 pub mod table;
+pub mod tasks;
 pub mod telemetry;
 
 pub use clock::Now;

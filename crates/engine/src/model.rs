@@ -14,10 +14,10 @@ pub trait Model {
     /// What work is about: one object, seen from both sides.
     type Key: Clone + Eq + Hash + Ord + Debug;
     /// A fact: a watch event, a connection's state, a tick.
-    type Seen;
+    type Fact;
 
     /// Folds a fact in and names the keys it may concern.
-    fn observe(&mut self, seen: Self::Seen, now: Now, dirty: &mut Dirty<Self::Key>);
+    fn observe(&mut self, seen: Self::Fact, now: Now, dirty: &mut Dirty<Self::Key>);
 
     /// What to do about a key. Planning twice from the same facts gives the same plan.
     fn plan(&self, key: &Self::Key, now: Now) -> Plan;

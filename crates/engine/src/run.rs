@@ -39,7 +39,7 @@ const FROZEN: Duration = Duration::from_secs(3);
 pub async fn run<M: Model>(
     mut desk: Desk<M>,
     gate: Arc<dyn Gate>,
-    mut inbox: impl Inbox<M::Seen>,
+    mut inbox: impl Inbox<M::Fact>,
     clock: Arc<dyn Clock>,
     mut leadership: Leadership,
     mut show: impl FnMut(&Desk<M>),

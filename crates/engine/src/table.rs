@@ -20,7 +20,7 @@ pub enum Put<R> {
 pub struct Table<R> {
     rows: HashMap<Uid, Entry<R>, RandomState>,
     /// Versions at which objects went, so that a late answer does not bring them back.
-    graves: HashMap<Uid, Rv, RandomState>,
+    tombstones: HashMap<Uid, Rv, RandomState>,
     buried: VecDeque<Uid>,
     listed: Option<Epoch>,
 }
@@ -31,11 +31,11 @@ struct Entry<R> {
 }
 
 /// Late facts are at most as many as calls in flight (hundreds) and come within seconds.
-const GRAVES: usize = 2048;
+const TOMBSTONES: usize = 2048;
 
 impl<R: Row> Default for Table<R> {
     fn default() -> Self {
-        Self { rows: HashMap::default(), graves: HashMap::default(), buried: VecDeque::new(), listed: None }
+        Self { rows: HashMap::default(), tombstones: HashMap::default(), buried: VecDeque::new(), listed: None }
     }
 }
 
@@ -83,7 +83,7 @@ impl<R: Row> Table<R> {
     pub fn put(&mut self, row: R, epoch: Option<Epoch>) -> Put<R> {
         let epoch = epoch.or(self.listed).unwrap_or_default();
         let (uid, rv) = (row.uid().clone(), row.rv());
-        if self.graves.get(&uid).is_some_and(|died| rv <= *died) {
+        if self.tombstones.get(&uid).is_some_and(|died| rv <= *died) {
             return Put::Stale;
         }
         match self.rows.entry(uid) {
@@ -104,13 +104,13 @@ impl<R: Row> Table<R> {
     }
 
     /// Takes out a row whose object is gone for good at this version.
-    pub fn bury(&mut self, uid: &Uid, at: Rv) -> Option<R> {
-        if self.graves.insert(uid.clone(), at).is_none() {
+    pub fn remove_proven(&mut self, uid: &Uid, at: Rv) -> Option<R> {
+        if self.tombstones.insert(uid.clone(), at).is_none() {
             self.buried.push_back(uid.clone());
-            if self.buried.len() > GRAVES
+            if self.buried.len() > TOMBSTONES
                 && let Some(oldest) = self.buried.pop_front()
             {
-                self.graves.remove(&oldest);
+                self.tombstones.remove(&oldest);
             }
         }
         self.remove(uid)
@@ -167,7 +167,7 @@ mod tests {
     fn a_late_fact_does_not_bring_back_what_is_gone() {
         let mut table = Table::default();
         table.put(thing("a", 5), Some(Epoch(1)));
-        assert_eq!(table.bury(&Uid::new("a"), Rv::new(9)), Some(thing("a", 5)));
+        assert_eq!(table.remove_proven(&Uid::new("a"), Rv::new(9)), Some(thing("a", 5)));
         assert_eq!(table.put(thing("a", 8), None), Put::Stale);
         assert!(table.is_empty());
         // A watch that lost sight of it by its label may see the same object again, at a later version.
@@ -193,12 +193,12 @@ mod tests {
     }
 
     #[test]
-    fn law_11_graves_are_bounded() {
+    fn law_11_tombstones_are_bounded() {
         let mut table: Table<Thing> = Table::default();
-        for n in 0..3 * GRAVES {
-            table.bury(&Uid::new(n.to_string()), Rv::new(1));
+        for n in 0..3 * TOMBSTONES {
+            table.remove_proven(&Uid::new(n.to_string()), Rv::new(1));
         }
-        assert_eq!(table.graves.len(), GRAVES);
-        assert_eq!(table.buried.len(), GRAVES);
+        assert_eq!(table.tombstones.len(), TOMBSTONES);
+        assert_eq!(table.buried.len(), TOMBSTONES);
     }
 }

@@ -15,9 +15,9 @@ use tapestry_engine::{Dirty, Now, Plan};
 
 pub use self::row::BindingRow;
 use self::status::Said;
-use crate::grounds::Ground;
 use crate::guards::Guard;
 use crate::pair::{Key, Pair};
+use crate::prerequisites::Prerequisite;
 
 /// The binding in force.
 pub(crate) struct Bound {
@@ -74,7 +74,7 @@ impl Pair {
 
     /// Nothing is planned for a binding that is not there, but the Leases of its nodes: those are the manager's to remove.
     fn lose_binding(&mut self, uid: &Uid, rv: Rv) {
-        self.bindings.bury(uid, rv);
+        self.bindings.remove_proven(uid, rv);
         if self.bound.take_if(|bound| bound.row.uid == *uid).is_some() {
             tracing::warn!("the binding is gone: nothing is planned any more but the Leases of its nodes");
         }
@@ -117,8 +117,8 @@ impl Pair {
         let changed = before.is_none_or(|before| before.binding != binding || before.row.deleting != row.deleting);
         self.bound = Some(Bound { binding, row, valid, doubted, told: None });
         if changed {
-            self.grounds.reset();
-            self.open_all_doors(dirty);
+            self.prerequisites.reset();
+            self.admit_all(dirty);
         }
     }
 
@@ -230,7 +230,7 @@ impl Pair {
             (false, false) => Some(others.chain([keys::FINALIZER_SYNCER.to_owned()]).collect()),
             (true, true)
                 if self.working().is_some()
-                    && self.grounds.cleared()
+                    && self.prerequisites.cleared()
                     && self.nothing_lent()
                     && self.guards.none_left() =>
             {
@@ -249,7 +249,7 @@ impl Pair {
     pub(crate) fn mark_leaving(&self, dirty: &mut Dirty<Key>) {
         if self.bound.as_ref().is_some_and(Bound::leaving) {
             dirty.mark(Key::Binding);
-            dirty.mark(Key::Ground(Ground::ServiceAccount));
+            dirty.mark(Key::Prerequisite(Prerequisite::ServiceAccount));
             for guard in Guard::ALL {
                 dirty.mark(Key::Guard(guard));
             }

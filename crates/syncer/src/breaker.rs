@@ -64,7 +64,7 @@ struct LetGo {
 
 /// How a pod stands to its end.
 #[derive(Clone, Copy)]
-pub(crate) enum Stands {
+pub(crate) enum LossState {
     /// The other side is not in sight, and it is not proven yet that it is gone.
     Alone,
     /// It would end now although nobody asked for it.
@@ -104,24 +104,24 @@ impl Breaker {
     }
 
     /// What stands in the books of a pod has changed.
-    pub(crate) fn note(&mut self, uid: &Uid, stands: Stands, now: Now) {
+    pub(crate) fn record(&mut self, uid: &Uid, state: LossState, now: Now) {
         if let Some(gone) = self.let_go.get_mut(uid) {
-            match stands {
-                Stands::Over if !gone.over => (gone.at, gone.over) = (now.steady, true),
-                Stands::Fine if !gone.over => drop(self.let_go.remove(uid)),
+            match state {
+                LossState::Over if !gone.over => (gone.at, gone.over) = (now.steady, true),
+                LossState::Fine if !gone.over => drop(self.let_go.remove(uid)),
                 _ => {}
             }
             return;
         }
         let before = self.alone.remove(uid);
         self.proven -= usize::from(before == Some(Evidence::Proven));
-        match stands {
-            Stands::Alone => drop(self.alone.insert(uid.clone(), Evidence::Lacking)),
-            Stands::Ends => {
+        match state {
+            LossState::Alone => drop(self.alone.insert(uid.clone(), Evidence::Lacking)),
+            LossState::Ends => {
                 self.alone.insert(uid.clone(), Evidence::Proven);
                 self.proven += 1;
             }
-            Stands::Over | Stands::Fine => drop(self.approved.remove(uid)),
+            LossState::Over | LossState::Fine => drop(self.approved.remove(uid)),
         }
     }
 

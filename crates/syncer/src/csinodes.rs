@@ -84,7 +84,7 @@ impl Pair {
         match change {
             Change::Put(row, epoch) => self.put_pcsinode(row, Some(epoch), dirty),
             Change::Gone { row, .. } => {
-                self.csinodes.pcsinodes.bury(&row.uid, row.rv);
+                self.csinodes.pcsinodes.remove_proven(&row.uid, row.rv);
                 self.forget_pcsinode(&row, dirty);
             }
             Change::Listed(epoch) => {
@@ -128,7 +128,7 @@ impl Pair {
         match change {
             Change::Put(row, epoch) => self.put_vcsinode(row, Some(epoch), dirty),
             Change::Gone { row, .. } => {
-                self.csinodes.vcsinodes.bury(&row.uid, row.rv);
+                self.csinodes.vcsinodes.remove_proven(&row.uid, row.rv);
                 self.forget_vcsinode(&row.name, &row.uid, dirty);
             }
             Change::Listed(epoch) => {

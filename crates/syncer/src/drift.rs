@@ -2,7 +2,7 @@
 //! Only the policies' limits come from the syncer's tables. Reads, and writes nothing.
 
 use serde_json::Value;
-use tapestry_api::invariants::Sight;
+use tapestry_api::invariants::Snapshot;
 use tapestry_api::keys;
 use tapestry_cluster::kind;
 
@@ -28,7 +28,7 @@ impl Syncer {
             vnodes.iter().any(|vnode| vnode["metadata"]["name"] == *node)
                 && !pair.ignores(&text(&vpod["metadata"]["uid"]))
         };
-        let sight = Sight {
+        let snapshot = Snapshot {
             origin: &origin.full,
             vpods: vpods.iter().filter(ours).collect(),
             ppods: ppods.iter().collect(),
@@ -36,6 +36,6 @@ impl Syncer {
             pnodes: pnodes.iter().collect(),
             limits: &|node| pair.limits_of(node, now),
         };
-        Ok(sight.violations())
+        Ok(snapshot.violations())
     }
 }

@@ -154,7 +154,7 @@ impl Pair {
             }
             Change::Gone { row, .. } => {
                 // One that only lost its label is still there, at this very version; an answer about one that is gone is older.
-                rows.bury(&row.uid, row.rv.before());
+                rows.remove_proven(&row.uid, row.rv.before());
                 *look = Look::Unknown;
             }
             Change::Unserved => {}

@@ -37,7 +37,7 @@ pub enum Key {
 
 /// A fact.
 #[derive(Debug, Clone)]
-pub enum Seen {
+pub enum Fact {
     /// About a virtual node of our origin.
     Node(Change<KeptNode>),
     /// About a binding of our name.
@@ -59,7 +59,7 @@ pub enum Work {
     /// It has read everything and works.
     Goes,
     /// It cannot work.
-    Stands(Trouble),
+    LossState(Trouble),
 }
 
 impl Work {
@@ -81,7 +81,7 @@ impl Work {
 
     /// Whether it stands because of this.
     pub(crate) fn stands_for(&self, trouble: &Trouble) -> bool {
-        matches!(self, Self::Stands(known) if known == trouble)
+        matches!(self, Self::LossState(known) if known == trouble)
     }
 }
 
@@ -208,7 +208,7 @@ impl Keeper {
         let wanted = match self.work {
             Work::Starts => return Plan::Rest,
             Work::Goes => false,
-            Work::Stands(_) => true,
+            Work::LossState(_) => true,
         };
         if row.taints.iter().any(|taint| there(&taint)) == wanted {
             return Plan::Rest;
@@ -226,7 +226,7 @@ impl Keeper {
     fn plan_binding(&self, now: Now) -> Plan {
         let Some(row) = self.binding.as_ref().filter(|_| self.at_home()) else { return Plan::Rest };
         let mut conditions = row.conditions.clone();
-        if let Work::Stands(Trouble { reason, message }) = &self.work {
+        if let Work::LossState(Trouble { reason, message }) = &self.work {
             row.set(&mut conditions, CONNECTED, "False", reason, message, now);
         }
         match &self.kubeconfig {
@@ -250,25 +250,25 @@ impl Keeper {
 
 impl Model for Keeper {
     type Key = Key;
-    type Seen = Seen;
+    type Fact = Fact;
 
-    fn observe(&mut self, seen: Seen, _now: Now, dirty: &mut Dirty<Key>) {
+    fn observe(&mut self, seen: Fact, _now: Now, dirty: &mut Dirty<Key>) {
         match seen {
-            Seen::Node(change) => self.see_node(change, dirty),
-            Seen::Binding(Change::Put(row, _)) => self.take_binding(row, dirty),
+            Fact::Node(change) => self.see_node(change, dirty),
+            Fact::Binding(Change::Put(row, _)) => self.take_binding(row, dirty),
             // Whether it is gone is for `Pair` to prove; our Leases are renewed all the same.
-            Seen::Binding(Change::Gone { .. } | Change::Listed(_) | Change::Unserved | Change::Reached(_)) => {}
-            Seen::Connection(connection) => {
+            Fact::Binding(Change::Gone { .. } | Change::Listed(_) | Change::Unserved | Change::Reached(_)) => {}
+            Fact::Connection(connection) => {
                 if let Connection::Up(identity) = connection {
                     self.identity = Some(identity);
                 }
                 dirty.urge_all();
             }
-            Seen::Work(work) => {
+            Fact::Work(work) => {
                 self.work = work;
                 dirty.urge_all();
             }
-            Seen::Kubeconfig(trouble) => {
+            Fact::Kubeconfig(trouble) => {
                 self.kubeconfig = trouble;
                 dirty.mark(Key::Binding);
             }

@@ -2,11 +2,11 @@
 //! our labels; writes whole virtual nodes. The graph: policy, pnode, used --> leased --> vnode --> Lease.
 
 pub(crate) mod departure;
+pub(crate) mod lending;
 mod plan;
 pub mod row;
 mod search;
-mod silence;
-pub(crate) mod standing;
+mod unreachable;
 pub(crate) mod want;
 
 use std::collections::HashMap;
@@ -20,10 +20,10 @@ use tapestry_cluster::{Name, Uid};
 use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Table};
 
+use self::lending::{Dip, Since};
 use self::row::{PNode, VNode};
 use self::search::Search;
-use self::standing::{Dip, Since};
-use crate::notes::Note;
+use crate::events::Event;
 use crate::pair::{Key, Pair};
 
 /// Everything known about nodes.
@@ -125,7 +125,7 @@ impl Nodes {
         self.cases.get(physical).is_some_and(|case| case.drained)
     }
 
-    /// Notes it; says whether that is news.
+    /// Events it; says whether that is news.
     pub(crate) fn note_drained(&mut self, physical: &Name, drained: bool) -> bool {
         if self.drained(physical) == drained {
             return false;
@@ -237,7 +237,7 @@ impl Pair {
             self.tell_lending(&before, &uid, dirty);
         }
         // Pods may have been bound to it before we knew it.
-        self.open_door(&name, dirty);
+        self.admit(&name, dirty);
         dirty.mark(Key::Node(physical));
     }
 
@@ -249,7 +249,7 @@ impl Pair {
             Some((lending.status.clone(), lending.reason.clone()))
         };
         if let Some(lending) = vnode.condition(keys::CONDITION_LENDING).filter(|_| said(before) != said(vnode)) {
-            self.notes.add(Note::about_vnode(vnode, lending, self.now), dirty);
+            self.events.add(Event::about_vnode(vnode, lending, self.now), dirty);
         }
     }
 
@@ -264,7 +264,7 @@ impl Pair {
         }
         self.nodes.forget(&row.physical);
         self.reconsider(&row.physical, dirty);
-        self.open_door(&row.name, dirty);
+        self.admit(&row.name, dirty);
         dirty.mark(Key::Binding);
         self.mark_leaving(dirty);
     }
@@ -273,7 +273,7 @@ impl Pair {
     pub(crate) fn reconsider(&mut self, physical: &Name, dirty: &mut Dirty<Key>) {
         dirty.mark(Key::Node(physical.clone()));
         if let Some(vnode) = self.nodes.vnode_of(physical).map(|vnode| vnode.name.clone()) {
-            self.open_door(&vnode, dirty);
+            self.admit(&vnode, dirty);
             if self.nodes.vnode(&vnode).is_some_and(VNode::reclaiming) {
                 self.stir(&vnode, dirty);
             }

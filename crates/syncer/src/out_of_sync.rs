@@ -50,7 +50,7 @@ impl Pair {
         }
         dirty.mark(Key::Binding);
         if blind != self.blind() {
-            self.open_all_doors(dirty);
+            self.admit_all(dirty);
         }
     }
 

@@ -13,17 +13,17 @@ use crate::breaker::Breaker;
 use crate::catch_up::CatchUp;
 use crate::csinodes::CsiNodes;
 use crate::csinodes::row::{PCsiNode, VCsiNode};
-use crate::grounds::{Ground, Grounds};
+use crate::events::Events;
 use crate::guards::row::GuardRow;
 use crate::guards::{Guard, Guards};
 use crate::nodes::Nodes;
 use crate::nodes::row::{PNode, VNode};
-use crate::notes::Notes;
 use crate::origin::{Home, Origin};
 use crate::out_of_sync::OutOfSync;
 use crate::pods::row::{PPod, VPod};
 use crate::pods::{Entropy, Pods};
 use crate::policies::{Policies, PolicyRow};
+use crate::prerequisites::{Prerequisite, Prerequisites};
 use crate::rights::Ask;
 
 /// What work is about.
@@ -32,7 +32,7 @@ pub enum Key {
     /// Our binding.
     Binding,
     /// What the physical cluster must have first.
-    Ground(Ground),
+    Prerequisite(Prerequisite),
     /// A backstop in the physical cluster.
     Guard(Guard),
     /// A physical node, by name, and its virtual node.
@@ -48,14 +48,14 @@ pub enum Key {
     /// The status of a policy, in the virtual cluster or the owner's.
     Policy(Side, Uid),
     /// An event to be written.
-    Note(u64),
+    Event(u64),
     /// Which version the pods of a side have, after the gap of this number.
     CatchUp(Side, u32),
 }
 
 /// A fact.
 #[derive(Debug, Clone)]
-pub enum Seen {
+pub enum Fact {
     /// About our binding.
     Binding(Change<BindingRow>),
     /// About a policy of the virtual cluster, or the owner's in the physical one.
@@ -80,7 +80,7 @@ pub enum Seen {
     Watch(Watched, WatchState),
 }
 
-impl Seen {
+impl Fact {
     /// Whether it only says how far a watch has come.
     fn is_progress(&self) -> bool {
         use Change::Reached;
@@ -108,7 +108,7 @@ pub struct Pair {
     pub(crate) bound: Option<Bound>,
     /// When the binding's status was last written.
     pub(crate) reported: Option<std::time::Duration>,
-    /// When the last fact came in: doors are judged by it.
+    /// When the last fact came in: admissions are judged by it.
     pub(crate) now: Now,
     connections: [Connection; 2],
     /// Who each cluster last said it is, kept while it is silent.
@@ -117,12 +117,12 @@ pub struct Pair {
     pub(crate) policies: Policies,
     pub(crate) nodes: Nodes,
     pub(crate) csinodes: CsiNodes,
-    pub(crate) grounds: Grounds,
+    pub(crate) prerequisites: Prerequisites,
     pub(crate) guards: Guards,
     pub(crate) pods: Pods,
     pub(crate) breaker: Breaker,
     pub(crate) catch_up: CatchUp,
-    pub(crate) notes: Notes,
+    pub(crate) events: Events,
 }
 
 impl Pair {
@@ -143,12 +143,12 @@ impl Pair {
             policies: Policies::default(),
             nodes: Nodes::default(),
             csinodes: CsiNodes::default(),
-            grounds: Grounds::default(),
+            prerequisites: Prerequisites::default(),
             guards: Guards::default(),
             pods: Pods::new(entropy),
             breaker: Breaker::default(),
             catch_up: CatchUp::default(),
-            notes: Notes::default(),
+            events: Events::default(),
         }
     }
 
@@ -199,30 +199,30 @@ impl Pair {
 
 impl Model for Pair {
     type Key = Key;
-    type Seen = Seen;
+    type Fact = Fact;
 
-    fn observe(&mut self, seen: Seen, now: Now, dirty: &mut Dirty<Key>) {
+    fn observe(&mut self, fact: Fact, now: Now, dirty: &mut Dirty<Key>) {
         self.be_at(now);
-        if !seen.is_progress() {
+        if !fact.is_progress() {
             self.stir_quota(now, dirty);
         }
         self.draw_again(dirty);
         let knew = self.complete();
-        match seen {
-            Seen::Binding(change) => self.see_binding(change, dirty),
-            Seen::Policy(side, change) => self.see_policy(side, change, dirty),
-            Seen::PNode(change) => self.see_pnode(change, dirty),
-            Seen::VNode(change) => {
+        match fact {
+            Fact::Binding(change) => self.see_binding(change, dirty),
+            Fact::Policy(side, change) => self.see_policy(side, change, dirty),
+            Fact::PNode(change) => self.see_pnode(change, dirty),
+            Fact::VNode(change) => {
                 self.csinodes.follow(&change, dirty);
                 self.see_vnode(change, dirty);
             }
-            Seen::PCsiNode(change) => self.see_pcsinode(change, dirty),
-            Seen::VCsiNode(change) => self.see_vcsinode(change, dirty),
-            Seen::VPod(change) => self.see_vpod(change, dirty),
-            Seen::PPod(change) => self.see_ppod(change, dirty),
-            Seen::Guard(guard, change) => self.see_guard(guard, change, dirty),
-            Seen::Watch(watched, state) => self.see_watch(watched, state, dirty),
-            Seen::Connection(side, connection) => {
+            Fact::PCsiNode(change) => self.see_pcsinode(change, dirty),
+            Fact::VCsiNode(change) => self.see_vcsinode(change, dirty),
+            Fact::VPod(change) => self.see_vpod(change, dirty),
+            Fact::PPod(change) => self.see_ppod(change, dirty),
+            Fact::Guard(guard, change) => self.see_guard(guard, change, dirty),
+            Fact::Watch(watched, state) => self.see_watch(watched, state, dirty),
+            Fact::Connection(side, connection) => {
                 if let Connection::Up(identity) = &connection {
                     self.identities[side as usize] = Some(identity.clone());
                     if self.connections[side as usize] != Connection::Unknown {
@@ -240,8 +240,8 @@ impl Model for Pair {
         }
         if !knew && self.complete() {
             // Only now is it known who is inside.
-            self.note_stands(dirty);
-            self.open_all_doors(dirty);
+            self.note_losses(dirty);
+            self.admit_all(dirty);
             dirty.mark(Key::Binding);
         }
     }
@@ -249,7 +249,7 @@ impl Model for Pair {
     fn plan(&self, key: &Key, now: Now) -> Plan {
         let plan = match key {
             Key::Binding => self.plan_binding(now),
-            Key::Ground(ground) => self.plan_ground(*ground),
+            Key::Prerequisite(prerequisite) => self.plan_prerequisite(*prerequisite),
             Key::Guard(guard) => self.plan_guard(*guard, now),
             Key::Node(name) => self.plan_node(name, now),
             Key::CsiNode(vnode) => self.plan_csinode(vnode, now),
@@ -257,7 +257,7 @@ impl Model for Pair {
             Key::Stray(uid) => self.plan_stray(uid, now),
             Key::Serving(side) => self.plan_serving(*side, now),
             Key::Policy(side, uid) => self.plan_policy(*side, uid, now),
-            Key::Note(id) => self.plan_note(*id),
+            Key::Event(id) => self.plan_event(*id),
             Key::CatchUp(side, gap) => self.plan_catch_up(*side, *gap),
         };
         // INVARIANT: no call goes beyond the declared rights (law 10).
@@ -274,7 +274,7 @@ impl Model for Pair {
         self.be_at(now);
         match key {
             Key::Binding => self.settle_binding(call, done, dirty),
-            Key::Ground(ground) => self.settle_ground(*ground, call, &done, dirty),
+            Key::Prerequisite(prerequisite) => self.settle_prerequisite(*prerequisite, call, &done, dirty),
             Key::Guard(guard) => self.settle_guard(*guard, call, done, now, dirty),
             Key::Node(name) => self.settle_node(name, call, done, now, dirty),
             Key::CsiNode(vnode) => self.settle_csinode(vnode, call, done, now, dirty),
@@ -282,7 +282,7 @@ impl Model for Pair {
             Key::Stray(uid) => self.settle_stray(uid, call, done, now, dirty),
             Key::Serving(side) => self.settle_serving(*side, call, done, dirty),
             Key::Policy(side, uid) => self.settle_policy(*side, uid, call, done, now, dirty),
-            Key::Note(id) => self.settle_note(*id),
+            Key::Event(id) => self.settle_event(*id),
             Key::CatchUp(side, gap) => self.settle_catch_up((*side, *gap), done, dirty),
         }
     }
@@ -292,7 +292,7 @@ impl Model for Pair {
         // What we proved in an earlier term is older than what another leader has done since.
         self.pods.doubt_evidence();
         self.csinodes.doubt_evidence();
-        self.notes.forget();
+        self.events.forget();
         self.catch_up.begin_gap();
         self.breaker.take_lead();
         // Every key is planned after this.
@@ -308,19 +308,19 @@ impl Model for Pair {
         let fixed = [Key::Binding]
             .into_iter()
             .chain(Side::BOTH.map(Key::Serving))
-            .chain(Ground::ALL.map(Key::Ground))
+            .chain(Prerequisite::ALL.map(Key::Prerequisite))
             .chain(Guard::ALL.map(Key::Guard));
         let nodes = self.nodes.keys().chain(self.csinodes.keys(&self.nodes));
-        let rest = self.policies.keys().chain(self.notes.keys()).chain(self.catch_up.keys());
+        let rest = self.policies.keys().chain(self.events.keys()).chain(self.catch_up.keys());
         fixed.chain(nodes).chain(self.pods.keys()).chain(rest).collect()
     }
 
     fn side(&self, key: &Key) -> Option<Side> {
         match key {
             Key::Pod(uid) => self.pods.side(uid),
-            Key::Ground(_) | Key::Guard(_) | Key::Stray(_) => Some(Side::Physical),
+            Key::Prerequisite(_) | Key::Guard(_) | Key::Stray(_) => Some(Side::Physical),
             Key::Serving(side) | Key::Policy(side, _) | Key::CatchUp(side, _) => Some(*side),
-            Key::Binding | Key::Node(_) | Key::CsiNode(_) | Key::Note(_) => None,
+            Key::Binding | Key::Node(_) | Key::CsiNode(_) | Key::Event(_) => None,
         }
     }
 

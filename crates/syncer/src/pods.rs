@@ -2,11 +2,11 @@
 //! pods, and whole physical pods of our origin. The graph: vpod --mapping--> ppod --origin, name, UID--> vpod.
 //! This file folds facts in and keeps the sums; what to do about them is in `plan`, who may enter is in `door`.
 
+pub(crate) mod admission;
 mod case;
-pub(crate) mod door;
+pub(crate) mod digest;
 mod drain;
 mod plan;
-pub(crate) mod print;
 pub(crate) mod reclaim;
 mod resize;
 pub mod row;
@@ -26,11 +26,11 @@ use tapestry_domain::resources::Resources;
 use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Table};
 
-use self::case::{Case, Closed, Ended, Last, Proof, Request, Told};
-use self::print::Amend;
+use self::case::{Case, Ended, Last, NotAdmitted, Proof, Request, Told};
+use self::digest::Amend;
 use self::row::{PPod, VPod};
 use self::strays::Strays;
-use crate::breaker::Stands;
+use crate::breaker::LossState;
 use crate::json::fingerprint;
 use crate::pair::{Key, Pair};
 
@@ -39,7 +39,7 @@ pub(crate) struct Pods {
     pub(crate) vpods: Table<VPod>,
     pub(crate) ppods: Table<PPod>,
     cases: HashMap<Uid, Case, RandomState>,
-    doors: HashMap<Name, Door, RandomState>,
+    admissions: HashMap<Name, Admission, RandomState>,
     /// All virtual pods of a virtual node, carried or not.
     residents: HashMap<Name, BTreeSet<Uid>, RandomState>,
     /// What others use of each physical node (DESIGN §8), kept up by differences.
@@ -59,7 +59,7 @@ pub type Entropy = Box<dyn FnMut() -> Option<[u8; 8]> + Send>;
 
 /// Before a virtual node: who is in, who waits.
 #[derive(Default)]
-struct Door {
+struct Admission {
     held: Resources,
     waiting: BTreeMap<u64, Uid>,
 }
@@ -78,7 +78,7 @@ impl Pods {
             vpods: Table::default(),
             ppods: Table::default(),
             cases: HashMap::default(),
-            doors: HashMap::default(),
+            admissions: HashMap::default(),
             residents: HashMap::default(),
             used: HashMap::default(),
             entropy,
@@ -123,7 +123,7 @@ impl Pods {
 
     /// What the pods inside a virtual node ask for.
     pub(crate) fn held(&self, vnode: &Name) -> Option<&Resources> {
-        self.doors.get(vnode).map(|door| &door.held)
+        self.admissions.get(vnode).map(|admission| &admission.held)
     }
 
     /// Whether we carry a pod; those that only stand on a node (daemons, excluded ones) or wait before it are not carried.
@@ -196,7 +196,7 @@ impl Pair {
                 let uid = row.uid.clone();
                 self.around(&uid, dirty, |pods| {
                     if proven {
-                        pods.vpods.bury(&uid, row.rv);
+                        pods.vpods.remove_proven(&uid, row.rv);
                         pods.case(&uid).vpod_gone = Some(Proof::Seen);
                     } else {
                         pods.vpods.remove(&uid);
@@ -305,7 +305,7 @@ impl Pair {
         match (self.pods.ppods.get(&row.uid), &mut row.ours) {
             // Somebody stripped what marks it. It is the same object, so it stays ours, and is to be mended.
             (Some(PPod { ours: Some(known), .. }), None) => {
-                row.ours = Some(Box::new(row::Copy { intact: false, ..(**known).clone() }));
+                row.ours = Some(Box::new(row::PodCopy { intact: false, ..(**known).clone() }));
             }
             // The pod it now points to names it and the other does not: both ends agree (law 5), the table was mistaken.
             (Some(known @ PPod { ours: Some(before), .. }), Some(claims))
@@ -323,7 +323,7 @@ impl Pair {
             (Some(stranger @ PPod { ours: None, .. }), Some(_)) => {
                 let before = self.pods.contribution(stranger);
                 self.pods.ppods.remove(&row.uid);
-                self.forget_stray(&row.uid, Stands::Fine);
+                self.forget_stray(&row.uid, LossState::Fine);
                 self.recount(before.into_iter().collect(), Vec::new(), dirty);
             }
             _ => {}
@@ -373,19 +373,19 @@ impl Pair {
         if known.is_none() {
             // Counted as a stranger's until now.
             let before = self.pods.ppods.remove(&uid).and_then(|known| self.pods.contribution(&known));
-            self.forget_stray(&uid, Stands::Over);
+            self.forget_stray(&uid, LossState::Over);
             self.recount(before.into_iter().collect(), Vec::new(), dirty);
         }
         let Some(vuid) = known.or_else(|| row.ours.as_ref().map(|copy| copy.vpod.uid.clone())) else {
             if proven {
-                self.pods.ppods.bury(&uid, row.rv);
+                self.pods.ppods.remove_proven(&uid, row.rv);
             }
             return;
         };
         self.around(&vuid, dirty, |pods| {
             let sought = pods.copy(&vuid).is_some_and(|copy| copy.uid == uid && copy.deleting.is_some());
             if proven {
-                pods.ppods.bury(&uid, row.rv);
+                pods.ppods.remove_proven(&uid, row.rv);
             } else {
                 pods.ppods.remove(&uid);
             }
@@ -400,7 +400,7 @@ impl Pair {
             case.looked = None;
             if proven && case.claimants.is_empty() {
                 let last = row.ours.and_then(|copy| {
-                    let terminal = copy.print.phase.terminal();
+                    let terminal = copy.digest.phase.terminal();
                     copy.status.filter(|_| terminal).map(|status| Last { status, generation: copy.generation })
                 });
                 case.ended = Some(Box::new(Ended { existed: true, seen: true, last }));
@@ -432,9 +432,11 @@ impl Pods {
 
     /// A door before which nobody stands and behind which nobody is need not be kept.
     fn close_unused(&mut self, vnode: &Name) {
-        let unused = |door: &Door| door.waiting.is_empty() && door.held.iter().all(|(_, quantity)| quantity.is_zero());
-        if self.doors.get(vnode).is_some_and(unused) {
-            self.doors.remove(vnode);
+        let unused = |admission: &Admission| {
+            admission.waiting.is_empty() && admission.held.iter().all(|(_, quantity)| quantity.is_zero())
+        };
+        if self.admissions.get(vnode).is_some_and(unused) {
+            self.admissions.remove(vnode);
         }
     }
 
@@ -451,17 +453,17 @@ impl Pods {
             return;
         }
         if let (Some(vnode), Some(turn)) = (before, self.case(vuid).turn.take())
-            && let Some(door) = self.doors.get_mut(vnode)
+            && let Some(admission) = self.admissions.get_mut(vnode)
         {
-            door.waiting.remove(&turn);
+            admission.waiting.remove(&turn);
         }
         if let Some(vnode) = after {
             self.turns += 1;
             let turn = self.turns;
             self.case(vuid).turn = Some(turn);
-            self.doors.entry(vnode.clone()).or_default().waiting.insert(turn, vuid.clone());
+            self.admissions.entry(vnode.clone()).or_default().waiting.insert(turn, vuid.clone());
         } else if let Some(case) = self.cases.get_mut(vuid) {
-            case.closed = None;
+            case.not_admitted = None;
         }
     }
 
@@ -470,7 +472,7 @@ impl Pods {
         let Some(PPod { uid, ours: Some(copy), .. }) = self.copy(vuid) else { return };
         let Some(vpod) = self.vpods.get(vuid) else { return };
         let (uid, amend) = (uid.clone(), self.amend(vuid));
-        let agreed = vpod.print.agrees_with(&copy.print, &vpod.containers, &amend);
+        let agreed = vpod.digest.agrees_with(&copy.digest, &vpod.containers, &amend);
         let sized = vpod.sizes.is_some() && self.wanted_sizes(vpod).is_none();
         if let Some(vpod) = self.vpods.get_mut(vuid) {
             vpod.raw = None;

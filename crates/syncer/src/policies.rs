@@ -2,7 +2,7 @@
 //! physical one; writes only their status. Which of them holds on a node is answered here, what follows from it in `terms`.
 
 mod row;
-mod sight;
+mod serving;
 mod status;
 
 use std::cmp::Reverse;
@@ -18,8 +18,8 @@ use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Table};
 
 pub use self::row::PolicyRow;
-pub(crate) use self::sight::Served;
-use self::sight::Sight;
+pub(crate) use self::serving::Served;
+use self::serving::Serving;
 use crate::nodes::row::PNode;
 use crate::pair::{Key, Pair};
 
@@ -27,7 +27,7 @@ use crate::pair::{Key, Pair};
 #[derive(Default)]
 pub(crate) struct Policies {
     tables: [Table<PolicyRow>; 2],
-    sights: [Sight; 2],
+    serving: [Serving; 2],
     /// Those that are out of sight: they hold until it is certain that somebody deleted them (law 1).
     doubted: [HashMap<Uid, Doubt, RandomState>; 2],
     /// When the first of the known hours end.
@@ -56,26 +56,26 @@ impl Policies {
     }
 
     fn told(&self, side: Side) -> bool {
-        self.table(side).complete() || self.sight(side).said() == Some(Served::Not)
+        self.table(side).complete() || self.serving(side).said() == Some(Served::Not)
     }
 
-    fn sight(&self, side: Side) -> &Sight {
-        &self.sights[side as usize]
+    fn serving(&self, side: Side) -> &Serving {
+        &self.serving[side as usize]
     }
 
     /// Whether what is not there was deleted by somebody who meant it.
     pub(crate) fn confirmed(&self, side: Side) -> bool {
-        self.sight(side).confirmed()
+        self.serving(side).confirmed()
     }
 
     /// Why nobody can say which policies there are, if so.
     pub(crate) fn unknown(&self, side: Side) -> Option<Served> {
-        self.sight(side).said().filter(|_| self.sight(side).unknown())
+        self.serving(side).said().filter(|_| self.serving(side).unknown())
     }
 
     /// Whether discovery, which says what the absence of a policy means, may not be read.
     pub(crate) fn unclear(&self, side: Side) -> bool {
-        self.sight(side).said() == Some(Served::Unclear)
+        self.serving(side).said() == Some(Served::Unclear)
     }
 
     /// Whether there is a policy of this name, be it in force or not.
@@ -189,10 +189,10 @@ impl Pair {
                         self.doubt_policy(side, &uid, rv, side == Side::Physical, dirty);
                     }
                 }
-                self.policies.sights[side as usize].listed(side, self.now);
+                self.policies.serving[side as usize].listed(side, self.now);
             }
             Change::Unserved => {
-                self.policies.sights[side as usize].unserved();
+                self.policies.serving[side as usize].unserved();
                 dirty.mark(Key::Binding);
             }
             Change::Reached(_) => return,
@@ -204,21 +204,21 @@ impl Pair {
     /// One that is not in sight holds until it is proven gone, and until it is certain that its kind did not go with it.
     fn doubt_policy(&mut self, side: Side, uid: &Uid, from: Rv, gone: bool, dirty: &mut Dirty<Key>) {
         if self.policies.get(side, uid).is_none() {
-            self.policies.tables[side as usize].bury(uid, from);
+            self.policies.tables[side as usize].remove_proven(uid, from);
             return;
         }
         let doubted = &mut self.policies.doubted[side as usize];
         let from = doubted.get(uid).map_or(from, |known| known.from.max(from));
         doubted.insert(uid.clone(), Doubt { from, gone });
         if gone {
-            self.policies.sights[side as usize].lose(self.now);
+            self.policies.serving[side as usize].lose(self.now);
             dirty.mark(Key::Serving(side));
         }
         dirty.mark(Key::Policy(side, uid.clone()));
     }
 
     /// Forgets the policies of which it is certain by now that somebody deleted them.
-    fn bury_policies(&mut self, side: Side, dirty: &mut Dirty<Key>) {
+    fn forget_deleted_policies(&mut self, side: Side, dirty: &mut Dirty<Key>) {
         if self.policies.confirmed(side) {
             let doubted = self.policies.doubted[side as usize].iter().filter(|(_, doubt)| doubt.gone);
             let gone: Vec<(Uid, Rv)> = doubted.map(|(uid, doubt)| (uid.clone(), doubt.from)).collect();
@@ -233,7 +233,7 @@ impl Pair {
     fn lose_policy(&mut self, side: Side, uid: &Uid, rv: Rv) {
         self.policies.status.remove(uid);
         self.policies.doubted[side as usize].remove(uid);
-        self.policies.tables[side as usize].bury(uid, rv);
+        self.policies.tables[side as usize].remove_proven(uid, rv);
     }
 
     fn put_policy(&mut self, side: Side, mut row: PolicyRow, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
@@ -245,7 +245,7 @@ impl Pair {
             // An owner's slip of the pen must not lift what the owner restricted.
             row.remember(before);
         }
-        let (then, now) = (before.map(PolicyRow::terms_print), row.terms_print());
+        let (then, now) = (before.map(PolicyRow::terms_digest), row.terms_digest());
         if then != Some(now)
             && let Err(invalid) = row.parsed()
         {
@@ -257,7 +257,7 @@ impl Pair {
             doubted.remove(&uid);
         }
         if row.deleting && before.is_none_or(|before| !before.deleting) {
-            self.policies.sights[side as usize].lose(self.now);
+            self.policies.serving[side as usize].lose(self.now);
             dirty.mark(Key::Serving(side));
         }
         // Only a kind that is served can have a new one of the same name.
@@ -279,7 +279,7 @@ impl Pair {
     fn change_policies(&mut self, dirty: &mut Dirty<Key>) {
         self.policies.until = None;
         self.policies.keep_hours(self.now.wall);
-        self.open_all_doors(dirty);
+        self.admit_all(dirty);
         self.note_drains(dirty);
     }
 

@@ -11,7 +11,7 @@ use tapestry_engine::{Dirty, Model as _, Now, Plan};
 use crate::bindings::BindingRow;
 use crate::nodes::row::{PNode, VNode};
 use crate::origin::{Home, Origin};
-use crate::pair::{Key, Pair, Seen};
+use crate::pair::{Fact, Key, Pair};
 use crate::pods::row::{PPod, VPod};
 use crate::policies::PolicyRow;
 
@@ -35,9 +35,9 @@ impl Scene {
         scene
     }
 
-    /// All lists are in, both clusters answer, the ground is laid.
+    /// All lists are in, both clusters answer, the prerequisite is laid.
     pub(crate) fn complete(&mut self) {
-        self.see(Seen::Policy(Side::Physical, Change::Listed(Epoch(1))));
+        self.see(Fact::Policy(Side::Physical, Change::Listed(Epoch(1))));
         self.complete_but_owner();
     }
 
@@ -53,31 +53,31 @@ impl Scene {
 
     /// The same without a word of the tenant's policies.
     pub(crate) fn complete_but_policies(&mut self) {
-        self.see(Seen::Policy(Side::Physical, Change::Listed(Epoch(1))));
+        self.see(Fact::Policy(Side::Physical, Change::Listed(Epoch(1))));
         self.see_lists_but_policies();
         self.prepare();
     }
 
     /// What must stand in the physical cluster is made there.
     pub(crate) fn prepare(&mut self) {
-        self.do_all(&Key::Ground(crate::grounds::Ground::ServiceAccount));
-        self.do_all(&Key::Ground(crate::grounds::Ground::PriorityClass));
+        self.do_all(&Key::Prerequisite(crate::prerequisites::Prerequisite::ServiceAccount));
+        self.do_all(&Key::Prerequisite(crate::prerequisites::Prerequisite::PriorityClass));
     }
 
     /// All lists but the owner's policies are in, both clusters answer.
     pub(crate) fn see_lists(&mut self) {
-        self.see(Seen::Policy(Side::Virtual, Change::Listed(Epoch(1))));
+        self.see(Fact::Policy(Side::Virtual, Change::Listed(Epoch(1))));
         self.see_lists_but_policies();
     }
 
     fn see_lists_but_policies(&mut self) {
         for seen in [
-            Seen::VNode(Change::Listed(Epoch(1))),
-            Seen::PNode(Change::Listed(Epoch(1))),
-            Seen::VPod(Change::Listed(Epoch(1))),
-            Seen::PPod(Change::Listed(Epoch(1))),
-            Seen::Connection(Side::Virtual, Connection::Up(Uid::new("v-cluster"))),
-            Seen::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))),
+            Fact::VNode(Change::Listed(Epoch(1))),
+            Fact::PNode(Change::Listed(Epoch(1))),
+            Fact::VPod(Change::Listed(Epoch(1))),
+            Fact::PPod(Change::Listed(Epoch(1))),
+            Fact::Connection(Side::Virtual, Connection::Up(Uid::new("v-cluster"))),
+            Fact::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))),
         ] {
             self.see(seen);
         }
@@ -105,7 +105,7 @@ impl Scene {
         });
         let text = self.stamp(text);
         let row = PolicyRow::decode(&text).unwrap().unwrap();
-        self.see(Seen::Policy(side, Change::Gone { row, proven: true }));
+        self.see(Fact::Policy(side, Change::Gone { row, proven: true }));
     }
 
     /// A pair that has seen nothing.
@@ -126,7 +126,7 @@ impl Scene {
     }
 
     /// What the binding has to say of ends before they happen is written at once.
-    pub(crate) fn see(&mut self, seen: Seen) {
+    pub(crate) fn see(&mut self, seen: Fact) {
         self.pair.observe(seen, self.now, &mut Dirty::default());
         self.count_ends();
     }
@@ -172,7 +172,7 @@ impl Scene {
     fn see_binding_again(&mut self) {
         let text = self.stamp(self.binding.clone());
         let row = BindingRow::decode(&text).unwrap().unwrap();
-        self.see(Seen::Binding(Change::Put(row, Epoch(1))));
+        self.see(Fact::Binding(Change::Put(row, Epoch(1))));
     }
 
     pub(crate) fn see_policy(&mut self, policy: &str, spec: Value) {
@@ -198,17 +198,17 @@ impl Scene {
         object["spec"] = spec;
         let text = self.stamp(object);
         let row = PolicyRow::decode(&text).unwrap().unwrap();
-        self.see(Seen::Policy(side, Change::Put(row, epoch)));
+        self.see(Fact::Policy(side, Change::Put(row, epoch)));
     }
 
     pub(crate) fn see_pnode(&mut self, object: Value) {
         let text = self.stamp(object);
-        self.see(Seen::PNode(Change::Put(PNode::decode(&text).unwrap().unwrap(), Epoch(1))));
+        self.see(Fact::PNode(Change::Put(PNode::decode(&text).unwrap().unwrap(), Epoch(1))));
     }
 
     pub(crate) fn see_vnode(&mut self, object: Value) {
         let text = self.stamp(object);
-        self.see(Seen::VNode(Change::Put(VNode::decode(&text).unwrap().unwrap(), Epoch(1))));
+        self.see(Fact::VNode(Change::Put(VNode::decode(&text).unwrap().unwrap(), Epoch(1))));
     }
 
     pub(crate) fn lose_vnode(&mut self, vnode: &str) {
@@ -216,7 +216,7 @@ impl Scene {
         gone["metadata"]["finalizers"] = json!([]);
         let text = self.stamp(gone);
         let row = VNode::decode(&text).unwrap().unwrap();
-        self.see(Seen::VNode(Change::Gone { row, proven: true }));
+        self.see(Fact::VNode(Change::Gone { row, proven: true }));
     }
 
     pub(crate) fn see_vpod(&mut self, object: &Value) {
@@ -226,19 +226,19 @@ impl Scene {
     /// As part of this list.
     pub(crate) fn see_vpod_in(&mut self, object: &Value, epoch: Epoch) {
         let text = self.stamp(object.clone());
-        self.see(Seen::VPod(Change::Put(VPod::decode(&text, &self.pair.home).unwrap().unwrap(), epoch)));
+        self.see(Fact::VPod(Change::Put(VPod::decode(&text, &self.pair.home).unwrap().unwrap(), epoch)));
     }
 
     pub(crate) fn see_ppod(&mut self, object: &Value) {
         let text = self.stamp(object.clone());
         let row = PPod::decode(&text, &self.pair.origin).unwrap().unwrap();
-        self.see(Seen::PPod(Change::Put(row, Epoch(1))));
+        self.see(Fact::PPod(Change::Put(row, Epoch(1))));
     }
 
     pub(crate) fn lose_ppod(&mut self, object: &Value, proven: bool) {
         let text = self.stamp(object.clone());
         let row = PPod::decode(&text, &self.pair.origin).unwrap().unwrap();
-        self.see(Seen::PPod(Change::Gone { row, proven }));
+        self.see(Fact::PPod(Change::Gone { row, proven }));
     }
 
     pub(crate) fn plan(&self, key: &Key) -> Plan {

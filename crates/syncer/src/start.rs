@@ -24,7 +24,7 @@ use tapestry_cluster::probe::Connection;
 use tapestry_cluster::watches::Pulse;
 use tapestry_cluster::{Call, Cluster, Kind, Name, Refusal, Side, Target, Uid, Verb, kind};
 use tapestry_engine::clock::Clock;
-use tapestry_engine::lead::{Seat, Terms};
+use tapestry_engine::lead::{LeaseTimings, Seat};
 use tapestry_engine::run::Inbox as _;
 use tapestry_engine::serve::ReadinessGate;
 use tapestry_engine::{Desk, Dirty, Model as _};
@@ -70,7 +70,7 @@ pub(crate) struct Physical {
     pub(crate) cluster: Cluster,
     pub(crate) home: Home,
     /// Of the kubeconfig in use.
-    print: u64,
+    digest: u64,
 }
 
 /// A syncer that is ready to run.
@@ -166,10 +166,10 @@ impl Post {
     }
 
     /// Lets it work only while it leads. Whoever runs this binding's syncer, and wherever, stands for the same Lease.
-    pub fn elected(mut self, identity: &str, terms: Terms) -> Result<Self, StartError> {
+    pub fn elected(mut self, identity: &str, timings: LeaseTimings) -> Result<Self, StartError> {
         // With a name too long for the prefix, the Lease is called like the binding alone.
         let name = Name::parse(&format!("syncer-{}", self.name)).unwrap_or_else(|_| self.name.clone());
-        self.seat = Some(Seat { namespace: Name::parse(keys::NAMESPACE)?, name, identity: identity.into(), terms });
+        self.seat = Some(Seat { namespace: Name::parse(keys::NAMESPACE)?, name, identity: identity.into(), timings });
         Ok(self)
     }
 
@@ -195,7 +195,7 @@ impl Post {
             tracing::error!("a fresh connection has a pinned identity already");
         }
         let home = Home::new(&binding.cluster_id, &binding.mount_namespace)?;
-        Ok(Physical { cluster, home, print: found.print() })
+        Ok(Physical { cluster, home, digest: found.digest() })
     }
 
     /// Our binding as it is now, if it is valid.
@@ -237,7 +237,7 @@ struct Found {
 
 impl Found {
     /// By which it is known again; of no use to anybody else.
-    fn print(&self) -> u64 {
+    fn digest(&self) -> u64 {
         fingerprint((&self.text, self.allow_insecure))
     }
 

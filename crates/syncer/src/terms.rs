@@ -14,8 +14,8 @@ use tapestry_domain::resources::Resources;
 use tapestry_engine::Now;
 
 use crate::nodes::departure::{Departure, OWNER};
+use crate::nodes::lending::kept_rules;
 use crate::nodes::row::{PNode, VNode};
-use crate::nodes::standing::kept_rules;
 use crate::pair::Pair;
 use crate::pods::reclaim::tenants;
 use crate::policies::Served;

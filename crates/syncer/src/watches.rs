@@ -21,12 +21,12 @@ use crate::guards::row::GuardRow;
 use crate::nodes::row::{PNode, VNode};
 use crate::origin::{Home, Origin};
 use crate::out_of_sync::tell;
-use crate::pair::Seen;
+use crate::pair::Fact;
 use crate::pods::row::{PPod, VPod};
 use crate::policies::PolicyRow;
 
 /// All that a syncer reads.
-pub(crate) struct Watches(WatchSet<Seen>);
+pub(crate) struct Watches(WatchSet<Fact>);
 
 /// Whose objects are watched.
 #[derive(Clone, Copy)]
@@ -46,7 +46,7 @@ impl Watches {
         cancel: &CancellationToken,
         tasks: &mut JoinSet<()>,
     ) -> Self {
-        let mut set = WatchSet::new(Seen::Watch, Seen::Connection, pulse, cancel.clone(), tasks);
+        let mut set = WatchSet::new(Fact::Watch, Fact::Connection, pulse, cancel.clone(), tasks);
         for (side, cluster) in Side::BOTH.into_iter().zip(clusters) {
             set.probe(side, cluster.clone(), tasks);
         }
@@ -68,7 +68,7 @@ trait Entries {
         &mut self,
         watch: (Side, Query),
         decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync + 'static,
-        wrap: impl Fn(Change<R>) -> Seen + Send + 'static,
+        wrap: impl Fn(Change<R>) -> Fact + Send + 'static,
     );
 }
 
@@ -77,21 +77,21 @@ fn watch_all(scope: Scope<'_>, entries: &mut impl Entries) {
     use Side::{Physical, Virtual};
     let Scope { name, origin, home } = scope;
     let named = Query { fields: format!("metadata.name={name}"), ..all(&kind::CLUSTER_BINDING) };
-    entries.add((Virtual, named), BindingRow::decode, Seen::Binding);
-    entries.add((Virtual, ours(&kind::NODE, origin)), VNode::decode, Seen::VNode);
+    entries.add((Virtual, named), BindingRow::decode, Fact::Binding);
+    entries.add((Virtual, ours(&kind::NODE, origin)), VNode::decode, Fact::VNode);
     for side in Side::BOTH {
         let policies = Query { optional: true, ..all(&kind::POLICY) };
-        entries.add((side, policies), PolicyRow::decode, move |change| Seen::Policy(side, change));
+        entries.add((side, policies), PolicyRow::decode, move |change| Fact::Policy(side, change));
     }
     let bound = Query { fields: "spec.nodeName!=".to_owned(), ..all(&kind::POD) };
     let here = home.clone();
-    entries.add((Virtual, bound), move |json| VPod::decode(json, &here), Seen::VPod);
-    entries.add((Physical, all(&kind::NODE)), PNode::decode, Seen::PNode);
+    entries.add((Virtual, bound), move |json| VPod::decode(json, &here), Fact::VPod);
+    entries.add((Physical, all(&kind::NODE)), PNode::decode, Fact::PNode);
     // Everybody's: what others use of a node is not lent.
     let whose = origin.clone();
-    entries.add((Physical, all(&kind::POD)), move |json| PPod::decode(json, &whose), Seen::PPod);
-    entries.add((Virtual, ours(&kind::CSI_NODE, origin)), VCsiNode::decode, Seen::VCsiNode);
-    entries.add((Physical, all(&kind::CSI_NODE)), PCsiNode::decode, Seen::PCsiNode);
+    entries.add((Physical, all(&kind::POD)), move |json| PPod::decode(json, &whose), Fact::PPod);
+    entries.add((Virtual, ours(&kind::CSI_NODE, origin)), VCsiNode::decode, Fact::VCsiNode);
+    entries.add((Physical, all(&kind::CSI_NODE)), PCsiNode::decode, Fact::PCsiNode);
     for guard in Guard::ALL {
         // What the owner has elsewhere is none of our business.
         let query = Query { namespace: Some(home.mount.clone()), ..ours(guard.kind(), origin) };
@@ -99,7 +99,7 @@ fn watch_all(scope: Scope<'_>, entries: &mut impl Entries) {
         entries.add(
             (Physical, query),
             move |json| GuardRow::decode(json, guard, &mount, &origin),
-            move |change| Seen::Guard(guard, change),
+            move |change| Fact::Guard(guard, change),
         );
     }
 }
@@ -114,7 +114,7 @@ fn ours(kind: &'static Kind, origin: &Origin) -> Query {
 
 /// Starts every entry it is given.
 struct Starts<'a> {
-    set: &'a mut WatchSet<Seen>,
+    set: &'a mut WatchSet<Fact>,
     /// By side.
     clusters: &'a [Cluster; 2],
     tasks: &'a mut JoinSet<()>,
@@ -125,14 +125,14 @@ impl Entries for Starts<'_> {
         &mut self,
         watch: (Side, Query),
         decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync + 'static,
-        wrap: impl Fn(Change<R>) -> Seen + Send + 'static,
+        wrap: impl Fn(Change<R>) -> Fact + Send + 'static,
     ) {
         self.set.add(self.clusters[watch.0 as usize].clone(), watch, decode, wrap, self.tasks);
     }
 }
 
-impl Inbox<Seen> for Watches {
-    fn drain(&mut self, into: &mut Vec<Seen>) {
+impl Inbox<Fact> for Watches {
+    fn drain(&mut self, into: &mut Vec<Fact>) {
         self.0.drain(into);
     }
 
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
     use crate::rights::{Ask, Place, RIGHTS};
 
-    /// Notes what would be watched.
+    /// Events what would be watched.
     #[derive(Default)]
     struct Lists(Vec<(Side, Query)>);
 
@@ -157,7 +157,7 @@ mod tests {
             &mut self,
             watch: (Side, Query),
             _decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync + 'static,
-            _wrap: impl Fn(Change<R>) -> Seen + Send + 'static,
+            _wrap: impl Fn(Change<R>) -> Fact + Send + 'static,
         ) {
             self.0.push(watch);
         }

@@ -35,12 +35,13 @@ use tapestry_syncer::keeper::row::{KeptBinding, KeptNode};
 use tapestry_syncer::keeper::{self, Keeper, Work};
 use tapestry_syncer::nodes::row::{PNode, VNode};
 use tapestry_syncer::origin::{Home, Origin};
-use tapestry_syncer::pair::{Pair, Seen};
+use tapestry_syncer::pair::{Fact, Pair};
 use tapestry_syncer::pods::row::{PPod, VPod};
 use tapestry_syncer::policies::PolicyRow;
-use tapestry_testbed::invariants::Sight;
+use tapestry_testbed::invariants::Snapshot;
 use tapestry_testbed::world::{
-    Birth, Config, ControllerManager, Eye, Failure, Faults, Kubelet, Life, Schedule, World, exhaustive_crash, explore,
+    Birth, Config, ControllerManager, Failure, Faults, Kubelet, Life, Observer, Schedule, World, exhaustive_crash,
+    explore,
 };
 
 use self::beside::{Beside, Either};
@@ -74,8 +75,8 @@ fn stage(config: Config) -> Schedule<Syncer> {
 }
 
 /// The keeper has a probe of its own, of the virtual cluster alone; who it is does not change.
-fn reached(side: Side, up: bool) -> Either<Seen, keeper::Seen> {
-    Either::Left(Seen::Connection(side, connection(side, up)))
+fn reached(side: Side, up: bool) -> Either<Fact, keeper::Fact> {
+    Either::Left(Fact::Connection(side, connection(side, up)))
 }
 
 fn connection(side: Side, up: bool) -> Connection {
@@ -120,20 +121,20 @@ fn binding_uid() -> String {
 }
 
 fn life(birth: Birth, origin: &Rc<Origin>) -> Life<Syncer> {
-    let Life { model: pair, eyes, facts } = pair_life(birth, origin);
+    let Life { model: pair, observers, facts } = pair_life(birth, origin);
     let label = origin.label.to_string();
     let ours = move |object: &Value| object["metadata"]["labels"][keys::ORIGIN] == *label;
-    let kept = |change| Either::Right(keeper::Seen::Node(change));
+    let kept = |change| Either::Right(keeper::Fact::Node(change));
     let keepers = [
-        Eye::rows(Virtual, &kind::NODE, KeptNode::decode, kept).only(ours),
-        Eye::rows(Virtual, &kind::CLUSTER_BINDING, KeptBinding::decode, |change| {
-            Either::Right(keeper::Seen::Binding(change))
+        Observer::rows(Virtual, &kind::NODE, KeptNode::decode, kept).only(ours),
+        Observer::rows(Virtual, &kind::CLUSTER_BINDING, KeptBinding::decode, |change| {
+            Either::Right(keeper::Fact::Binding(change))
         }),
     ];
-    let told = [keeper::Seen::Connection(connection(Virtual, true)), keeper::Seen::Work(Work::Goes)].map(Either::Right);
+    let told = [keeper::Fact::Connection(connection(Virtual, true)), keeper::Fact::Work(Work::Goes)].map(Either::Right);
     Life {
         model: Beside { left: pair, right: Keeper::new((**origin).clone(), &binding_uid()) },
-        eyes: eyes.into_iter().map(|eye| eye.wrap(Either::Left)).chain(keepers).collect(),
+        observers: observers.into_iter().map(|observer| observer.wrap(Either::Left)).chain(keepers).collect(),
         facts: facts.into_iter().map(Either::Left).chain(told).collect(),
     }
 }
@@ -153,25 +154,25 @@ fn pair_life(birth: Birth, origin: &Rc<Origin>) -> Life<Pair> {
     let guard = |guard: Guard| {
         let (mount, origin) = (mount.clone(), Rc::clone(origin));
         let decode = move |json: &_| GuardRow::decode(json, guard, &mount, &origin);
-        Eye::rows(Physical, guard.kind(), decode, move |change| Seen::Guard(guard, change)).only(labelled(&label))
+        Observer::rows(Physical, guard.kind(), decode, move |change| Fact::Guard(guard, change)).only(labelled(&label))
     };
     Life {
         model: Pair::new((**origin).clone(), home, &binding_uid(), entropy),
-        eyes: vec![
-            Eye::rows(Virtual, &kind::CLUSTER_BINDING, BindingRow::decode, Seen::Binding),
-            Eye::rows(Virtual, &kind::POLICY, PolicyRow::decode, |change| Seen::Policy(Virtual, change)),
-            Eye::rows(Physical, &kind::POLICY, PolicyRow::decode, |change| Seen::Policy(Physical, change)),
-            Eye::rows(Virtual, &kind::NODE, VNode::decode, Seen::VNode).only(labelled(&label)),
-            Eye::rows(Virtual, &kind::CSI_NODE, VCsiNode::decode, Seen::VCsiNode).only(labelled(&label)),
-            Eye::rows(Physical, &kind::CSI_NODE, PCsiNode::decode, Seen::PCsiNode),
+        observers: vec![
+            Observer::rows(Virtual, &kind::CLUSTER_BINDING, BindingRow::decode, Fact::Binding),
+            Observer::rows(Virtual, &kind::POLICY, PolicyRow::decode, |change| Fact::Policy(Virtual, change)),
+            Observer::rows(Physical, &kind::POLICY, PolicyRow::decode, |change| Fact::Policy(Physical, change)),
+            Observer::rows(Virtual, &kind::NODE, VNode::decode, Fact::VNode).only(labelled(&label)),
+            Observer::rows(Virtual, &kind::CSI_NODE, VCsiNode::decode, Fact::VCsiNode).only(labelled(&label)),
+            Observer::rows(Physical, &kind::CSI_NODE, PCsiNode::decode, Fact::PCsiNode),
             guard(Guard::Quota),
             guard(Guard::NetworkPolicy),
-            Eye::rows(Virtual, &kind::POD, move |json| VPod::decode(json, &here), Seen::VPod)
+            Observer::rows(Virtual, &kind::POD, move |json| VPod::decode(json, &here), Fact::VPod)
                 .only(|pod| pod["spec"]["nodeName"].is_string()),
-            Eye::rows(Physical, &kind::NODE, PNode::decode, Seen::PNode),
-            Eye::rows(Physical, &kind::POD, move |json| PPod::decode(json, &own), Seen::PPod),
+            Observer::rows(Physical, &kind::NODE, PNode::decode, Fact::PNode),
+            Observer::rows(Physical, &kind::POD, move |json| PPod::decode(json, &own), Fact::PPod),
         ],
-        facts: Side::BOTH.map(|side| Seen::Connection(side, connection(side, true))).into(),
+        facts: Side::BOTH.map(|side| Fact::Connection(side, connection(side, true))).into(),
     }
 }
 
@@ -285,7 +286,7 @@ fn no_stranger_is_touched(world: &World, call: &Call, origin: &Origin) -> Result
 /// After the faults: every pod that should run has one copy that says the same; nothing else of ours is left.
 fn converged(world: &World) -> Result<(), String> {
     let origin = Origin::new("v-cluster", &binding_uid(), "east");
-    let sight = Sight {
+    let snapshot = Snapshot {
         origin: &origin.full,
         vpods: world.list(Virtual, &kind::POD).collect(),
         ppods: world.list(Physical, &kind::POD).collect(),
@@ -293,7 +294,7 @@ fn converged(world: &World) -> Result<(), String> {
         pnodes: world.list(Physical, &kind::NODE).collect(),
         limits: &|_| Some(Vec::new()),
     };
-    let violations = sight.violations();
+    let violations = snapshot.violations();
     if !violations.is_empty() {
         return Err(violations.join("\n"));
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::ArgAction;
 use jiff::SignedDuration;
-use tapestry_engine::lead::{Terms, own_identity};
+use tapestry_engine::lead::{LeaseTimings, own_identity};
 
 use crate::failure::Failure;
 
@@ -39,13 +39,14 @@ pub(crate) struct Election {
 
 impl Election {
     /// Under which name and terms to stand; `None` to lead without election.
-    pub(crate) fn parse(self) -> Result<Option<(String, Terms)>, Failure> {
-        let terms = Terms { lease: self.lease_duration, renew_deadline: self.renew_deadline, retry: self.retry_period };
-        terms.check().map_err(|bad| {
+    pub(crate) fn parse(self) -> Result<Option<(String, LeaseTimings)>, Failure> {
+        let timings =
+            LeaseTimings { lease: self.lease_duration, renew_deadline: self.renew_deadline, retry: self.retry_period };
+        timings.check().map_err(|bad| {
             Failure::new("leader election cannot work like this", bad, "see the flags --leader-elect-…")
         })?;
         let identity = self.identity.filter(|name| !name.is_empty()).unwrap_or_else(own_identity);
-        Ok(self.elect.then_some((identity, terms)))
+        Ok(self.elect.then_some((identity, timings)))
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct Args {
 /// How one binding stands.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Standing {
+struct Overview {
     binding: String,
     cluster: String,
     /// `None` before a syncer has looked at it.
@@ -64,18 +64,18 @@ impl Args {
                 let binding = node.metadata.labels.unwrap_or_default().remove(keys::CLUSTER_BINDING);
                 *nodes.entry(binding.unwrap_or_default()).or_default() += 1;
             }
-            let standing = |binding: ClusterBinding| {
+            let overview = |binding: ClusterBinding| {
                 let label =
                     tapestry_syncer::origin::binding_label(binding.metadata.name.as_deref().unwrap_or_default());
-                Standing::of(binding, nodes.get(&label).copied().unwrap_or_default())
+                Overview::of(binding, nodes.get(&label).copied().unwrap_or_default())
             };
-            let standings: Vec<Standing> = bindings.into_iter().map(standing).collect();
-            print(self.output, &standings, |standings| render(standings))
+            let overviews: Vec<Overview> = bindings.into_iter().map(overview).collect();
+            print(self.output, &overviews, |overviews| render(overviews))
         })
     }
 }
 
-impl Standing {
+impl Overview {
     fn of(binding: ClusterBinding, nodes: usize) -> Self {
         let status = binding.status.unwrap_or_default();
         let connected = status.conditions.iter().find(|condition| condition.type_ == "Connected");
@@ -114,24 +114,24 @@ impl Standing {
     }
 }
 
-fn render(standings: &[Standing]) -> String {
-    if standings.is_empty() {
+fn render(overviews: &[Overview]) -> String {
+    if overviews.is_empty() {
         return "There is no ClusterBinding.\n".to_owned();
     }
-    let rows: Vec<_> = standings
+    let rows: Vec<_> = overviews
         .iter()
-        .map(|standing| {
-            let trip = standing.breaker.as_ref().map(|trip| format!("tripped: {} of {} pods", trip.ends, trip.pods));
-            let Standing { binding, cluster, connected, nodes, .. } = standing;
-            let phase = standing.phase.map_or_else(|| "-".to_owned(), |phase| format!("{phase:?}"));
-            let [cpu, memory] = ["cpu", "memory"].map(|resource| standing.share(resource));
+        .map(|overview| {
+            let trip = overview.breaker.as_ref().map(|trip| format!("tripped: {} of {} pods", trip.ends, trip.pods));
+            let Overview { binding, cluster, connected, nodes, .. } = overview;
+            let phase = overview.phase.map_or_else(|| "-".to_owned(), |phase| format!("{phase:?}"));
+            let [cpu, memory] = ["cpu", "memory"].map(|resource| overview.share(resource));
             let breaker = trip.unwrap_or_else(|| "closed".to_owned());
             [binding.clone(), cluster.clone(), phase, connected.clone(), nodes.to_string(), cpu, memory, breaker]
         })
         .collect();
-    let troubles = standings
+    let troubles = overviews
         .iter()
-        .flat_map(|standing| standing.troubles.iter().map(|trouble| format!("\n{}: {trouble}\n", standing.binding)));
+        .flat_map(|overview| overview.troubles.iter().map(|trouble| format!("\n{}: {trouble}\n", overview.binding)));
     let header = ["BINDING", "CLUSTER", "PHASE", "CONNECTED", "NODES", "CPU", "MEMORY", "BREAKER"];
     std::iter::once(table(header, &rows)).chain(troubles).collect()
 }
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn a_binding_in_trouble_says_what_to_do_below_the_table() {
         let trip = BreakerTrip { id: "trip-1".into(), since: "2026-01-01T00:00:00Z".into(), ends: 21, pods: 30 };
-        let standing = |binding: &str, breaker: Option<BreakerTrip>, troubles: Vec<String>| Standing {
+        let overview = |binding: &str, breaker: Option<BreakerTrip>, troubles: Vec<String>| Overview {
             binding: binding.to_owned(),
             cluster: binding.to_owned(),
             phase: Some(Phase::Ready),
@@ -159,8 +159,8 @@ mod tests {
             troubles,
         };
         let text = render(&[
-            standing("east", None, vec![]),
-            standing("west", Some(trip), vec!["MassDeletion: look, then run `tapestry resume west`".to_owned()]),
+            overview("east", None, vec![]),
+            overview("west", Some(trip), vec!["MassDeletion: look, then run `tapestry resume west`".to_owned()]),
         ]);
         let expected = "\
 BINDING  CLUSTER  PHASE  CONNECTED  NODES  CPU       MEMORY      BREAKER
@@ -182,7 +182,7 @@ west: MassDeletion: look, then run `tapestry resume west`
         });
         let status = serde_json::json!({ "conditions": [condition] });
         binding.status = serde_json::from_value(status).unwrap();
-        let text = render(&[Standing::of(binding, 3)]);
+        let text = render(&[Overview::of(binding, 3)]);
         assert!(
             text.contains("VirtualClusterRestored  3")
                 && text.contains("east: VirtualClusterRestored: restart the syncer"),
@@ -199,7 +199,7 @@ west: MassDeletion: look, then run `tapestry resume west`
         };
         let text = |conditions: serde_json::Value| {
             let status = serde_json::from_value(serde_json::json!({ "conditions": conditions })).unwrap();
-            render(&[Standing::of(ClusterBinding { status, ..Default::default() }, 3)])
+            render(&[Overview::of(ClusterBinding { status, ..Default::default() }, 3)])
         };
         let ready = trouble("Ready", "False", "PhysicalClusterNotReady");
         let told = text(serde_json::json!([trouble("Connected", "True", "Connected"), ready]));

@@ -6,7 +6,7 @@
 //! | room | what stands there |
 //! |---|---|
 //! | [`server`] | an API server: objects, versions, preconditions, graceful deletion, a log |
-//! | [`eye`] | a watch, as one leader sees it: late, coalesced, started over |
+//! | [`observer`] | a watch, as one leader sees it: late, coalesced, started over |
 //! | [`schedule`] | leaders, actors and faults; one step at a time, then peace |
 //! | [`kubelet`] | scheduler and kubelets of one side, as an actor |
 //! | [`controller`] | the controller-manager of one side, as an actor |
@@ -22,9 +22,9 @@ use tapestry_engine::Now;
 
 pub mod controller;
 pub mod crash;
-pub mod eye;
 pub mod journal;
 pub mod kubelet;
+pub mod observer;
 mod patch;
 pub mod schedule;
 pub mod server;
@@ -32,9 +32,9 @@ mod strategy;
 
 pub use controller::ControllerManager;
 pub use crash::{exhaustive_crash, explore};
-pub use eye::{Eye, Sight};
 pub use journal::Failure;
 pub use kubelet::Kubelet;
+pub use observer::{Observer, View};
 pub use schedule::{Actor, Birth, Config, Faults, Life, Schedule};
 pub use server::{Server, Serving, Version};
 

@@ -57,7 +57,7 @@ fn node(name: &str, cpu: &str, pods: &str) -> Value {
 }
 
 fn violations(vpods: &[Value], ppods: &[Value]) -> Vec<String> {
-    let sight = Sight {
+    let snapshot = Snapshot {
         origin: ORIGIN,
         vpods: vpods.iter().collect(),
         ppods: ppods.iter().collect(),
@@ -65,7 +65,7 @@ fn violations(vpods: &[Value], ppods: &[Value]) -> Vec<String> {
         pnodes: Vec::new(),
         limits: &|_| Some(Vec::new()),
     };
-    sight.violations()
+    snapshot.violations()
 }
 
 fn with(mut object: Value, pointer: &str, value: impl Into<Value>) -> Value {
@@ -148,7 +148,7 @@ fn law_09_a_node_that_offers_more_than_is_idle_or_allowed_is_found() {
     let (pnode, stranger) = (node("n1", "8", "10"), stranger("3"));
     let offers = |cpu: &str, pods: &str, limits: Option<&[Limit]>| {
         let vnode = node("vnode-1", cpu, pods);
-        let sight = Sight {
+        let snapshot = Snapshot {
             origin: ORIGIN,
             vpods: Vec::new(),
             ppods: vec![&stranger],
@@ -156,7 +156,7 @@ fn law_09_a_node_that_offers_more_than_is_idle_or_allowed_is_found() {
             pnodes: vec![&pnode],
             limits: &|_| limits.map(<[_]>::to_vec),
         };
-        sight.violations()
+        snapshot.violations()
     };
     assert_eq!(offers("5", "9", Some(&[])), [""; 0]);
     assert!(offers("6", "9", Some(&[]))[0].contains("offers 6 cpu, at most 5"));

@@ -18,8 +18,8 @@ struct Wants {
 
 impl Model for Wants {
     type Key = (u32, Side);
-    type Seen = (u32, Side);
-    fn observe(&mut self, seen: Self::Seen, _: Now, dirty: &mut Dirty<Self::Key>) {
+    type Fact = (u32, Side);
+    fn observe(&mut self, seen: Self::Fact, _: Now, dirty: &mut Dirty<Self::Key>) {
         self.keys.insert(seen);
         dirty.mark(seen);
     }

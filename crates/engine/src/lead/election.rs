@@ -20,12 +20,12 @@ pub struct Seat {
     /// Us. Whoever comes with the name that the Lease bears takes it at once, so no two that run at a time may share one.
     pub identity: Box<str>,
     /// Its durations.
-    pub terms: Terms,
+    pub timings: LeaseTimings,
 }
 
 /// How long things take, as client-go has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
+pub struct LeaseTimings {
     /// A Lease that stood unchanged for so long may be taken. Whole seconds.
     pub lease: Duration,
     /// We stop so long after the last renewal was sent.
@@ -39,7 +39,7 @@ const MOST_SECONDS: u64 = i32::MAX.unsigned_abs() as u64;
 
 /// Durations that cannot work together.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum BadTerms {
+pub enum BadTimings {
     /// The Lease says it in whole seconds.
     #[error("the lease duration must be whole seconds, at least one")]
     Fraction,
@@ -51,23 +51,23 @@ pub enum BadTerms {
     Retry,
 }
 
-impl Default for Terms {
+impl Default for LeaseTimings {
     fn default() -> Self {
         Self { lease: Duration::from_secs(15), renew_deadline: Duration::from_secs(10), retry: Duration::from_secs(2) }
     }
 }
 
-impl Terms {
+impl LeaseTimings {
     /// The rules of client-go.
-    pub fn check(&self) -> Result<(), BadTerms> {
+    pub fn check(&self) -> Result<(), BadTimings> {
         if self.lease.as_secs() == 0 || self.lease.subsec_nanos() != 0 || self.lease.as_secs() > MOST_SECONDS {
-            return Err(BadTerms::Fraction);
+            return Err(BadTimings::Fraction);
         }
         if self.lease <= self.renew_deadline {
-            return Err(BadTerms::Deadline);
+            return Err(BadTimings::Deadline);
         }
         if self.retry.is_zero() || self.renew_deadline <= self.retry.mul_f64(1.2) {
-            return Err(BadTerms::Retry);
+            return Err(BadTimings::Retry);
         }
         Ok(())
     }
@@ -110,7 +110,7 @@ pub enum Step {
 
 /// What we know of the Lease.
 #[derive(Debug, Clone, PartialEq)]
-enum Sight {
+enum Observed {
     /// Somebody changed it, or we have not looked yet.
     Unknown,
     /// There is none; one who held it may still believe until then that it does.
@@ -125,7 +125,7 @@ enum Sight {
 #[derive(Debug)]
 pub struct Election {
     seat: Seat,
-    sight: Sight,
+    observed: Observed,
     hold: Option<Hold>,
     /// How often we came to lead.
     served: u64,
@@ -137,7 +137,7 @@ impl Election {
     /// Nothing is known yet.
     #[must_use]
     pub fn new(seat: Seat) -> Self {
-        Self { seat, sight: Sight::Unknown, hold: None, served: 0, not_before: Duration::ZERO }
+        Self { seat, observed: Observed::Unknown, hold: None, served: 0, not_before: Duration::ZERO }
     }
 
     /// What is stood for.
@@ -155,8 +155,8 @@ impl Election {
     /// Who holds the Lease as far as we know; empty when nobody does.
     #[must_use]
     pub fn holder(&self) -> Option<&str> {
-        match &self.sight {
-            Sight::Seen { record, .. } => Some(record.holder()),
+        match &self.observed {
+            Observed::Seen { record, .. } => Some(record.holder()),
             _ => None,
         }
     }
@@ -166,20 +166,20 @@ impl Election {
         match change {
             Change::Put(record, _) => {
                 // The answers to our own calls come before the watch shows them.
-                let newer = match &self.sight {
-                    Sight::Seen { record: known, .. } => record.rv > known.rv,
+                let newer = match &self.observed {
+                    Observed::Seen { record: known, .. } => record.rv > known.rv,
                     _ => true,
                 };
                 if newer {
                     self.know(record, now);
                 }
             }
-            Change::Gone { row, .. } => match &self.sight {
-                Sight::Seen { record, since } if record.uid == row.uid => {
+            Change::Gone { row, .. } => match &self.observed {
+                Observed::Seen { record, since } if record.uid == row.uid => {
                     // Who held it will notice, and make it anew, before anybody else may.
                     let foreign = !record.holder().is_empty() && record.holder() != &*self.seat.identity;
                     let from = if foreign { *since + record.lasts() } else { now };
-                    self.sight = Sight::Absent { from };
+                    self.observed = Observed::Absent { from };
                 }
                 _ => {}
             },
@@ -192,8 +192,8 @@ impl Election {
     #[must_use]
     pub fn plan(&self, now: Now) -> Step {
         let steady = now.steady;
-        let terms = &self.seat.terms;
-        let mut within = terms.patience();
+        let timings = &self.seat.timings;
+        let mut within = timings.patience();
         if let Some(hold) = self.hold {
             if steady >= hold.until {
                 return Step::Lost;
@@ -204,11 +204,11 @@ impl Election {
         if steady < self.not_before {
             return Step::Wait(self.not_before.min(last));
         }
-        let (call, open) = match &self.sight {
-            Sight::Unknown => (self.look(), steady),
-            Sight::Nowhere => (self.create_namespace(), steady),
-            Sight::Absent { from } => (self.create(now), *from),
-            Sight::Seen { record, since } => (self.claim(record, now), self.claimable(record, *since)),
+        let (call, open) = match &self.observed {
+            Observed::Unknown => (self.look(), steady),
+            Observed::Nowhere => (self.create_namespace(), steady),
+            Observed::Absent { from } => (self.create(now), *from),
+            Observed::Seen { record, since } => (self.claim(record, now), self.claimable(record, *since)),
         };
         if steady < open { Step::Wait(open.min(last)) } else { Step::Do { call, within } }
     }
@@ -221,13 +221,13 @@ impl Election {
 
     /// Folds in how a call ended; `sent` is the moment before it was sent.
     pub fn settle(&mut self, call: &Call, sent: Duration, now: Duration, done: Result<Answer, Refusal>) {
-        let terms = self.seat.terms;
+        let timings = self.seat.timings;
         // Until something else is known: the same again, after the usual time.
-        self.not_before = (sent + terms.retry).max(now + terms.moment());
+        self.not_before = (sent + timings.retry).max(now + timings.moment());
         let about_namespace = *call.target.kind == kind::NAMESPACE;
         match done {
             Ok(_) | Err(Refusal::Exists) if about_namespace => {
-                (self.sight, self.not_before) = (Sight::Absent { from: now }, now);
+                (self.observed, self.not_before) = (Observed::Absent { from: now }, now);
             }
             Ok(answer) => match Record::decode(&answer.object) {
                 Ok(record) => {
@@ -240,18 +240,18 @@ impl Election {
                         self.not_before = now;
                     }
                 }
-                Err(_) => self.sight = Sight::Unknown,
+                Err(_) => self.observed = Observed::Unknown,
             },
-            Err(Refusal::Gone) => (self.sight, self.not_before) = (Sight::Absent { from: now }, now),
+            Err(Refusal::Gone) => (self.observed, self.not_before) = (Observed::Absent { from: now }, now),
             Err(Refusal::Exists | Refusal::Replaced) => {
-                (self.sight, self.not_before) = (Sight::Unknown, now + terms.moment());
+                (self.observed, self.not_before) = (Observed::Unknown, now + timings.moment());
             }
             Err(Refusal::Invalid(status)) if status.code == 404 => {
-                (self.sight, self.not_before) = (Sight::Nowhere, now);
+                (self.observed, self.not_before) = (Observed::Nowhere, now);
             }
             // Somebody has to mend this: asked for now and then. Who leads has better reasons to hurry.
             Err(Refusal::Denied(_) | Refusal::Invalid(_)) if self.hold.is_none() => {
-                (self.sight, self.not_before) = (Sight::Unknown, now + terms.lease);
+                (self.observed, self.not_before) = (Observed::Unknown, now + timings.lease);
             }
             Err(_) => {}
         }
@@ -266,13 +266,13 @@ impl Election {
     /// What gives the Lease back; `None` when it is not ours. `led`: we are sure that it was, so a look is worth its while.
     #[must_use]
     pub fn plan_release(&self, now: Now, led: bool) -> Option<Call> {
-        match &self.sight {
-            Sight::Seen { record, .. } if record.holder() == &*self.seat.identity => {
+        match &self.observed {
+            Observed::Seen { record, .. } if record.holder() == &*self.seat.identity => {
                 let verb = Verb::Merge(Sub::Main, json!({"spec": record::render_release(now)}));
                 let target = self.target().uid(&record.uid).rv(record.rv);
                 Some(Call { target, verb, why: "ReleaseLead" })
             }
-            Sight::Unknown if led => Some(self.look()),
+            Observed::Unknown if led => Some(self.look()),
             _ => None,
         }
     }
@@ -283,20 +283,20 @@ impl Election {
         if record.holder() != &*self.seat.identity {
             self.hold = None;
         }
-        let since = match &self.sight {
+        let since = match &self.observed {
             // A change that is not the holder's, such as a label, is no sign of life.
-            Sight::Seen { record: known, since } if known.uid == record.uid && known.spec == record.spec => *since,
+            Observed::Seen { record: known, since } if known.uid == record.uid && known.spec == record.spec => *since,
             _ => {
                 self.not_before = self.not_before.min(now);
                 now
             }
         };
-        self.sight = Sight::Seen { record, since };
+        self.observed = Observed::Seen { record, since };
     }
 
     /// The Lease was ours when the server answered, which was after `sent`.
     fn renewed(&mut self, sent: Duration, now: Duration) {
-        let until = sent + self.seat.terms.renew_deadline;
+        let until = sent + self.seat.timings.renew_deadline;
         let term = match self.hold {
             Some(hold) if now < hold.until => hold.term,
             _ => self.served + 1,
@@ -306,7 +306,7 @@ impl Election {
         if self.hold.is_some() {
             self.served = term;
         }
-        self.not_before = sent + self.seat.terms.retry;
+        self.not_before = sent + self.seat.timings.retry;
     }
 
     fn target(&self) -> Target {

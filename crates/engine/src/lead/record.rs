@@ -97,7 +97,7 @@ pub(super) fn render_first(seat: &Seat, now: Now) -> Value {
 pub(super) fn render_renewal(seat: &Seat, now: Now) -> Value {
     json!({
         "holderIdentity": &*seat.identity,
-        "leaseDurationSeconds": seat.terms.lease.as_secs(),
+        "leaseDurationSeconds": seat.timings.lease.as_secs(),
         "renewTime": micro_time(now),
     })
 }

@@ -12,7 +12,7 @@ use tapestry_cluster::feed::{Change, Epoch};
 use tapestry_cluster::refusal::Status;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Verb, kind};
 
-use super::election::{BadTerms, Election, Hold, Seat, Step, Terms};
+use super::election::{BadTimings, Election, Hold, LeaseTimings, Seat, Step};
 use super::record::Record;
 use crate::Now;
 
@@ -99,7 +99,7 @@ fn seat(identity: &str) -> Seat {
         namespace: name("tapestry-system"),
         name: name("syncer-east"),
         identity: identity.into(),
-        terms: Terms::default(),
+        timings: LeaseTimings::default(),
     }
 }
 
@@ -431,16 +431,16 @@ fn a_lease_is_given_back_as_client_go_gives_it_back() {
 
 #[test]
 fn terms_that_cannot_work_are_refused() {
-    let terms = |lease: f64, renew: f64, retry: f64| Terms {
+    let timings = |lease: f64, renew: f64, retry: f64| LeaseTimings {
         lease: Duration::from_secs_f64(lease),
         renew_deadline: Duration::from_secs_f64(renew),
         retry: Duration::from_secs_f64(retry),
     };
-    assert_eq!(Terms::default().check(), Ok(()));
-    assert_eq!(terms(1.0, 0.8, 0.2).check(), Ok(()));
-    assert_eq!(terms(0.5, 0.4, 0.1).check(), Err(BadTerms::Fraction));
-    assert_eq!(terms(0.0, 0.0, 0.0).check(), Err(BadTerms::Fraction));
-    assert_eq!(terms(10.0, 10.0, 2.0).check(), Err(BadTerms::Deadline));
-    assert_eq!(terms(15.0, 10.0, 9.0).check(), Err(BadTerms::Retry));
-    assert_eq!(terms(15.0, 10.0, 0.0).check(), Err(BadTerms::Retry));
+    assert_eq!(LeaseTimings::default().check(), Ok(()));
+    assert_eq!(timings(1.0, 0.8, 0.2).check(), Ok(()));
+    assert_eq!(timings(0.5, 0.4, 0.1).check(), Err(BadTimings::Fraction));
+    assert_eq!(timings(0.0, 0.0, 0.0).check(), Err(BadTimings::Fraction));
+    assert_eq!(timings(10.0, 10.0, 2.0).check(), Err(BadTimings::Deadline));
+    assert_eq!(timings(15.0, 10.0, 9.0).check(), Err(BadTimings::Retry));
+    assert_eq!(timings(15.0, 10.0, 0.0).check(), Err(BadTimings::Retry));
 }

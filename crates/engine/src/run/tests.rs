@@ -55,7 +55,7 @@ struct Timetable {
 
 impl Model for Timetable {
     type Key = u64;
-    type Seen = ();
+    type Fact = ();
     fn observe(&mut self, (): (), _: Now, dirty: &mut Dirty<u64>) {
         dirty.mark_all();
     }

@@ -159,7 +159,7 @@ impl Pair {
         if self.breaker.trip().is_some() {
             return failed(MASS_DELETION, format!("condition {TRIPPED} says why"));
         }
-        if let Some(missing) = self.grounds.verdict() {
+        if let Some(missing) = self.prerequisites.verdict() {
             return failed(missing.reason, missing.message);
         }
         if let Some(policies) = self.judge_policies(row).filter(|policies| policies.status != "True") {

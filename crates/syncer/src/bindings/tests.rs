@@ -7,12 +7,12 @@ use tapestry_cluster::{Answer, Refusal, Side, Uid, Verb};
 use tapestry_engine::Plan;
 
 use super::BindingRow;
-use crate::pair::{Key, Seen};
+use crate::pair::{Fact, Key};
 use crate::scene::{Scene, name, vpod};
 
 /// A list of bindings in which ours is not.
 fn list_without(scene: &mut Scene, epoch: u32) {
-    scene.see(Seen::Binding(Change::Listed(Epoch(epoch))));
+    scene.see(Fact::Binding(Change::Listed(Epoch(epoch))));
 }
 
 fn binding() -> Value {
@@ -26,7 +26,7 @@ fn binding() -> Value {
 fn see(scene: &mut Scene, object: Value, epoch: u32) {
     let text = scene.stamp(object);
     let row = BindingRow::decode(&text).unwrap().unwrap();
-    scene.see(Seen::Binding(Change::Put(row, Epoch(epoch))));
+    scene.see(Fact::Binding(Change::Put(row, Epoch(epoch))));
 }
 
 fn reported(scene: &Scene) -> Value {
@@ -59,7 +59,7 @@ fn law_01_a_binding_that_is_absent_from_a_list_is_looked_for_and_stays_in_force(
 fn law_01_a_binding_is_not_looked_for_in_a_cluster_that_does_not_answer() {
     let mut scene = Scene::new();
     list_without(&mut scene, 2);
-    scene.see(Seen::Connection(Side::Virtual, Connection::Down("refused".to_owned())));
+    scene.see(Fact::Connection(Side::Virtual, Connection::Down("refused".to_owned())));
     assert_eq!(scene.plan(&Key::Binding), Plan::Rest);
 }
 
@@ -74,7 +74,7 @@ fn a_deletion_without_its_timestamp_is_looked_into_and_one_with_it_is_believed()
         let text = scene.stamp(object);
         let row = BindingRow::decode(&text).unwrap().unwrap();
         let proven = tapestry_cluster::feed::Row::deleting(&row);
-        scene.see(Seen::Binding(Change::Gone { row, proven }));
+        scene.see(Fact::Binding(Change::Gone { row, proven }));
         let planned = match scene.plan(&Key::Binding) {
             Plan::Do(call) => Some(call.why),
             _ => None,
@@ -149,7 +149,7 @@ fn a_restored_virtual_cluster_stops_everything_and_says_so_once() {
     crate::scene::merge(&mut there["status"], scene.call(&Key::Binding).body().unwrap()["status"].clone());
     see(&mut scene, there.clone(), 1);
     assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "all is well");
-    scene.see(Seen::Connection(Side::Virtual, Connection::Restored("versions went back".to_owned())));
+    scene.see(Fact::Connection(Side::Virtual, Connection::Restored("versions went back".to_owned())));
     let said = reported(&scene);
     assert_eq!((said["status"].as_str(), said["reason"].as_str()), (Some("False"), Some("VirtualClusterRestored")));
     for key in [Key::Pod(Uid::new("v-web")), Key::Node(name("n1"))] {

@@ -9,7 +9,7 @@ use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Refusal, Side, Uid};
 use tapestry_engine::{Model as _, Plan};
 
-use crate::pair::{Key, Seen};
+use crate::pair::{Fact, Key};
 use crate::scene::{Scene, mapped, merge, vpod};
 
 mod drains;
@@ -72,7 +72,7 @@ fn failed(up: &Value) -> Value {
 /// The physical cluster was emptied while nobody looked.
 fn emptied(pods: usize) -> Scene {
     let (mut scene, _) = crowd(pods);
-    scene.see(Seen::PPod(Change::Listed(Epoch(2))));
+    scene.see(Fact::PPod(Change::Listed(Epoch(2))));
     scene
 }
 
@@ -153,7 +153,7 @@ fn an_end_counts_whichever_way_we_learn_of_it_first() {
         assert_eq!(call.why, "PhysicalPodLost");
         // The watch is faster than the answer; or the line breaks, and the answer never comes.
         if n == 19 {
-            scene.see(Seen::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))));
+            scene.see(Fact::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))));
             scene.settle(&key(n), &call, Err(Refusal::Unknown("cut".into())));
         }
         fail(&mut scene, n);
@@ -233,9 +233,9 @@ fn pods_that_users_deleted_by_force_are_no_mass_deletion_because_the_line_broke(
     let (mut scene, crowd) = crowd(PODS);
     for (up, _) in &crowd {
         let row = scene.pair.pods.vpods.get(&Uid::new(up["metadata"]["uid"].as_str().unwrap())).unwrap().clone();
-        scene.see(Seen::VPod(Change::Gone { row, proven: true }));
+        scene.see(Fact::VPod(Change::Gone { row, proven: true }));
     }
-    scene.see(Seen::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))));
+    scene.see(Fact::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))));
     for n in 0..PODS {
         assert_eq!(scene.call(&key(n)).why, "VirtualPodGone");
     }
@@ -246,7 +246,7 @@ fn pods_that_users_deleted_by_force_are_no_mass_deletion_because_the_line_broke(
 fn law_01_what_another_process_ended_lately_counts_and_after_a_minute_no_more() {
     let begin = || {
         let (mut scene, crowd) = crowd(PODS);
-        scene.see(Seen::PPod(Change::Listed(Epoch(2))));
+        scene.see(Fact::PPod(Change::Listed(Epoch(2))));
         // It ended twenty, and was killed.
         for (up, _) in &crowd[..20] {
             scene.see_vpod(&failed(up));
@@ -320,7 +320,7 @@ fn an_end_that_was_asked_for_on_either_side_never_counts_although_nobody_saw_it(
     for (up, _) in &crowd[30..] {
         scene.see_vpod_in(up, Epoch(2));
     }
-    scene.see(Seen::VPod(Change::Listed(Epoch(2))));
+    scene.see(Fact::VPod(Change::Listed(Epoch(2))));
     for n in 0..30 {
         let look = scene.call(&key(n));
         assert_eq!(look.why, "LookForVirtualPod");
@@ -336,7 +336,7 @@ fn an_end_that_was_asked_for_on_either_side_never_counts_although_nobody_saw_it(
         );
         scene.see_ppod(&going);
     }
-    scene.see(Seen::PPod(Change::Listed(Epoch(2))));
+    scene.see(Fact::PPod(Change::Listed(Epoch(2))));
     for n in 30..60 {
         let look = scene.call(&key(n));
         assert_eq!(look.why, "LookForCopy");
@@ -386,7 +386,7 @@ fn a_trip_clears_itself_once_every_pod_is_there_again_or_asked_to_end() {
     assert!(scene.pair.breaker.trip().is_some(), "one is missing");
     scene.see_ppod(&crowd[29].1);
     assert_eq!(scene.pair.breaker.trip(), None);
-    let told = scene.pair.keys().into_iter().filter(|key| matches!(key, Key::Note(_))).map(|key| scene.call(&key));
+    let told = scene.pair.keys().into_iter().filter(|key| matches!(key, Key::Event(_))).map(|key| scene.call(&key));
     let told: Vec<_> = told.map(|call| call.body().unwrap()["reason"].clone()).collect();
     assert_eq!(told, ["BreakerCleared"]);
     let report = scene.call(&Key::Binding).body().unwrap().into_owned();

@@ -6,7 +6,7 @@ use tapestry_cluster::Uid;
 use tapestry_engine::{Dirty, Now};
 
 use super::{FEW, LetGo, SHARE, Tally};
-use crate::notes::Note;
+use crate::events::Event;
 use crate::pair::{Key, Pair};
 
 const CLEARED: &str = "BreakerCleared";
@@ -73,8 +73,8 @@ impl Pair {
             "each of the {} pods that the mass-delete breaker counted is there again or was asked to end: pods end as usual",
             trip.ends
         );
-        let told = self.bound.as_ref().and_then(|bound| Note::news(&bound.binding, CLEARED, &message, self.now));
-        self.notes.add(told, dirty);
+        let told = self.bound.as_ref().and_then(|bound| Event::news(&bound.binding, CLEARED, &message, self.now));
+        self.events.add(told, dirty);
         self.breaker.closed = Some(trip.id);
         dirty.mark_all();
     }

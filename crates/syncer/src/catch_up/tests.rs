@@ -6,7 +6,7 @@ use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Answer, Refusal, Rv, Side, Uid, Verb};
 use tapestry_engine::{Model as _, Plan};
 
-use crate::pair::{Key, Seen};
+use crate::pair::{Fact, Key};
 use crate::scene::{Scene, created, mapped, merge, vpod};
 
 fn web() -> Key {
@@ -33,8 +33,8 @@ fn running() -> (Scene, Value, Value) {
 
 fn reach(scene: &mut Scene, side: Side, rv: u64) {
     scene.see(match side {
-        Side::Virtual => Seen::VPod(Change::Reached(Rv::new(rv))),
-        Side::Physical => Seen::PPod(Change::Reached(Rv::new(rv))),
+        Side::Virtual => Fact::VPod(Change::Reached(Rv::new(rv))),
+        Side::Physical => Fact::PPod(Change::Reached(Rv::new(rv))),
     });
 }
 
@@ -121,8 +121,8 @@ fn a_new_leader_and_a_connection_that_came_back_have_to_catch_up_and_list_nothin
             let now = scene.now;
             scene.pair.take_lead(now);
         } else {
-            scene.see(Seen::Connection(Side::Physical, Connection::Down("no way".to_owned())));
-            scene.see(Seen::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))));
+            scene.see(Fact::Connection(Side::Physical, Connection::Down("no way".to_owned())));
+            scene.see(Fact::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))));
         }
         assert_eq!(questions(&scene).len(), 2);
     }
@@ -153,7 +153,7 @@ fn what_does_not_run_any_more_waits_for_nobody() {
     merge(&mut ppod, json!({"status": {"phase": "Succeeded"}}));
     scene.see_ppod(&ppod);
     let row = crate::pods::row::VPod::decode(&scene.stamp(up), &scene.pair.home).unwrap().unwrap();
-    scene.see(Seen::VPod(Change::Gone { row, proven: false }));
+    scene.see(Fact::VPod(Change::Gone { row, proven: false }));
     let look = scene.call(&web());
     assert_eq!(look.why, "LookForVirtualPod");
     scene.settle(&web(), &look, Err(Refusal::Gone));

@@ -67,7 +67,7 @@ impl Pair {
     /// Both exist: what differs is patched where Kubernetes allows it, and made anew where it does not.
     fn plan_same_csinode(&self, case: &Case, pcsinode: &PCsiNode, there: &VCsiNode, vnode: &VNode, now: Now) -> Plan {
         let drivers = (pcsinode.drivers != there.drivers).then(|| (there.drivers.parse(), pcsinode.drivers.parse()));
-        let drivers = drivers.filter(|(old, new)| old != new && case.pushed != Some((print(new), print(old))));
+        let drivers = drivers.filter(|(old, new)| old != new && case.pushed != Some((digest(new), digest(old))));
         if let Some((old, new)) = &drivers
             && frozen(old, new, case.stiff)
         {
@@ -148,7 +148,7 @@ impl Pair {
                 if let Verb::Create(body) | Verb::Merge(_, body) = verb
                     && let Some(Value::Array(sent)) = body.pointer("/spec/drivers")
                 {
-                    case.pushed = Some((print(sent), print(&row.drivers.parse())));
+                    case.pushed = Some((digest(sent), digest(&row.drivers.parse())));
                 }
                 self.put_vcsinode(row, None, dirty);
             }
@@ -177,7 +177,7 @@ fn frozen(old: &[Value], new: &[Value], stiff: bool) -> bool {
     new.iter().any(|new| old.iter().any(|old| old["name"] == new["name"] && fixed(old) != fixed(new)))
 }
 
-fn print(drivers: &[Value]) -> u64 {
+fn digest(drivers: &[Value]) -> u64 {
     fingerprint(json!(drivers).to_string())
 }
 

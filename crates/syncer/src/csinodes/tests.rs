@@ -7,7 +7,7 @@ use tapestry_cluster::{Answer, Call, Refusal, Side, Verb};
 use tapestry_engine::Plan;
 
 use super::row::{MIGRATED_PLUGINS, PCsiNode, VCsiNode};
-use crate::pair::{Key, Seen};
+use crate::pair::{Fact, Key};
 use crate::scene::{Scene, merge, name};
 
 fn key() -> Key {
@@ -35,8 +35,8 @@ fn pcsinode(drivers: &[Value]) -> Value {
 fn scene(drivers: &[Value]) -> Scene {
     let mut scene = Scene::new();
     scene.see_pcsinode(pcsinode(drivers));
-    scene.see(Seen::PCsiNode(Change::Listed(Epoch(1))));
-    scene.see(Seen::VCsiNode(Change::Listed(Epoch(1))));
+    scene.see(Fact::PCsiNode(Change::Listed(Epoch(1))));
+    scene.see(Fact::VCsiNode(Change::Listed(Epoch(1))));
     scene
 }
 
@@ -51,18 +51,18 @@ fn settled(drivers: &[Value]) -> (Scene, Value) {
 impl Scene {
     fn see_pcsinode(&mut self, object: Value) {
         let text = self.stamp(object);
-        self.see(Seen::PCsiNode(Change::Put(PCsiNode::decode(&text).unwrap().unwrap(), Epoch(1))));
+        self.see(Fact::PCsiNode(Change::Put(PCsiNode::decode(&text).unwrap().unwrap(), Epoch(1))));
     }
 
     fn see_vcsinode(&mut self, object: &Value) {
         let text = self.stamp(object.clone());
-        self.see(Seen::VCsiNode(Change::Put(VCsiNode::decode(&text).unwrap().unwrap(), Epoch(1))));
+        self.see(Fact::VCsiNode(Change::Put(VCsiNode::decode(&text).unwrap().unwrap(), Epoch(1))));
     }
 
     fn lose_pcsinode(&mut self) {
         let text = self.stamp(pcsinode(&[]));
         let row = PCsiNode::decode(&text).unwrap().unwrap();
-        self.see(Seen::PCsiNode(Change::Gone { row, proven: false }));
+        self.see(Fact::PCsiNode(Change::Gone { row, proven: false }));
     }
 
     fn answer_csinode(&mut self, call: &Call, object: Value) {
@@ -235,9 +235,9 @@ fn migrated_plugins_that_are_no_more_go() {
 fn nothing_is_planned_before_both_lists_are_in_nor_for_a_node_that_leaves() {
     let mut scene = Scene::new();
     scene.see_pcsinode(pcsinode(&[ebs(25)]));
-    scene.see(Seen::PCsiNode(Change::Listed(Epoch(1))));
+    scene.see(Fact::PCsiNode(Change::Listed(Epoch(1))));
     assert_eq!(scene.plan(&key()), Plan::Rest);
-    scene.see(Seen::VCsiNode(Change::Listed(Epoch(1))));
+    scene.see(Fact::VCsiNode(Change::Listed(Epoch(1))));
     assert_eq!(scene.call(&key()).why, "CreateCsiNode");
     let row = scene.pair.nodes.vnode(&name("vnode-east-n1")).unwrap();
     let metadata = json!({

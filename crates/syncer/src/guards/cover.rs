@@ -148,7 +148,7 @@ impl Pair {
         let grown: Vec<Name> = self.guards.grants.granted.iter().filter(grown).map(|(node, _)| node.clone()).collect();
         for node in grown {
             if let Some(vnode) = self.nodes.vnode_of(&node).map(|vnode| vnode.name.clone()) {
-                self.open_door(&vnode, dirty);
+                self.admit(&vnode, dirty);
                 for uid in self.pods.unmade_on(&vnode) {
                     dirty.mark(Key::Pod(uid.clone()));
                 }

@@ -157,7 +157,7 @@ impl Pair {
                 );
                 self.guards.troubles[guard as usize] = Some(Trouble::Refused(why.into()));
                 dirty.mark(Key::Binding);
-                self.open_all_doors(dirty);
+                self.admit_all(dirty);
                 return;
             }
             (Err(_), _) => return,

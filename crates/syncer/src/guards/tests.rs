@@ -14,7 +14,7 @@ use tapestry_engine::Plan;
 use super::row::GuardRow;
 use super::want::{difference, isolation, quota_for, same};
 use super::{Guard, plan::LOOK_AGAIN};
-use crate::pair::{Key, Seen};
+use crate::pair::{Fact, Key};
 use crate::scene::{Scene, merge, pnode};
 
 const QUOTA: Key = Key::Guard(Guard::Quota);
@@ -60,14 +60,14 @@ impl Scene {
     fn see_guard_object(&mut self, guard: Guard, object: &Value) {
         let text = self.stamp(object.clone());
         let row = GuardRow::decode(&text, guard, &self.pair.home.mount, &self.pair.origin).unwrap().unwrap();
-        self.see(Seen::Guard(guard, Change::Put(row, Epoch(1))));
+        self.see(Fact::Guard(guard, Change::Put(row, Epoch(1))));
     }
 
     /// Gives the version at which it went out of sight.
     fn lose_guard_object(&mut self, guard: Guard, object: &Value) -> Rv {
         let text = self.stamp(object.clone());
         let row = GuardRow::decode(&text, guard, &self.pair.home.mount, &self.pair.origin).unwrap().unwrap();
-        self.see(Seen::Guard(guard, Change::Gone { row: row.clone(), proven: false }));
+        self.see(Fact::Guard(guard, Change::Gone { row: row.clone(), proven: false }));
         row.rv
     }
 }
@@ -259,7 +259,7 @@ fn a_container_must_name_its_requests_only_where_a_quota_counts() {
 fn guards_stand_until_the_last_copy_has_gone_and_the_binding_goes_after_them() {
     let mut scene = scene(&json!({"networkPolicy": true}));
     for guard in Guard::ALL {
-        scene.see(Seen::Guard(guard, Change::Listed(Epoch(1))));
+        scene.see(Fact::Guard(guard, Change::Listed(Epoch(1))));
     }
     scene.make_guard(&POLICY);
     scene.see_binding_leaving(json!({"guard": {"networkPolicy": true}}));
@@ -270,6 +270,9 @@ fn guards_stand_until_the_last_copy_has_gone_and_the_binding_goes_after_them() {
     assert_ne!(scene.call(&Key::Binding).why, "Finalizer", "not before it has gone");
     let object = scene.stamp(json!({}));
     scene.settle(&POLICY, &remove, Ok(Answer { object }));
-    scene.refuse(&Key::Ground(crate::grounds::Ground::ServiceAccount), tapestry_cluster::Refusal::Gone);
+    scene.refuse(
+        &Key::Prerequisite(crate::prerequisites::Prerequisite::ServiceAccount),
+        tapestry_cluster::Refusal::Gone,
+    );
     assert_eq!(scene.call(&Key::Binding).why, "Finalizer");
 }

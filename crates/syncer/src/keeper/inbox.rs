@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::row::{KeptBinding, KeptNode};
-use super::{Seen, Trouble, Work};
+use super::{Fact, Trouble, Work};
 use crate::origin::Origin;
 
 /// What the keeper is told by those beside it.
@@ -107,16 +107,16 @@ fn ring_on_change<T: Send + Sync + 'static>(
     });
 }
 
-impl Inbox<Seen> for KeeperInbox {
-    fn drain(&mut self, into: &mut Vec<Seen>) {
+impl Inbox<Fact> for KeeperInbox {
+    fn drain(&mut self, into: &mut Vec<Fact>) {
         fn take<T: Clone>(channel: &mut channel::Receiver<T>) -> Option<T> {
             channel.has_changed().unwrap_or(false).then(|| channel.borrow_and_update().clone())
         }
-        into.extend(take(&mut self.connection).map(Seen::Connection));
-        into.extend(take(&mut self.told.work).map(Seen::Work));
-        into.extend(take(&mut self.told.kubeconfig).map(Seen::Kubeconfig));
-        into.extend(self.bindings.drain().into_iter().map(Seen::Binding));
-        into.extend(self.nodes.drain().into_iter().map(Seen::Node));
+        into.extend(take(&mut self.connection).map(Fact::Connection));
+        into.extend(take(&mut self.told.work).map(Fact::Work));
+        into.extend(take(&mut self.told.kubeconfig).map(Fact::Kubeconfig));
+        into.extend(self.bindings.drain().into_iter().map(Fact::Binding));
+        into.extend(self.nodes.drain().into_iter().map(Fact::Node));
     }
 
     fn bell(&self) -> Arc<Notify> {

@@ -22,19 +22,19 @@ impl Scene {
             now: Now { wall: "2026-01-01T00:00:00Z".parse().unwrap(), steady: Duration::from_secs(100) },
             rv: 1,
         };
-        scene.see(Seen::Connection(Connection::Up(Uid::new("v-cluster"))));
+        scene.see(Fact::Connection(Connection::Up(Uid::new("v-cluster"))));
         scene
     }
 
     /// Nothing was there before it.
     fn with_new_node() -> Self {
         let mut scene = Self::new();
-        scene.see(Seen::Node(Change::Listed(Epoch(1))));
+        scene.see(Fact::Node(Change::Listed(Epoch(1))));
         scene.see_node(&json!([]));
         scene
     }
 
-    fn see(&mut self, seen: Seen) {
+    fn see(&mut self, seen: Fact) {
         self.keeper.observe(seen, self.now, &mut Dirty::default());
     }
 
@@ -47,12 +47,12 @@ impl Scene {
     fn see_node(&mut self, taints: &Value) {
         let object =
             self.stamp(json!({"metadata": {"name": "vnode-east-n1", "uid": "n-uid"}, "spec": {"taints": taints}}));
-        self.see(Seen::Node(Change::Put(KeptNode::decode(&object).unwrap().unwrap(), Epoch(1))));
+        self.see(Fact::Node(Change::Put(KeptNode::decode(&object).unwrap().unwrap(), Epoch(1))));
     }
 
     fn see_binding(&mut self, uid: &str, status: &Value) {
         let object = self.stamp(json!({"metadata": {"name": "east", "uid": uid, "generation": 3}, "status": status}));
-        self.see(Seen::Binding(Change::Put(KeptBinding::decode(&object).unwrap().unwrap(), Epoch(1))));
+        self.see(Fact::Binding(Change::Put(KeptBinding::decode(&object).unwrap().unwrap(), Epoch(1))));
     }
 
     fn plan(&self, key: &Key) -> Plan {
@@ -100,8 +100,8 @@ fn taint() -> Key {
     Key::Taint(name("vnode-east-n1"))
 }
 
-fn stands() -> Seen {
-    Seen::Work(Work::Stands(Trouble { reason: "SyncerPanicked", message: "look at its log".to_owned() }))
+fn stands() -> Fact {
+    Fact::Work(Work::LossState(Trouble { reason: "SyncerPanicked", message: "look at its log".to_owned() }))
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn the_lease_of_a_new_virtual_node_is_made_at_once_and_that_of_a_known_one_looke
     assert_eq!(scene.call(&lease()).why, "LookForLease", "another one was quicker");
     let mut restarted = Scene::new();
     restarted.see_node(&json!([]));
-    restarted.see(Seen::Node(Change::Listed(Epoch(1))));
+    restarted.see(Fact::Node(Change::Listed(Epoch(1))));
     assert_eq!(restarted.call(&lease()).why, "LookForLease");
 }
 
@@ -152,7 +152,7 @@ fn a_lease_is_first_renewed_when_it_is_ten_to_twenty_seconds_old() {
     restarted.now = born;
     restarted.pass(Duration::from_secs(7));
     restarted.see_node(&json!([]));
-    restarted.see(Seen::Node(Change::Listed(Epoch(1))));
+    restarted.see(Fact::Node(Change::Listed(Epoch(1))));
     let look = restarted.call(&lease());
     restarted.settle(&lease(), &look, Ok(Answer { object }));
     assert!((10..20).contains(&due(restarted.plan(&lease()), born.steady)));
@@ -162,20 +162,20 @@ fn a_lease_is_first_renewed_when_it_is_ten_to_twenty_seconds_old() {
 fn leases_are_renewed_whatever_becomes_of_the_binding_the_syncer_or_the_connection() {
     let mut scene = Scene::with_new_node();
     let facts = [
-        Seen::Binding(Change::Listed(Epoch(2))),
+        Fact::Binding(Change::Listed(Epoch(2))),
         stands(),
-        Seen::Work(Work::Starts),
-        Seen::Connection(Connection::Down("refused".to_owned())),
-        Seen::Connection(Connection::Restored("versions went back".to_owned())),
+        Fact::Work(Work::Starts),
+        Fact::Connection(Connection::Down("refused".to_owned())),
+        Fact::Connection(Connection::Restored("versions went back".to_owned())),
     ];
     for fact in facts {
         let what = format!("{fact:?}");
         scene.see(fact);
         assert_eq!(scene.call(&lease()).why, "CreateLease", "{what}");
     }
-    scene.see(Seen::Connection(Connection::Up(Uid::new("another"))));
+    scene.see(Fact::Connection(Connection::Up(Uid::new("another"))));
     assert_eq!(scene.plan(&lease()), Plan::Rest, "but in our own cluster only");
-    scene.see(Seen::Connection(Connection::Up(Uid::new("v-cluster"))));
+    scene.see(Fact::Connection(Connection::Up(Uid::new("v-cluster"))));
     scene.see_binding("b-uid", &json!({"virtualClusterUID": "another"}));
     assert_eq!(scene.plan(&lease()), Plan::Rest, "nor for a binding of another one");
 }
@@ -183,7 +183,7 @@ fn leases_are_renewed_whatever_becomes_of_the_binding_the_syncer_or_the_connecti
 #[test]
 fn a_node_that_is_gone_has_no_lease_to_renew() {
     let mut scene = Scene::with_new_node();
-    scene.see(Seen::Node(Change::Listed(Epoch(2))));
+    scene.see(Fact::Node(Change::Listed(Epoch(2))));
     assert_eq!(scene.plan(&lease()), Plan::Rest);
     assert_eq!(scene.keeper.keys(), [Key::Binding]);
 }
@@ -202,9 +202,9 @@ fn law_03_while_the_syncer_stands_nothing_new_is_scheduled_and_every_other_taint
     assert_eq!(taints, json!([others[0], ours]));
     scene.see_node(&taints);
     assert_eq!(scene.plan(&taint()), Plan::Rest, "once");
-    scene.see(Seen::Work(Work::Starts));
+    scene.see(Fact::Work(Work::Starts));
     assert_eq!(scene.plan(&taint()), Plan::Rest, "a new life has to show first that it lasts");
-    scene.see(Seen::Work(Work::Goes));
+    scene.see(Fact::Work(Work::Goes));
     assert_eq!(scene.call(&taint()).body().unwrap()["spec"]["taints"], others);
 }
 
@@ -225,9 +225,9 @@ fn law_03_the_binding_is_told_why_and_keeps_everything_else_in_its_status() {
     scene.see_binding("b-uid", &json!({"conditions": conditions}));
     assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "once");
     let other = Trouble { reason: "SyncerPanicked", message: "something else".to_owned() };
-    scene.see(Seen::Work(Work::Stands(other)));
+    scene.see(Fact::Work(Work::LossState(other)));
     assert_eq!(scene.conditions()[0]["message"], "something else", "what to do is always true");
-    scene.see(Seen::Work(Work::Goes));
+    scene.see(Fact::Work(Work::Goes));
     assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "that it works again is for the syncer to say");
 }
 
@@ -235,14 +235,14 @@ fn law_03_the_binding_is_told_why_and_keeps_everything_else_in_its_status() {
 fn a_kubeconfig_that_is_not_in_use_is_told_until_it_is() {
     let mut scene = Scene::new();
     scene.see_binding("b-uid", &json!({}));
-    scene.see(Seen::Kubeconfig(None));
+    scene.see(Fact::Kubeconfig(None));
     assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "all is well, and was before");
-    scene.see(Seen::Kubeconfig(Some(Trouble { reason: "KubeconfigUnreadable", message: "mend it".to_owned() })));
+    scene.see(Fact::Kubeconfig(Some(Trouble { reason: "KubeconfigUnreadable", message: "mend it".to_owned() })));
     let told = scene.conditions();
     assert_eq!([&told[0]["type"], &told[0]["status"]], ["KubeconfigCurrent", "False"]);
     scene.see_binding("b-uid", &json!({"conditions": told}));
     assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "once");
-    scene.see(Seen::Kubeconfig(None));
+    scene.see(Fact::Kubeconfig(None));
     let told = scene.conditions();
     assert_eq!([&told[0]["status"], &told[0]["reason"]], ["True", "Current"]);
     scene.see_binding("b-uid", &json!({"conditions": told}));
@@ -252,10 +252,10 @@ fn a_kubeconfig_that_is_not_in_use_is_told_until_it_is() {
 #[test]
 fn law_01_another_binding_of_our_name_is_ours_no_more_if_our_own_cluster_says_so() {
     let mut scene = Scene::new();
-    scene.see(Seen::Connection(Connection::Up(Uid::new("another"))));
+    scene.see(Fact::Connection(Connection::Up(Uid::new("another"))));
     scene.see_binding("b-uid-2", &json!({}));
     assert!(!scene.keeper.replaced());
-    scene.see(Seen::Connection(Connection::Up(Uid::new("v-cluster"))));
+    scene.see(Fact::Connection(Connection::Up(Uid::new("v-cluster"))));
     assert!(scene.keeper.replaced());
     assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "and not a word in it");
 }

@@ -10,8 +10,8 @@ use tapestry_engine::{Dirty, Now, Plan};
 
 use super::Case;
 use super::departure::Departure;
+use super::lending::{LendingState, Since};
 use super::row::{NO_SCHEDULE, PNode, Taint, Unread, VNode};
-use super::standing::{Since, Standing};
 use super::want::{Circumstances, Want, render_taint, unknown_from};
 use crate::bindings::Bound;
 use crate::json::fingerprint;
@@ -56,14 +56,14 @@ impl Pair {
         if self.awaits_discovery(terms.as_ref()) {
             return Plan::Rest;
         }
-        let standing = self.standing(vnode, terms.as_ref(), now.wall);
-        if standing.leaving && vnode.has_taint(keys::TAINT_VNODE_DELETING) && self.pods.left(&vnode.name) {
+        let lending_state = self.lending_state(vnode, terms.as_ref(), now.wall);
+        if lending_state.leaving && vnode.has_taint(keys::TAINT_VNODE_DELETING) && self.pods.left(&vnode.name) {
             return remove(vnode);
         }
-        let want = self.want(bound, case, pnode, vnode.name.as_str(), Some(vnode), terms.as_ref(), &standing, now);
+        let want = self.want(bound, case, pnode, vnode.name.as_str(), Some(vnode), terms.as_ref(), &lending_state, now);
         let target = Target::cluster(Side::Virtual, &kind::NODE, vnode.name.clone()).uid(&vnode.uid).rv(vnode.rv);
         // Status first: the metadata remembers what we set, also conditions that are to go.
-        let vain = |patch: &Value| case.pushed == Some((print(patch), vnode.print()));
+        let vain = |patch: &Value| case.pushed == Some((digest(patch), vnode.digest()));
         let status = want.patch_status(vnode).filter(|patch| !vain(patch));
         let next = case.written.map(|at| at + STATUS_AT_MOST_EVERY).filter(|next| *next > now.steady);
         if let (Some(_), Some(next)) = (&status, next) {
@@ -82,7 +82,7 @@ impl Pair {
         // By time alone something changes next at the edge of a window, when force is due, when a silence has lasted too long,
         // when a back-off ends.
         let until = terms.as_ref().and_then(|terms| terms.until);
-        let force = standing.force_at().filter(|at| *at > now.wall);
+        let force = lending_state.force_at().filter(|at| *at > now.wall);
         let placement = case.placement.until.filter(|until| *until > now.steady);
         let unknown = unknown_from(bound, Some(vnode), self.connection(Side::Physical)).filter(|at| *at > now.wall);
         let edges = until.into_iter().chain(force).chain(unknown).map(|at| steady_at(at, now));
@@ -106,12 +106,13 @@ impl Pair {
             Err(search) => return search,
         };
         let (stop, since, rules) = (terms.stop, Since::default(), terms.rules);
-        let standing = Standing { stop, over: false, leaving: false, departure: None, held: false, since, rules };
+        let lending_state =
+            LendingState { stop, over: false, leaving: false, departure: None, held: false, since, rules };
         if self.covered(&pnode.name, terms.leased()) != terms.leased() {
             // The quota comes first.
             return Plan::Rest;
         }
-        let want = self.want(bound, case, pnode, name.as_str(), None, Some(terms), &standing, now);
+        let want = self.want(bound, case, pnode, name.as_str(), None, Some(terms), &lending_state, now);
         let body = want.render(name.as_str(), now.wall);
         let target = Target::cluster(Side::Virtual, &kind::NODE, name);
         Call { target, verb: Verb::Create(body), why: "CreateNode" }.into()
@@ -127,7 +128,7 @@ impl Pair {
             Some((first, last)) if last >= first + GONE_FOR => match vnode.has_taint(keys::TAINT_VNODE_DELETING) {
                 true if !self.pods.left(&vnode.name) => Plan::Rest,
                 true => remove(vnode),
-                false => cordon(vnode, now),
+                false => taint_deleting(vnode, now),
             },
             _ => Call {
                 target: Target::cluster(Side::Physical, &kind::NODE, name.clone()),
@@ -150,7 +151,7 @@ impl Pair {
         name: &str,
         vnode: Option<&VNode>,
         terms: Option<&Terms<'_>>,
-        standing: &Standing,
+        lending_state: &LendingState,
         now: Now,
     ) -> Want {
         let connection = self.connection(Side::Physical);
@@ -165,10 +166,10 @@ impl Pair {
                 name,
                 vnode,
                 terms,
-                standing,
+                lending_state,
                 connection,
                 crowded,
-                stopped: standing.stop.zip(vnode).map(|(stop, vnode)| self.tell_stop(&vnode.name, stop)),
+                stopped: lending_state.stop.zip(vnode).map(|(stop, vnode)| self.tell_stop(&vnode.name, stop)),
                 now: now.wall,
             },
         )
@@ -210,7 +211,7 @@ impl Pair {
                     let row = VNode::decode(&answer.object).ok().flatten();
                     let case = self.nodes.cases.entry(name.clone()).or_default();
                     case.written = Some(now.steady);
-                    case.pushed = row.map(|row| (print(patch), row.print()));
+                    case.pushed = row.map(|row| (digest(patch), row.digest()));
                 }
                 if let Some(row) = VNode::decode(&answer.object).ok().flatten().filter(|row| row.physical == *name) {
                     self.put_vnode(row, None, dirty);
@@ -241,7 +242,7 @@ impl Pair {
 }
 
 /// What a status patch says, without the times at which it is said.
-fn print(patch: &Value) -> u64 {
+fn digest(patch: &Value) -> u64 {
     let mut patch = patch["status"].clone();
     for condition in patch["conditions"].as_array_mut().into_iter().flatten() {
         (condition["lastHeartbeatTime"], condition["lastTransitionTime"]) = (Value::Null, Value::Null);
@@ -266,9 +267,9 @@ fn remove(vnode: &VNode) -> Plan {
 }
 
 /// Marks a node on its way out whose physical node can no longer be asked how it should look.
-fn cordon(vnode: &VNode, now: Now) -> Plan {
+fn taint_deleting(vnode: &VNode, now: Now) -> Plan {
     let mut taints: Vec<_> = vnode.taints.iter().map(render_taint).collect();
     taints.push(render_taint(&Taint::since(keys::TAINT_VNODE_DELETING, NO_SCHEDULE, now.wall)));
     let target = Target::cluster(Side::Virtual, &kind::NODE, vnode.name.clone()).uid(&vnode.uid).rv(vnode.rv);
-    Call { target, verb: Verb::Merge(Sub::Main, json!({"spec": {"taints": taints}})), why: "Cordon" }.into()
+    Call { target, verb: Verb::Merge(Sub::Main, json!({"spec": {"taints": taints}})), why: "TaintDeleting" }.into()
 }

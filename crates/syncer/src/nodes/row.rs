@@ -303,7 +303,7 @@ impl VNode {
     }
 
     /// Fingerprint of the status, heartbeats aside.
-    pub(crate) fn print(&self) -> u64 {
+    pub(crate) fn digest(&self) -> u64 {
         let said = |condition: &Condition| {
             let Condition { kind, status, reason, message, .. } = condition.clone();
             (kind, status, reason, message)

@@ -13,8 +13,8 @@ use tapestry_engine::{Dirty, Now, Plan};
 
 use super::row::VNode;
 use crate::bindings::Bound;
+use crate::events::Event;
 use crate::leases;
-use crate::notes::Note;
 use crate::pair::{Key, Pair};
 
 /// How long a name is left alone that another node has, or of which it is not clear who has it.
@@ -203,8 +203,8 @@ impl Pair {
         );
         tracing::warn!(%vnode, %physical, "a node stands for a physical node and nothing proves that we made it");
         let binding = self.bound.as_ref().map(|bound| &bound.binding);
-        let note = binding.and_then(|binding| Note::about_binding(binding, "VirtualNodeUnclear", &message, now));
-        self.notes.add(note, dirty);
+        let event = binding.and_then(|binding| Event::about_binding(binding, "VirtualNodeUnclear", &message, now));
+        self.events.add(event, dirty);
     }
 }
 

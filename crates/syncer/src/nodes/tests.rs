@@ -8,7 +8,7 @@ use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Answer, Refusal, Side, Uid, Verb};
 use tapestry_engine::Plan;
 
-use crate::pair::{Key, Seen};
+use crate::pair::{Fact, Key};
 use crate::scene::{Scene, merge, name, pnode, vpod};
 
 fn key() -> Key {
@@ -134,7 +134,7 @@ fn law_03_foreign_conditions_survive_a_status_patch() {
 #[test]
 fn a_silent_physical_cluster_shows_as_taint_and_condition() {
     let mut scene = Scene::new();
-    scene.see(Seen::Connection(Side::Physical, Connection::Down("refused".to_owned())));
+    scene.see(Fact::Connection(Side::Physical, Connection::Down("refused".to_owned())));
     let patch = scene.call(&key()).body().unwrap().into_owned();
     assert!(patch["status"]["conditions"].to_string().contains("ApiServerSilent"), "{patch}");
     let mut there = vnode(&scene);
@@ -154,7 +154,7 @@ fn an_outage_that_lasts_makes_nodes_unknown_only_where_the_binding_says_so() {
             let conditions = vnode["status"]["conditions"].as_array().unwrap();
             conditions.iter().find(|condition| condition["type"] == "Ready").unwrap()["status"].clone()
         };
-        scene.see(Seen::Connection(Side::Physical, Connection::Down("refused".to_owned())));
+        scene.see(Fact::Connection(Side::Physical, Connection::Down("refused".to_owned())));
         scene.follow_node("n1");
         scene.pass(Duration::from_secs(50));
         scene.follow_node("n1");
@@ -162,7 +162,7 @@ fn an_outage_that_lasts_makes_nodes_unknown_only_where_the_binding_says_so() {
         scene.pass(Duration::from_secs(20));
         scene.follow_node("n1");
         assert_eq!(ready(&scene), outcome, "{partition}");
-        scene.see(Seen::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))));
+        scene.see(Fact::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))));
         scene.follow_node("n1");
         assert_eq!(ready(&scene), "True", "{partition}: it is back");
     }
@@ -174,8 +174,8 @@ fn restarted_in_an_outage(spec: Value) -> Scene {
     let mut scene = Scene::empty();
     scene.see_binding(spec);
     scene.see_vnode(vnode(&before));
-    scene.see(Seen::VNode(tapestry_cluster::feed::Change::Listed(tapestry_cluster::feed::Epoch(1))));
-    scene.see(Seen::Connection(Side::Virtual, Connection::Up(Uid::new("v-cluster"))));
+    scene.see(Fact::VNode(tapestry_cluster::feed::Change::Listed(tapestry_cluster::feed::Epoch(1))));
+    scene.see(Fact::Connection(Side::Virtual, Connection::Up(Uid::new("v-cluster"))));
     assert_eq!(scene.plan(&key()), Plan::Rest, "nobody has asked yet");
     scene
 }
@@ -183,7 +183,7 @@ fn restarted_in_an_outage(spec: Value) -> Scene {
 #[test]
 fn a_syncer_started_during_an_outage_shows_it_and_touches_nothing_else() {
     let mut scene = restarted_in_an_outage(json!({}));
-    scene.see(Seen::Connection(Side::Physical, Connection::Down("refused".to_owned())));
+    scene.see(Fact::Connection(Side::Physical, Connection::Down("refused".to_owned())));
     let before = vnode(&scene);
     let taints = scene.call(&key());
     assert!(taints.target.rv.is_some(), "taints are one list shared with Kubernetes");
@@ -211,9 +211,9 @@ fn an_outage_goes_on_counting_over_a_restart_and_a_restore_is_no_outage() {
         let row = scene.pair.nodes.vnode(&name("vnode-east-n1")).unwrap();
         row.condition("Ready").unwrap().status.clone()
     };
-    scene.see(Seen::Connection(Side::Physical, Connection::Restored("versions went back".to_owned())));
+    scene.see(Fact::Connection(Side::Physical, Connection::Restored("versions went back".to_owned())));
     assert_eq!(scene.plan(&key()), Plan::Rest);
-    scene.see(Seen::Connection(Side::Physical, Connection::Down("refused".to_owned())));
+    scene.see(Fact::Connection(Side::Physical, Connection::Down("refused".to_owned())));
     let due = scene.now.steady + Duration::from_mins(1);
     assert_eq!(scene.follow_node("n1"), Plan::Wait(due));
     assert_eq!(ready(&scene), "True", "not yet");
@@ -232,7 +232,7 @@ fn a_restored_physical_cluster_is_not_silent_and_never_makes_nodes_unknown() {
         let condition = conditions.iter().find(|condition| condition["type"] == kind).unwrap();
         format!("{} {}", condition["status"].as_str().unwrap(), condition["reason"].as_str().unwrap())
     };
-    scene.see(Seen::Connection(Side::Physical, Connection::Restored("versions went back".to_owned())));
+    scene.see(Fact::Connection(Side::Physical, Connection::Restored("versions went back".to_owned())));
     for _ in 0..3 {
         scene.follow_node("n1");
         scene.pass(Duration::from_hours(1));
@@ -240,7 +240,7 @@ fn a_restored_physical_cluster_is_not_silent_and_never_makes_nodes_unknown() {
     assert_eq!(said(&scene, keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE), "False PhysicalClusterRestored");
     assert_eq!(said(&scene, "Ready"), "True KubeletReady", "it answers: nobody has to go");
     // A silence after it counts from its own beginning.
-    scene.see(Seen::Connection(Side::Physical, Connection::Down("refused".to_owned())));
+    scene.see(Fact::Connection(Side::Physical, Connection::Down("refused".to_owned())));
     scene.follow_node("n1");
     assert_eq!(said(&scene, keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE), "False ApiServerSilent");
     assert_eq!(said(&scene, "Ready"), "True KubeletReady", "it has only just fallen silent");
@@ -270,12 +270,12 @@ fn law_01_a_vanished_node_is_looked_for_twice_a_minute_apart_and_removed_when_it
     let mut scene = Scene::new();
     scene.see_vpod(&vpod("web"));
     let row = scene.pair.nodes.pnode(&name("n1")).unwrap().clone();
-    scene.see(Seen::PNode(tapestry_cluster::feed::Change::Gone { row, proven: false }));
+    scene.see(Fact::PNode(tapestry_cluster::feed::Change::Gone { row, proven: false }));
     scene.refuse(&key(), Refusal::Gone);
     assert!(matches!(scene.plan(&key()), Plan::Wait(_)));
     scene.now.steady += std::time::Duration::from_secs(61);
     scene.refuse(&key(), Refusal::Gone);
-    assert_eq!(scene.call(&key()).why, "Cordon");
+    assert_eq!(scene.call(&key()).why, "TaintDeleting");
     let mut there = vnode(&scene);
     there["spec"]["taints"] = json!([{"key": keys::TAINT_VNODE_DELETING, "effect": "NoSchedule"}]);
     scene.see_vnode(there);
@@ -292,7 +292,7 @@ fn law_01_an_absence_that_ended_before_its_proof_arrived_is_no_proof_of_the_next
     let mut scene = Scene::new();
     let lose = |scene: &mut Scene| {
         let row = scene.pair.nodes.pnode(&name("n1")).unwrap().clone();
-        scene.see(Seen::PNode(tapestry_cluster::feed::Change::Gone { row, proven: false }));
+        scene.see(Fact::PNode(tapestry_cluster::feed::Change::Gone { row, proven: false }));
     };
     scene.see_vnode(vnode(&scene));
     lose(&mut scene);

@@ -11,8 +11,8 @@ use tapestry_domain::names::label_value;
 use tapestry_domain::resources::Resources;
 
 use super::departure::applied;
+use super::lending::{LendingState, render_rules};
 use super::row::{Condition, NO_EXECUTE, NO_SCHEDULE, PNode, Taint, VNode};
-use super::standing::{Standing, render_rules};
 use crate::bindings::Bound;
 use crate::origin::Origin;
 use crate::terms::{Stop, Terms};
@@ -55,7 +55,7 @@ pub(crate) struct Circumstances<'a> {
     pub(crate) vnode: Option<&'a VNode>,
     /// On which terms it is lent; `None` when it is on its way out.
     pub(crate) terms: Option<&'a Terms<'a>>,
-    pub(crate) standing: &'a Standing,
+    pub(crate) lending_state: &'a LendingState,
     /// The way to the physical cluster.
     pub(crate) connection: &'a Connection,
     /// Pods had to be sent away lately.
@@ -97,7 +97,7 @@ impl Want {
         let rules = match (about.terms.and_then(|terms| terms.policy), about.vnode) {
             // The policy is gone, or invalid: what it said last holds.
             (None, Some(vnode)) => vnode.rules.as_deref().map(ToOwned::to_owned),
-            _ => Some(render_rules(&about.standing.rules)),
+            _ => Some(render_rules(&about.lending_state.rules)),
         };
         let mut annotations: BTreeMap<String, String> = [
             (keys::PHYSICAL_NODE_NAME, pnode.name.to_string()),
@@ -266,11 +266,11 @@ const OWN_CONDITIONS: [&str; 2] = [keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE, k
 
 /// The taints that say why nothing new should come.
 fn own_taints(pnode: &PNode, about: &Circumstances<'_>) -> Vec<Taint> {
-    let Circumstances { standing, now, .. } = about;
+    let Circumstances { lending_state, now, .. } = about;
     let mut taints = Vec::new();
-    if let Some(stop) = standing.stop.filter(|stop| *stop != Stop::OutOfSync) {
-        let since = standing.since.stopped.map_or(*now, |(_, since)| since);
-        let value = stop.clock(&standing.rules).to_owned();
+    if let Some(stop) = lending_state.stop.filter(|stop| *stop != Stop::OutOfSync) {
+        let since = lending_state.since.stopped.map_or(*now, |(_, since)| since);
+        let value = stop.clock(&lending_state.rules).to_owned();
         taints.push(Taint { value, ..Taint::since(keys::TAINT_OUT_OF_TIME_WINDOWS, NO_SCHEDULE, since) });
     }
     let mut since = |wanted: bool, key: &str, since: Option<jiff::Timestamp>| {
@@ -278,9 +278,9 @@ fn own_taints(pnode: &PNode, about: &Circumstances<'_>) -> Vec<Taint> {
             taints.push(Taint::since(key, NO_SCHEDULE, since.unwrap_or(*now)));
         }
     };
-    since(standing.over, keys::TAINT_OVER_LEASED, standing.since.over);
-    since(standing.leaving, keys::TAINT_VNODE_DELETING, standing.since.leaving);
-    if standing.force_at().is_some_and(|at| at <= *now) {
+    since(lending_state.over, keys::TAINT_OVER_LEASED, lending_state.since.over);
+    since(lending_state.leaving, keys::TAINT_VNODE_DELETING, lending_state.since.leaving);
+    if lending_state.force_at().is_some_and(|at| at <= *now) {
         taints.push(Taint::since(keys::TAINT_OUT_OF_TIME_WINDOWS, NO_EXECUTE, *now));
     }
     let plain = [
@@ -288,7 +288,7 @@ fn own_taints(pnode: &PNode, about: &Circumstances<'_>) -> Vec<Taint> {
         (!about.bound.binding.disable_default_taint, keys::TAINT_VNODE),
         (!matches!(about.connection, Connection::Up(_)), keys::TAINT_PHYSICAL_UNREACHABLE),
         (about.crowded, keys::TAINT_PLACEMENT_FAILED),
-        (standing.stop == Some(Stop::OutOfSync), keys::TAINT_OUT_OF_SYNC),
+        (lending_state.stop == Some(Stop::OutOfSync), keys::TAINT_OUT_OF_SYNC),
     ];
     taints.extend(plain.into_iter().filter(|(wanted, _)| *wanted).map(|(_, key)| Taint::plain(key)));
     taints
@@ -330,7 +330,7 @@ pub(super) fn reachable(vnode: Option<&VNode>, connection: &Connection, now: jif
 
 /// Whether the node is lent, and if not, why and until when.
 fn lending(about: &Circumstances<'_>) -> Condition {
-    let Standing { stop, over, leaving, departure, .. } = about.standing;
+    let LendingState { stop, over, leaving, departure, .. } = about.lending_state;
     let until = about.terms.and_then(|terms| terms.until).map_or(String::new(), |until| format!(", until {until:.0}"));
     let (status, reason, message) = match (leaving, stop) {
         (true, _) => {

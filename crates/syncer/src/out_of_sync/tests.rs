@@ -8,17 +8,17 @@ use tapestry_cluster::watches::Watched;
 use tapestry_cluster::{Kind, Side, Uid, kind};
 use tapestry_engine::Plan;
 
-use crate::pair::{Key, Seen};
+use crate::pair::{Fact, Key};
 use crate::scene::{Scene, created, mapped, name, vpod};
 
 fn refused(scene: &mut Scene, side: Side, kind: &'static Kind) {
     let why = format!("HTTP 403 {} is forbidden", kind.plural);
     let state = WatchState::OutOfSync(Trouble { verb: "watch", why });
-    scene.see(Seen::Watch(Watched { side, kind }, state));
+    scene.see(Fact::Watch(Watched { side, kind }, state));
 }
 
 fn works(scene: &mut Scene, side: Side, kind: &'static Kind) {
-    scene.see(Seen::Watch(Watched { side, kind }, WatchState::InSync));
+    scene.see(Fact::Watch(Watched { side, kind }, WatchState::InSync));
 }
 
 fn pod(name: &str) -> Key {
@@ -112,7 +112,7 @@ fn a_watch_that_admission_does_not_need_is_told_of_and_stops_nothing() {
 #[test]
 fn while_the_cluster_itself_does_not_answer_that_is_what_is_said_and_nodes_keep_what_they_offer() {
     let mut scene = Scene::new();
-    scene.see(Seen::Connection(Side::Physical, Connection::Down("no route".to_owned())));
+    scene.see(Fact::Connection(Side::Physical, Connection::Down("no route".to_owned())));
     refused(&mut scene, Side::Physical, &kind::POD);
     let condition = scene.call(&Key::Binding).body().unwrap()["status"]["conditions"][0].clone();
     assert_eq!(condition["reason"], "Unreachable");

@@ -8,7 +8,7 @@ use tapestry_domain::placement::Misplaced;
 use tapestry_domain::ports::HostPort;
 use tapestry_domain::resources::Shortage;
 
-use super::door::Verdict;
+use super::admission::Verdict;
 use super::resize::Sizing;
 use crate::terms::Stop;
 
@@ -25,8 +25,8 @@ pub(super) struct Case {
     pub(super) turn: Option<u64>,
     /// How far the sizes have come that it asks for and its copy does not have.
     pub(super) sizing: Option<Box<Sizing>>,
-    /// Why the door is closed.
-    pub(super) closed: Option<Box<Closed>>,
+    /// Why the door is not_admitted.
+    pub(super) not_admitted: Option<Box<NotAdmitted>>,
     /// What the physical cluster said when it refused the copy.
     pub(super) refused: Option<Box<Verdict>>,
     /// Creating the copy found the name taken, by whom is not known yet.
@@ -83,7 +83,7 @@ pub(super) enum Proof {
 
 /// Why a pod has to wait outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Closed {
+pub(super) enum NotAdmitted {
     /// Policies allow it, and the quota in the physical cluster cannot be raised; in these words.
     Unguarded(&'static str, Box<str>),
     /// The node is on its way out, or not known yet.

@@ -6,21 +6,21 @@ use tapestry_cluster::{Name, Uid};
 use tapestry_engine::Dirty;
 
 use crate::nodes::departure::Departure;
+use crate::nodes::lending::LendingState;
 use crate::nodes::row::VNode;
-use crate::nodes::standing::Standing;
 use crate::pair::{Key, Pair};
 use crate::terms::Stop;
 
 impl Pair {
     /// Whether the pods of a virtual node have to go because something vanished.
-    pub(super) fn drains(&self, vnode: &VNode, standing: &Standing) -> bool {
-        let forced = match standing.stop {
-            Some(Stop::Withdrawn(_)) => standing.rules.force,
+    pub(super) fn drains(&self, vnode: &VNode, lending_state: &LendingState) -> bool {
+        let forced = match lending_state.stop {
+            Some(Stop::Withdrawn(_)) => lending_state.rules.force,
             // A physical node that is only out of sight is not gone.
-            None => standing.leaving && self.nodes.is_gone(&vnode.physical),
+            None => lending_state.leaving && self.nodes.is_gone(&vnode.physical),
             Some(_) => false,
         };
-        forced && standing.departure.is_some_and(Departure::vanished)
+        forced && lending_state.departure.is_some_and(Departure::vanished)
     }
 
     /// Whether Kubernetes must not be told to evict the pods of a virtual node, because the breaker holds one of them.
@@ -56,20 +56,20 @@ impl Pair {
         Some(vnode.physical.clone())
     }
 
-    /// Notes whether the pods of a virtual node have to go because something vanished, and tells the breaker of each of them.
+    /// Events whether the pods of a virtual node have to go because something vanished, and tells the breaker of each of them.
     pub(crate) fn note_drain(&mut self, vnode: &Name, dirty: &mut Dirty<Key>) {
         let Some(row) = self.nodes.vnode(vnode) else { return };
         let terms = self.nodes.pnode(&row.physical).and_then(|pnode| self.terms(pnode, self.now.wall));
         let awaits = self.awaits_discovery(terms.as_ref());
-        let standing = self.standing(row, terms.as_ref(), self.now.wall);
-        let drained = row.reclaiming() && !awaits && self.drains(row, &standing);
+        let lending_state = self.lending_state(row, terms.as_ref(), self.now.wall);
+        let drained = row.reclaiming() && !awaits && self.drains(row, &lending_state);
         let physical = row.physical.clone();
         if !self.nodes.note_drained(&physical, drained) {
             return;
         }
         let residents: Vec<Uid> = self.pods.residents(vnode).cloned().collect();
         for uid in residents {
-            self.note_stand(&uid);
+            self.note_loss(&uid);
         }
         self.weigh_ends(dirty);
     }

@@ -8,9 +8,9 @@ use tapestry_cluster::{Call, Name, Side, Sub, Target, Uid, Verb, kind};
 use tapestry_domain::podspec::{Frame, Sizes, render_copy};
 use tapestry_engine::{Now, Plan};
 
-use super::door::Verdict;
-use super::print::{Amend, Phase, render_admitted, render_failed, render_patch};
-use super::row::{Copy, PPod, VPod};
+use super::admission::Verdict;
+use super::digest::{Amend, Phase, render_admitted, render_failed, render_patch};
+use super::row::{PPod, PodCopy, VPod};
 use super::strays::mark;
 use super::{Case, Ended, Proof};
 use crate::bindings::Bound;
@@ -162,7 +162,7 @@ impl Pair {
                 return if held { Plan::Rest } else { fail_or_finish(vpod, ended, now) };
             }
             (None, Some(mapping)) if vpod.was_copied() => {
-                let waits = case.unmarked && vpod.print.phase == Phase::Pending;
+                let waits = case.unmarked && vpod.digest.phase == Phase::Pending;
                 let verdict = waits.then(|| Verdict::unmarked(&mapping.name));
                 if let Some(refuse) = verdict.and_then(|verdict| refuse(vpod, &verdict, now)) {
                     return refuse.into();
@@ -182,7 +182,7 @@ impl Pair {
             Err(None) => return Plan::Rest,
             Err(Some(verdict)) => Some(verdict),
             Ok(()) if vpod.was_copied() => Some(Verdict::mapping_lost()),
-            Ok(()) => case.verdict().or_else(|| self.grounds.verdict()),
+            Ok(()) => case.verdict().or_else(|| self.prerequisites.verdict()),
         };
         if let Some(verdict) = &verdict
             && self.nodes.vnode(&vpod.node).is_some()
@@ -262,7 +262,9 @@ impl Pair {
     }
 
     fn plan_create(&self, bound: &Bound, vpod: &VPod, name: &Name, now: Now) -> Plan {
-        let Some(vnode) = self.nodes.vnode(&vpod.node).filter(|_| self.grounds.ready()) else { return Plan::Rest };
+        let Some(vnode) = self.nodes.vnode(&vpod.node).filter(|_| self.prerequisites.ready()) else {
+            return Plan::Rest;
+        };
         if !self.lent(&vpod.node, now.wall).is_some_and(|lent| lent.is_ok_and(|lent| self.lets_in(&vpod.node, &lent))) {
             // Let in before the node was stopped: it starts when the node is lent again (law 9).
             return Plan::Rest;
@@ -323,7 +325,7 @@ fn plan_send_away(vpod: &VPod, now: Now) -> Plan {
     if !waited {
         return Plan::Wait(at);
     }
-    if !vpod.print.disruption {
+    if !vpod.digest.disruption {
         let condition = json!({
             "type": "DisruptionTarget", "status": "True", "reason": "NotAdmitted",
             "message": "the virtual node did not admit the pod for five minutes",
@@ -340,32 +342,33 @@ impl Case {
     /// Why the pod is not running yet, if there is something to say about it.
     pub(super) fn verdict(&self) -> Option<Verdict> {
         let refused = || self.refused.as_deref().cloned();
-        self.closed.as_ref().map(|closed| closed.verdict()).or_else(refused)
+        self.not_admitted.as_ref().map(|not_admitted| not_admitted.verdict()).or_else(refused)
     }
 }
 
 /// Status up, if the two sides do not say the same.
-fn plan_up(case: &Case, vpod: &VPod, ppod: &PPod, copy: &Copy, amend: &Amend, now: Now) -> Plan {
+fn plan_up(case: &Case, vpod: &VPod, ppod: &PPod, copy: &PodCopy, amend: &Amend, now: Now) -> Plan {
     let recorded = vpod.recorded();
-    let agreed = vpod.print.agrees_with(&copy.print, &vpod.containers, amend);
+    let agreed = vpod.digest.agrees_with(&copy.digest, &vpod.containers, amend);
     // The first news from below carries the UID up; until then it can wait.
     if agreed && recorded.is_none_or(|uid| *uid == ppod.uid) {
         return Plan::Rest;
     }
-    if let Some(pending) = amend.pending.as_ref().filter(|pending| !vpod.print.says(pending)) {
+    if let Some(pending) = amend.pending.as_ref().filter(|pending| !vpod.digest.says(pending)) {
         let condition = pending.render(vpod.generation, now.wall);
         return patch_status(vpod, json!({"status": {"conditions": [condition]}}), "DeferResize").into();
     }
     let Some(status) = &copy.status else {
         return Call { target: ppod_target(copy).uid(&ppod.uid), verb: Verb::Get, why: "ReadStatus" }.into();
     };
-    let rendered = render_patch(status, copy.generation, &vpod.print, &vpod.containers, amend, copy.deleted.as_deref());
+    let rendered =
+        render_patch(status, copy.generation, &vpod.digest, &vpod.containers, amend, copy.deleted.as_deref());
     let Ok(mut status) = rendered else { return Plan::Rest };
     if let Some(Value::Array(conditions)) = status.get_mut("conditions") {
         conditions.extend(vpod.refused.as_ref().map(|_| render_admitted(None, now.wall)));
     }
     let status = Value::Object(status);
-    if recorded == Some(&ppod.uid) && case.pushed == Some((fingerprint(status.to_string()), vpod.print.hash())) {
+    if recorded == Some(&ppod.uid) && case.pushed == Some((fingerprint(status.to_string()), vpod.digest.hash())) {
         // This very patch led to this very status: the virtual API server does not take all of it.
         return Plan::Rest;
     }
@@ -378,7 +381,7 @@ fn plan_up(case: &Case, vpod: &VPod, ppod: &PPod, copy: &Copy, amend: &Amend, no
 fn fail_or_finish(vpod: &VPod, ended: &Ended, now: Now) -> Plan {
     let status: Map<String, Value> = match &ended.last {
         Some(last) => {
-            match render_patch(&last.status, last.generation, &vpod.print, &vpod.containers, &Amend::default(), None) {
+            match render_patch(&last.status, last.generation, &vpod.digest, &vpod.containers, &Amend::default(), None) {
                 Ok(status) => status,
                 Err(_) => return Plan::Rest,
             }
@@ -405,7 +408,7 @@ fn look_for_copy(case: &Case, namespace: &Name, name: &Name, now: Now) -> Plan {
     Call { target, verb: Verb::Get, why: "LookForCopy" }.into()
 }
 
-fn delete(ppod: &PPod, copy: &Copy, grace: Option<u32>, why: &'static str) -> Call {
+fn delete(ppod: &PPod, copy: &PodCopy, grace: Option<u32>, why: &'static str) -> Call {
     Call { target: ppod_target(copy).uid(&ppod.uid), verb: Verb::Delete { grace }, why }
 }
 
@@ -429,14 +432,14 @@ fn map(vpod: &VPod, namespace: &Name, name: &Name, why: &'static str, now: Now) 
 }
 
 /// Puts back our labels and annotations that somebody took away.
-fn mend(ppod: &PPod, copy: &Copy, origin: &Origin) -> Call {
+fn mend(ppod: &PPod, copy: &PodCopy, origin: &Origin) -> Call {
     let verb = mark(origin, &copy.vpod, copy.generation, Some(&copy.sizes));
     Call { target: ppod_target(copy).uid(&ppod.uid), verb, why: "MendLabels" }
 }
 
 /// Lets a copy stay on a node in trouble until the virtual cluster evicts its pod. Under the version we looked at: the list is
 /// replaced as a whole (law 2).
-fn mend_tolerations(ppod: &PPod, copy: &Copy, tolerations: &Value) -> Call {
+fn mend_tolerations(ppod: &PPod, copy: &PodCopy, tolerations: &Value) -> Call {
     let verb = Verb::Merge(Sub::Main, json!({"spec": {"tolerations": tolerations}}));
     Call { target: ppod_target(copy).uid(&ppod.uid).rv(ppod.rv), verb, why: "MendTolerations" }
 }
@@ -450,7 +453,7 @@ pub(super) fn vpod_target(namespace: &Name, name: &Name) -> Target {
     Target::namespaced(Side::Virtual, &kind::POD, namespace.clone(), name.clone())
 }
 
-pub(super) fn ppod_target(copy: &Copy) -> Target {
+pub(super) fn ppod_target(copy: &PodCopy) -> Target {
     Target::namespaced(Side::Physical, &kind::POD, copy.namespace.clone(), copy.name.clone())
 }
 

@@ -63,13 +63,13 @@ impl Pair {
         if self.awaits_discovery(terms.as_ref()) {
             return Plan::Rest;
         }
-        let standing = self.standing(vnode, terms.as_ref(), now.wall);
-        let since = standing.since;
-        let recall = if standing.leaving {
+        let lending_state = self.lending_state(vnode, terms.as_ref(), now.wall);
+        let since = lending_state.since;
+        let recall = if lending_state.leaving {
             // A physical node that is only out of sight is not gone.
             let proven = pnode.is_some() || self.nodes.is_gone(&vnode.physical);
             since.leaving.filter(|_| proven).map(|since| (Cause::Leaving, since, "its virtual node is removed"))
-        } else if let Some(stop) = standing.stop {
+        } else if let Some(stop) = lending_state.stop {
             let cause = match stop {
                 Stop::Suspended | Stop::LendNever | Stop::OwnerHours => Cause::OwnerStop,
                 Stop::Hours | Stop::Withdrawn(_) => Cause::WindowEnd,
@@ -101,11 +101,11 @@ impl Pair {
             since.map(|since| (cause, since, "less is lent than pods ask for"))
         };
         let Some((cause, since, why)) = recall else { return Plan::Rest };
-        let recall = Recall { cause, rules: standing.rules, since, why };
+        let recall = Recall { cause, rules: lending_state.rules, since, why };
         if recall.is_leaving() && !self.pods.carried(vpod) {
             return if vpod.terminal() { Plan::Rest } else { self.plan_release(vnode, vpod) };
         }
-        if self.drains(vnode, &standing) && self.must_wait(&vpod.uid) {
+        if self.drains(vnode, &lending_state) && self.must_wait(&vpod.uid) {
             return Plan::Rest;
         }
         match (self.carry_out(vpod, &recall, now), ridden_out) {
@@ -128,7 +128,7 @@ impl Pair {
                 Told::Asked(at) if now.steady < at + ASK_AGAIN => Plan::Wait(at + ASK_AGAIN),
                 _ => Call { target, verb: Verb::Evict { grace: None }, why: "Evict" }.into(),
             },
-            Step::Delete { .. } if !vpod.print.disruption && vpod.deleting.is_none() && told != Told::Announced => {
+            Step::Delete { .. } if !vpod.digest.disruption && vpod.deleting.is_none() && told != Told::Announced => {
                 // Whoever counts failures (a Job) learns first that this is none. Told once: who cannot be told goes as well.
                 let condition = json!({
                     "type": "DisruptionTarget", "status": "True", "reason": "Reclaimed",

@@ -10,10 +10,10 @@ use tapestry_domain::podspec::Sizes;
 use tapestry_domain::resources::Resources;
 use tapestry_engine::{Dirty, Now, Plan};
 
+use super::digest::Pending;
 use super::plan::{LOOK_AGAIN, ppod_target};
-use super::print::Pending;
-use super::row::{Copy, PPod, VPod};
-use super::{Closed, Pods};
+use super::row::{PPod, PodCopy, VPod};
+use super::{NotAdmitted, Pods};
 use crate::pair::{Key, Pair};
 
 /// How far sizes have come on their way to the copy.
@@ -98,7 +98,7 @@ impl Pods {
             Some(Step::LetIn | Step::Pushed) => return None,
             Some(Step::Invalid { why }) => (Pending::INFEASIBLE, format!("the physical cluster refused it: {why}")),
             Some(Step::Denied { why, .. }) => (Pending::DEFERRED, format!("the physical cluster refused it: {why}")),
-            None => (Pending::DEFERRED, self.cases.get(&vpod.uid)?.closed.as_deref()?.deferral()),
+            None => (Pending::DEFERRED, self.cases.get(&vpod.uid)?.not_admitted.as_deref()?.deferral()),
         };
         Some(Pending { reason, message })
     }
@@ -112,7 +112,7 @@ impl Pods {
     }
 }
 
-impl Closed {
+impl NotAdmitted {
     /// Without figures: they change with every neighbour, and each change would be a write.
     fn deferral(&self) -> String {
         match self {
@@ -130,7 +130,7 @@ impl Closed {
 
 impl Pair {
     /// What a resize wants done now; `Rest` when nothing.
-    pub(super) fn plan_resize(&self, vpod: &VPod, ppod: &PPod, copy: &Copy, now: Now) -> Plan {
+    pub(super) fn plan_resize(&self, vpod: &VPod, ppod: &PPod, copy: &PodCopy, now: Now) -> Plan {
         let Some(sizes) = self.pods.wanted_sizes(vpod) else { return Plan::Rest };
         let target = ppod_target(copy).uid(&ppod.uid);
         let grows = self.pods.growth(vpod);

@@ -22,8 +22,8 @@ use tapestry_domain::shape::Text;
 pub(crate) use self::outline::Part;
 use self::outline::{Outline, at_least};
 pub use self::physical::PPod;
-pub(crate) use self::physical::{Back, Copy, Stray};
-use super::print::{Containers, Phase, Print};
+pub(crate) use self::physical::{Back, PodCopy, Stray};
+use super::digest::{Containers, Phase, StatusDigest};
 use crate::json::{Meta, Pairs};
 use crate::origin::Home;
 
@@ -42,7 +42,7 @@ pub struct VPod {
     pub(crate) finalizers: bool,
     /// Where its annotations say the copy is; user-writable, so never believed alone (law 5).
     pub(crate) mapping: Option<Mapping>,
-    pub(crate) print: Print,
+    pub(crate) digest: StatusDigest,
     pub(crate) containers: Containers,
     /// What it asks for, itself (`pods: 1`) included.
     pub(crate) request: Resources,
@@ -52,7 +52,7 @@ pub struct VPod {
     pub(crate) daemon: Daemon,
     /// Whether a controller would make another one in its place.
     pub(crate) replaceable: bool,
-    /// Whether it tolerates exactly the taint of a closed window: the only thing that spares it then.
+    /// Whether it tolerates exactly the taint of a not_admitted window: the only thing that spares it then.
     pub(crate) spared: bool,
     pub(crate) priority: i32,
     /// Seconds since 1970.
@@ -187,8 +187,8 @@ impl VPod {
             return Ok(None);
         };
         let status = status.map_or("{}", RawValue::get);
-        let print = Print::read(status, None)?;
-        let mut row = Self::of_meta(&meta, node, print, home)?;
+        let digest = StatusDigest::read(status, None)?;
+        let mut row = Self::of_meta(&meta, node, digest, home)?;
         let created = row.recorded().is_some();
         // The spec is kept for the copy, and only then.
         let wanted = !created && row.deleting.is_none() && !row.terminal();
@@ -212,7 +212,7 @@ impl VPod {
         let outline = Outline::read(json)?;
         let ours = |node: &Name| node.as_str().starts_with(&*home.vnode_prefix);
         let Some(node) = outline.node.clone().filter(ours) else { return Ok(None) };
-        let mut row = Self::of_meta(&outline.meta, node, outline.print(None), home)?;
+        let mut row = Self::of_meta(&outline.meta, node, outline.digest(None), home)?;
         row.unreadable = Some(outline.unreadable);
         // Where it cannot be read what it was told, it is not told again and again.
         row.refused = read_refused(outline.status).unwrap_or_else(|_| {
@@ -222,7 +222,7 @@ impl VPod {
     }
 
     /// What a pod's metadata says; of the rest nothing.
-    fn of_meta(meta: &Meta<'_>, node: Name, print: Print, home: &Home) -> Result<Self, serde_json::Error> {
+    fn of_meta(meta: &Meta<'_>, node: Name, digest: StatusDigest, home: &Home) -> Result<Self, serde_json::Error> {
         let opted_in = meta.annotation(keys::RUNNING_DAEMONSET) == Some(keys::TRUE);
         let daemon = match meta.owner_references.iter().any(|owner| &*owner.kind == "DaemonSet") {
             false => Daemon::No,
@@ -242,7 +242,7 @@ impl VPod {
             rv: meta.resource_version,
             name: meta.name.clone(),
             node,
-            print,
+            digest,
             containers: Containers::default(),
             request: at_least(),
             ports: HostPorts::default(),
@@ -268,7 +268,7 @@ impl VPod {
     }
 
     pub(crate) fn terminal(&self) -> bool {
-        self.print.phase.terminal()
+        self.digest.phase.terminal()
     }
 
     /// Whether it asks for something else than a physical pod does; what only that one names was added there.
@@ -298,7 +298,7 @@ impl VPod {
 
     /// Whether a copy of it must have existed: its UID was recorded, or its status speaks of one.
     pub(crate) fn was_copied(&self) -> bool {
-        self.recorded().is_some() || self.print.phase != Phase::Pending
+        self.recorded().is_some() || self.digest.phase != Phase::Pending
     }
 }
 

@@ -4,12 +4,12 @@ use serde::Deserialize;
 use tapestry_cluster::{Answer, Call, Refusal, Side, Sub, Uid, Verb};
 use tapestry_engine::{Dirty, Now};
 
-use super::door::Verdict;
-use super::print::Phase;
+use super::admission::Verdict;
+use super::digest::Phase;
 use super::row::{PPod, VPod};
 use super::{Ended, Proof, Told};
+use crate::events::Event;
 use crate::json::fingerprint;
-use crate::notes::Note;
 use crate::pair::{Key, Pair};
 
 impl Pair {
@@ -71,21 +71,21 @@ impl Pair {
         if matches!(call.verb, Verb::Delete { grace: Some(0) }) && !row.finalizers {
             // Deleted without grace under its UID, and nobody's finalizer holds it.
             let rv = row.rv;
-            return self.around(vuid, dirty, |pods| drop(pods.vpods.bury(vuid, rv)));
+            return self.around(vuid, dirty, |pods| drop(pods.vpods.remove_proven(vuid, rv)));
         }
         if call.why == "Refuse"
             && let Some(verdict) = self.verdict_of(&row)
         {
-            let note = Note::about_vpod(&row, verdict.reason, &verdict.message, now);
-            self.notes.add(note, dirty);
+            let event = Event::about_vpod(&row, verdict.reason, &verdict.message, now);
+            self.events.add(event, dirty);
         }
         if call.why == "DeferResize"
             && let Some(pending) = self.pods.pending(&row)
         {
-            let note = Note::about_vpod(&row, pending.event(), &pending.message, now);
-            self.notes.add(note, dirty);
+            let event = Event::about_vpod(&row, pending.event(), &pending.message, now);
+            self.events.add(event, dirty);
         }
-        let after = row.print.hash();
+        let after = row.digest.hash();
         self.put_vpod(row, None, dirty);
         if let (Verb::Strategic(_, patch), Some(case)) = (&call.verb, self.pods.cases.get_mut(vuid)) {
             case.pushed = Some((fingerprint(patch["status"].to_string()), after));
@@ -106,7 +106,7 @@ impl Pair {
             }
             _ => return,
         };
-        self.notes.add(Note::about_vpod(vpod, reason, &message, now), dirty);
+        self.events.add(Event::about_vpod(vpod, reason, &message, now), dirty);
         if call.why == "SendAway" {
             let vnode = vpod.node.clone();
             self.keep_away(&vnode, now, dirty);
@@ -156,7 +156,7 @@ impl Pair {
     fn learn_stranger(&mut self, vuid: &Uid, call: &Call, row: &PPod, now: Now, dirty: &mut Dirty<Key>) {
         let Some(vpod) = self.pods.vpods.get(vuid) else { return };
         let recorded = vpod.recorded() == Some(&row.uid);
-        if row.ours.is_some() && vpod.print.phase == Phase::Pending {
+        if row.ours.is_some() && vpod.digest.phase == Phase::Pending {
             // Another pod's copy: this mapping was copied from that one, or forged. It never had a copy, and enters by the door.
             return self.around(vuid, dirty, |pods| {
                 if let Some(vpod) = pods.vpods.get_mut(vuid) {
@@ -174,8 +174,8 @@ impl Pair {
         if recorded && vpod.deleting.is_none() {
             // Not lost, and not ours to touch.
             let message = format!("the physical pod {name} {says}: its status is not followed");
-            let note = Note::about_vpod(vpod, "PhysicalPodUnmarked", &message, now).filter(|_| !known);
-            self.notes.add(note, dirty);
+            let event = Event::about_vpod(vpod, "PhysicalPodUnmarked", &message, now).filter(|_| !known);
+            self.events.add(event, dirty);
             if let Some(case) = self.pods.cases.get_mut(vuid) {
                 case.unmarked = true;
             }
@@ -185,7 +185,7 @@ impl Pair {
         let existed = vpod.was_copied();
         if recorded {
             let message = format!("the physical pod {name} {says}: it is left running, delete it by hand");
-            self.notes.add(Note::about_vpod(vpod, "PhysicalPodLeft", &message, now), dirty);
+            self.events.add(Event::about_vpod(vpod, "PhysicalPodLeft", &message, now), dirty);
         }
         self.around(vuid, dirty, |pods| {
             pods.case(vuid).ended = Some(Box::new(Ended { existed, seen: false, last: None }));
@@ -218,7 +218,7 @@ impl Pair {
                     case.refused = Some(Box::new(Verdict { reason, message }));
                 }
                 // Perhaps something it stands on is gone.
-                self.grounds.doubt(now, dirty);
+                self.prerequisites.doubt(now, dirty);
             }
             // Not what we looked at, or no answer: the watch brings the truth, the plan is made anew.
             _ => {}

@@ -13,8 +13,8 @@ use tapestry_engine::{Dirty, Now, Plan};
 
 use super::row::{Back, PPod, Stray, VPod};
 use crate::bindings::Bound;
-use crate::breaker::Stands;
-use crate::notes::Note;
+use crate::breaker::LossState;
+use crate::events::Event;
 use crate::origin::Origin;
 use crate::pair::{Key, Pair};
 
@@ -28,12 +28,12 @@ const PACE: Duration = Duration::from_secs(6);
 /// Those in sight.
 #[derive(Default)]
 pub(super) struct Strays {
-    seen: BTreeMap<Uid, Sight>,
+    seen: BTreeMap<Uid, Sighting>,
     /// When the last one was asked to go.
     collected: Option<Duration>,
 }
 
-struct Sight {
+struct Sighting {
     since: Duration,
     /// When a live read last showed it as it is.
     looked: Option<Duration>,
@@ -75,21 +75,21 @@ impl Pair {
     /// A physical pod is not, or no longer, one that points back.
     pub(super) fn see_stray(&mut self, uid: &Uid, dirty: &mut Dirty<Key>) {
         if self.pods.ppods.get(uid).is_none_or(|row| row.stray.is_none()) {
-            return self.forget_stray(uid, Stands::Fine);
+            return self.forget_stray(uid, LossState::Fine);
         }
         let since = self.now.steady;
-        self.pods.strays.seen.entry(uid.clone()).or_insert(Sight { since, looked: None, told: false });
+        self.pods.strays.seen.entry(uid.clone()).or_insert(Sighting { since, looked: None, told: false });
         dirty.mark(Key::Stray(uid.clone()));
     }
 
-    pub(super) fn forget_stray(&mut self, uid: &Uid, stands: Stands) {
+    pub(super) fn forget_stray(&mut self, uid: &Uid, state: LossState) {
         if self.pods.strays.seen.remove(uid).is_some() {
-            self.breaker.note(uid, stands, self.now);
+            self.breaker.record(uid, state, self.now);
         }
     }
 
     pub(crate) fn plan_stray(&self, uid: &Uid, now: Now) -> Plan {
-        let (Some(sight), Some(ppod), Some(_)) =
+        let (Some(sighting), Some(ppod), Some(_)) =
             (self.pods.strays.seen.get(uid), self.pods.ppods.get(uid), self.working())
         else {
             return Plan::Rest;
@@ -104,13 +104,13 @@ impl Pair {
                 Call { target: target.uid(uid), verb, why: "MarkStray" }.into()
             });
         }
-        if sight.looked.is_none() {
+        if sighting.looked.is_none() {
             return Call { target, verb: Verb::Get, why: "LookAtStray" }.into();
         }
         if !stray.marked || self.claimed_out_of_sight(&stray.name, uid) {
             return Plan::Rest;
         }
-        let due = self.due(sight);
+        let due = self.due(sighting);
         if now.steady < due {
             return Plan::Wait(due);
         }
@@ -121,7 +121,7 @@ impl Pair {
         if self.breaker.misses_one_of(|alone| self.pods.cases.contains_key(alone)) {
             return Plan::Wait(now.steady + FRESH);
         }
-        if !self.proven(sight, now) {
+        if !self.proven(sighting, now) {
             return Call { target, verb: Verb::Get, why: "LookAtStray" }.into();
         }
         if !ppod.terminal && !self.may_end(uid) {
@@ -136,22 +136,22 @@ impl Pair {
     }
 
     /// When it is collected; nobody who might know it comes any more once the binding goes.
-    fn due(&self, sight: &Sight) -> Duration {
+    fn due(&self, sighting: &Sighting) -> Duration {
         let leaving = self.bound.as_ref().is_some_and(Bound::leaving);
-        if leaving { sight.since } else { sight.since + COLLECT_AFTER }
+        if leaving { sighting.since } else { sighting.since + COLLECT_AFTER }
     }
 
     /// A live read after all that time, and not long ago, showed that it is still one.
-    fn proven(&self, sight: &Sight, now: Now) -> bool {
-        sight.looked.is_some_and(|at| at >= self.due(sight) && at + FRESH > now.steady)
+    fn proven(&self, sighting: &Sighting, now: Now) -> bool {
+        sighting.looked.is_some_and(|at| at >= self.due(sighting) && at + FRESH > now.steady)
     }
 
     /// Whoever was proven first goes first.
     fn next_stray(&self, now: Now) -> Option<&Uid> {
         let waits =
             |uid: &Uid| self.pods.ppods.get(uid).is_some_and(|ppod| ppod.deleting.is_none() && ppod.made_by_us());
-        let proven = self.pods.strays.seen.iter().filter(|(uid, sight)| self.proven(sight, now) && waits(uid));
-        proven.min_by_key(|(_, sight)| sight.looked).map(|(uid, _)| uid)
+        let proven = self.pods.strays.seen.iter().filter(|(uid, sighting)| self.proven(sighting, now) && waits(uid));
+        proven.min_by_key(|(_, sighting)| sighting.looked).map(|(uid, _)| uid)
     }
 
     pub(crate) fn settle_stray(
@@ -176,19 +176,19 @@ impl Pair {
         let went = matches!(call.verb, Verb::Delete { .. });
         let Some(row) = row.filter(|row| row.uid == *uid && (row.deleting.is_some() || !went)) else { return };
         self.put_ppod(row, None, dirty);
-        let (Verb::Get, Some(sight)) = (&call.verb, self.pods.strays.seen.get_mut(uid)) else { return };
-        sight.looked = Some(now.steady);
-        let first = !std::mem::replace(&mut sight.told, true);
+        let (Verb::Get, Some(sighting)) = (&call.verb, self.pods.strays.seen.get_mut(uid)) else { return };
+        sighting.looked = Some(now.steady);
+        let first = !std::mem::replace(&mut sighting.told, true);
         dirty.mark(Key::Stray(uid.clone()));
-        let proven = self.pods.strays.seen.get(uid).is_some_and(|sight| self.proven(sight, now));
+        let proven = self.pods.strays.seen.get(uid).is_some_and(|sighting| self.proven(sighting, now));
         let Some(ppod) = self.pods.ppods.get(uid) else { return };
         if let Some(stray) = ppod.stray.as_ref().filter(|_| first) {
             let told =
-                self.working().map(|bound| Note::about_binding(&bound.binding, "OrphanFound", &tell(stray), now));
-            self.notes.add(told.flatten(), dirty);
+                self.working().map(|bound| Event::about_binding(&bound.binding, "OrphanFound", &tell(stray), now));
+            self.events.add(told.flatten(), dirty);
         }
         if proven && !ppod.terminal && ppod.deleting.is_none() && ppod.made_by_us() {
-            self.breaker.note(uid, Stands::Ends, now);
+            self.breaker.record(uid, LossState::Ends, now);
             self.weigh_ends(dirty);
         }
     }

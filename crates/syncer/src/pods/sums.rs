@@ -9,7 +9,7 @@ use tapestry_engine::Dirty;
 
 use super::row::VPod;
 use super::{Footprint, Pods, Proof, Request};
-use crate::breaker::Stands;
+use crate::breaker::LossState;
 use crate::nodes::row::VNode;
 use crate::pair::{Key, Pair};
 
@@ -32,26 +32,26 @@ impl Pair {
         }
         if before != after {
             let Footprint { used, held, waits } = before;
-            let mut doors: Vec<Name> = [&held.as_ref().map(|held| held.0.clone()), &waits, &after.waits]
+            let mut admissions: Vec<Name> = [&held.as_ref().map(|held| held.0.clone()), &waits, &after.waits]
                 .into_iter()
                 .chain([&after.held.as_ref().map(|held| held.0.clone())])
                 .flatten()
                 .cloned()
                 .collect();
-            doors.sort();
-            doors.dedup();
+            admissions.sort();
+            admissions.dedup();
             if let Some((vnode, request)) = &held {
-                self.pods.doors.entry(vnode.clone()).or_default().held.saturating_sub(request);
+                self.pods.admissions.entry(vnode.clone()).or_default().held.saturating_sub(request);
             }
             if let Some((vnode, request)) = &after.held {
-                self.pods.doors.entry(vnode.clone()).or_default().held.add(request);
+                self.pods.admissions.entry(vnode.clone()).or_default().held.add(request);
             }
             self.pods.queue(vuid, waits.as_ref(), after.waits.as_ref());
             if used != after.used {
                 self.recount(used, after.used, dirty);
             }
-            for vnode in doors {
-                self.open_door(&vnode, dirty);
+            for vnode in admissions {
+                self.admit(&vnode, dirty);
                 self.pods.close_unused(&vnode);
             }
         }
@@ -61,32 +61,32 @@ impl Pair {
         {
             dirty.mark(Key::Node(vnode.physical.clone()));
         }
-        let stands = self.note_stand(vuid);
-        if matches!(stands, Stands::Ends | Stands::Alone) || self.breaker.trip().is_some() {
+        let state = self.note_loss(vuid);
+        if matches!(state, LossState::Ends | LossState::Alone) || self.breaker.trip().is_some() {
             self.weigh_ends(dirty);
         }
         self.pods.drop_finished(vuid);
     }
 
     /// Tells the breaker how a pod stands to its end. What runs on another binding's node is none of ours.
-    pub(super) fn note_stand(&mut self, vuid: &Uid) -> Stands {
+    pub(super) fn note_loss(&mut self, vuid: &Uid) -> LossState {
         let elsewhere = self.pods.vpods.get(vuid).is_some_and(|vpod| self.nodes.vnode(&vpod.node).is_none());
-        let stands = match self.pods.stands(vuid) {
-            Stands::Alone if elsewhere => Stands::Fine,
-            Stands::Fine if self.is_drained(vuid) => Stands::Ends,
+        let state = match self.pods.loss_state(vuid) {
+            LossState::Alone if elsewhere => LossState::Fine,
+            LossState::Fine if self.is_drained(vuid) => LossState::Ends,
             // It was let go because its node is drained, and now it goes.
-            Stands::Fine if self.breaker.sends_away(vuid) && self.pods.is_deleting(vuid) => Stands::Over,
-            stands => stands,
+            LossState::Fine if self.breaker.sends_away(vuid) && self.pods.is_deleting(vuid) => LossState::Over,
+            state => state,
         };
-        self.breaker.note(vuid, stands, self.now);
-        stands
+        self.breaker.record(vuid, state, self.now);
+        state
     }
 
     /// All lists are in: only now is it known who is not in sight, and what somebody who resumed has looked at.
-    pub(crate) fn note_stands(&mut self, dirty: &mut Dirty<Key>) {
+    pub(crate) fn note_losses(&mut self, dirty: &mut Dirty<Key>) {
         let all: Vec<Uid> = self.pods.cases.keys().cloned().collect();
         for vuid in all {
-            self.note_stand(&vuid);
+            self.note_loss(&vuid);
         }
         self.breaker.begin();
         self.heed_binding(dirty);
@@ -130,7 +130,7 @@ impl Pair {
                 self.pods.used.remove(&node);
             }
             if let Some(vnode) = self.nodes.vnode_of(&node).map(|vnode| vnode.name.clone()) {
-                self.open_door(&vnode, dirty);
+                self.admit(&vnode, dirty);
                 if self.nodes.vnode(&vnode).is_some_and(VNode::reclaiming) {
                     self.stir(&vnode, dirty);
                 }
@@ -142,21 +142,21 @@ impl Pair {
 
 impl Pods {
     /// How a pod stands to an end that nobody asked for.
-    fn stands(&self, vuid: &Uid) -> Stands {
-        let Some(case) = self.cases.get(vuid).filter(|_| self.runs(vuid)) else { return Stands::Over };
+    fn loss_state(&self, vuid: &Uid) -> LossState {
+        let Some(case) = self.cases.get(vuid).filter(|_| self.runs(vuid)) else { return LossState::Over };
         match (self.vpods.get(vuid), self.copy(vuid)) {
-            _ if case.request == Request::Seen => Stands::Fine,
+            _ if case.request == Request::Seen => LossState::Fine,
             (None, Some(_)) => match case.vpod_gone {
-                None => Stands::Alone,
-                Some(Proof::Read) => Stands::Ends,
-                Some(Proof::Seen) => Stands::Fine,
+                None => LossState::Alone,
+                Some(Proof::Read) => LossState::Ends,
+                Some(Proof::Seen) => LossState::Fine,
             },
             (Some(vpod), None) if vpod.deleting.is_none() => match &case.ended {
-                None => Stands::Alone,
-                Some(_) if case.lost_copy() => Stands::Ends,
-                Some(_) => Stands::Fine,
+                None => LossState::Alone,
+                Some(_) if case.lost_copy() => LossState::Ends,
+                Some(_) => LossState::Fine,
             },
-            _ => Stands::Fine,
+            _ => LossState::Fine,
         }
     }
 
@@ -170,7 +170,7 @@ impl Pods {
     /// What all pods ask for that were let in.
     pub(crate) fn held_total(&self) -> Resources {
         let mut total = Resources::new();
-        self.doors.values().for_each(|door| total.add(&door.held));
+        self.admissions.values().for_each(|admission| total.add(&admission.held));
         total
     }
 
@@ -206,15 +206,16 @@ impl Pair {
                 return Err(format!("used of {node}: kept {kept}, counted {:?}", used.get(node)));
             }
         }
-        for (vnode, door) in &self.pods.doors {
-            if !same(&door.held, held.get(vnode)) {
-                return Err(format!("held at {vnode}: kept {}, counted {:?}", door.held, held.get(vnode)));
+        for (vnode, admission) in &self.pods.admissions {
+            if !same(&admission.held, held.get(vnode)) {
+                return Err(format!("held at {vnode}: kept {}, counted {:?}", admission.held, held.get(vnode)));
             }
         }
         // What counts for nothing need not be kept.
         let something = |counted: &Resources| counted.iter().any(|(_, quantity)| !quantity.is_zero());
         let used_kept = used.iter().all(|(node, counted)| self.pods.used.contains_key(*node) || !something(counted));
-        let held_kept = held.iter().all(|(vnode, counted)| self.pods.doors.contains_key(vnode) || !something(counted));
+        let held_kept =
+            held.iter().all(|(vnode, counted)| self.pods.admissions.contains_key(vnode) || !something(counted));
         if used_kept && held_kept { Ok(()) } else { Err("something counted is not kept at all".to_owned()) }
     }
 }

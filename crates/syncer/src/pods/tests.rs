@@ -5,7 +5,7 @@ use tapestry_api::keys;
 use tapestry_cluster::{Answer, Refusal, Side, Uid, Verb};
 use tapestry_engine::Plan;
 
-use super::print::Print;
+use super::digest::StatusDigest;
 use super::row::{PPod, VPod};
 use crate::pair::Key;
 use crate::scene::{Scene, created, mapped, merge, vpod};
@@ -338,7 +338,7 @@ fn law_01_nothing_is_planned_for_pods_while_a_cluster_is_silent_or_another_one()
         let mut scene = Scene::new();
         let (up, ppod) = running(&mut scene);
         scene.see_vpod(&deleted(up, 30));
-        scene.see(crate::pair::Seen::Connection(Side::Physical, connection));
+        scene.see(crate::pair::Fact::Connection(Side::Physical, connection));
         assert_eq!(scene.plan(&key("web")), Plan::Rest);
         scene.lose_ppod(&ppod, true);
         assert_eq!(scene.plan(&key("web")), Plan::Rest);
@@ -407,14 +407,14 @@ fn law_04_a_field_that_the_virtual_server_drops_is_not_pushed_for_ever() {
 #[test]
 fn law_03_foreign_conditions_do_not_make_us_write_and_ours_that_went_are_removed() {
     let with = |conditions: Value| {
-        Print::read(&json!({"phase": "Running", "conditions": conditions}).to_string(), None).unwrap()
+        StatusDigest::read(&json!({"phase": "Running", "conditions": conditions}).to_string(), None).unwrap()
     };
     let physical = with(json!([{"type": "Ready", "status": "True"}]));
     let foreign = with(json!([{"type": "Ready", "status": "True"}, {"type": "example.com/Gate", "status": "True"}]));
-    let containers = super::print::Containers::default();
-    assert!(foreign.agrees_with(&physical, &containers, &super::print::Amend::default()));
+    let containers = super::digest::Containers::default();
+    assert!(foreign.agrees_with(&physical, &containers, &super::digest::Amend::default()));
     let stale = with(json!([{"type": "Ready", "status": "True"}, {"type": "PodResizePending", "status": "True"}]));
-    assert!(!stale.agrees_with(&physical, &containers, &super::print::Amend::default()));
+    assert!(!stale.agrees_with(&physical, &containers, &super::digest::Amend::default()));
 }
 
 #[test]
@@ -452,7 +452,7 @@ fn pods_of_excluded_namespaces_and_of_daemon_sets_are_left_alone() {
 fn law_11_rows_are_small() {
     assert!(size_of::<VPod>() <= 320, "{}", size_of::<VPod>());
     assert!(size_of::<PPod>() <= 120, "{}", size_of::<PPod>());
-    assert!(size_of::<super::row::Copy>() <= 240, "{}", size_of::<super::row::Copy>());
+    assert!(size_of::<super::row::PodCopy>() <= 240, "{}", size_of::<super::row::PodCopy>());
     assert!(size_of::<super::Case>() <= 256, "{}", size_of::<super::Case>());
 }
 
@@ -487,7 +487,7 @@ fn law_01_evidence_by_reading_does_not_outlive_a_change_of_connection() {
     fresh.refuse(&key("web"), Refusal::Gone);
     assert_eq!(fresh.call(&key("web")).why, "VirtualPodGone");
     let up = tapestry_cluster::probe::Connection::Up(Uid::new("v-cluster"));
-    fresh.see(crate::pair::Seen::Connection(Side::Virtual, up));
+    fresh.see(crate::pair::Fact::Connection(Side::Virtual, up));
     assert_eq!(fresh.call(&key("web")).why, "LookForVirtualPod");
 }
 
@@ -529,7 +529,7 @@ fn a_copy_stripped_of_everything_is_left_running_when_its_pod_goes_and_an_event_
     (stripped["metadata"]["labels"], stripped["metadata"]["annotations"]) = (json!({}), json!({}));
     let object = fresh.stamp(stripped);
     fresh.settle(&key("web"), &look, Ok(Answer { object }));
-    let event = fresh.call(&Key::Note(1));
+    let event = fresh.call(&Key::Event(1));
     assert_eq!(event.body().unwrap()["reason"], "PhysicalPodLeft");
     assert_eq!(fresh.call(&key("web")).why, "Release");
 }

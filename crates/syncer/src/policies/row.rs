@@ -126,8 +126,8 @@ impl PolicyRow {
         }
     }
 
-    /// Equal prints mean that nothing changed but the status.
-    pub(super) fn terms_print(&self) -> (i64, bool, bool) {
+    /// Equal digests mean that nothing changed but the status.
+    pub(super) fn terms_digest(&self) -> (i64, bool, bool) {
         (self.generation, self.deleting, self.parsed.is_ok())
     }
 }

@@ -39,7 +39,7 @@ struct Reach<'a> {
 impl Pair {
     pub(crate) fn plan_policy(&self, side: Side, uid: &Uid, now: Now) -> Plan {
         let (Some(row), Some(bound)) = (self.policies.get(side, uid), self.working()) else { return Plan::Rest };
-        if self.policies.sight(side).silent() {
+        if self.policies.serving(side).unreadable() {
             return Plan::Rest;
         }
         if let Some(doubt) = self.policies.doubted[side as usize].get(uid) {

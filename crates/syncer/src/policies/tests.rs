@@ -11,7 +11,7 @@ use tapestry_cluster::{Answer, Refusal, Side, Uid, Verb};
 use tapestry_engine::Plan;
 
 use super::PolicyRow;
-use crate::pair::{Key, Seen};
+use crate::pair::{Fact, Key};
 use crate::scene::{Scene, name, patch, pnode, vpod};
 
 fn key(policy: &str) -> Key {
@@ -120,7 +120,7 @@ fn several_syncers_share_a_policy_and_each_counts_its_own() {
     let text = scene.stamp(object.take());
     let row = super::PolicyRow::decode(&text).unwrap().unwrap();
     let put = tapestry_cluster::feed::Change::Put(row, tapestry_cluster::feed::Epoch(1));
-    scene.see(crate::pair::Seen::Policy(Side::Virtual, put));
+    scene.see(crate::pair::Fact::Policy(Side::Virtual, put));
     let status = status_of(&scene, &key("all"));
     assert_eq!(status["clusters"], json!([{"name": "east", "nodes": 1}, {"name": "west", "nodes": 3}]));
     assert_eq!(status["nodes"], 4);
@@ -185,7 +185,7 @@ fn a_node_that_no_policy_selects_any_more_leaves_and_one_that_comes_is_counted()
 fn law_01_a_policy_that_is_out_of_sight_holds_until_the_api_server_says_that_it_is_gone() {
     let mut scene = Scene::new();
     scene.see_vpod(&vpod("web"));
-    scene.see(Seen::Policy(Side::Virtual, Change::Listed(Epoch(2))));
+    scene.see(Fact::Policy(Side::Virtual, Change::Listed(Epoch(2))));
     let look = scene.call(&key("all"));
     assert_eq!((look.why, &look.verb), ("LookForPolicy", &Verb::Get));
     scene.follow_node("n1");
@@ -207,7 +207,7 @@ fn law_01_a_policy_that_is_out_of_sight_holds_until_the_api_server_says_that_it_
 #[test]
 fn law_01_a_policy_that_was_only_out_of_sight_is_as_it_was() {
     let mut scene = Scene::new();
-    scene.see(Seen::Policy(Side::Virtual, Change::Listed(Epoch(2))));
+    scene.see(Fact::Policy(Side::Virtual, Change::Listed(Epoch(2))));
     let look = scene.call(&key("all"));
     let object = json!({
         "apiVersion": "cloud.tencent.com/v1beta1", "kind": "ResourceLeasingPolicy", "spec": {"cluster": "east"},
@@ -243,7 +243,7 @@ fn law_09_an_answer_from_before_a_policy_went_does_not_bring_it_back() {
         })
     };
     let gone = PolicyRow::decode(&text(1012).to_string().into()).unwrap().unwrap();
-    scene.see(Seen::Policy(Side::Virtual, Change::Gone { row: gone, proven: false }));
+    scene.see(Fact::Policy(Side::Virtual, Change::Gone { row: gone, proven: false }));
     scene.settle(&key("all"), &status, Ok(Answer { object: text(1011).to_string().into() }));
     assert_eq!(scene.call(&key("all")).why, "LookForPolicy");
 }

@@ -3,7 +3,7 @@
 use tapestry_api::Invalid;
 use tapestry_cluster::Name;
 use tapestry_cluster::connect::ConnectError;
-use tapestry_engine::crew::Deserted;
+use tapestry_engine::tasks::TaskEnded;
 
 /// Why a syncer cannot start. All of it is for people to mend.
 #[derive(Debug, thiserror::Error)]
@@ -85,7 +85,7 @@ impl StartError {
 pub enum RunError {
     /// A watch, a probe or the election is not there any more.
     #[error("the syncer cannot go on")]
-    Deserted(#[from] Deserted),
+    TaskEnded(#[from] TaskEnded),
     /// What it served is not there any more.
     #[error(transparent)]
     Start(StartError),
@@ -96,7 +96,7 @@ impl RunError {
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::Deserted(_) => "start it again; if it recurs, report it with its log",
+            Self::TaskEnded(_) => "start it again; if it recurs, report it with its log",
             Self::Start(error) => error.hint(),
         }
     }

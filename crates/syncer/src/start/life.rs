@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tapestry_cluster::gate::LiveGate;
 use tapestry_engine::Desk;
-use tapestry_engine::crew::work_with;
-use tapestry_engine::lead::{Leadership, stand};
+use tapestry_engine::lead::{Leadership, campaign};
 use tapestry_engine::run::run;
+use tapestry_engine::tasks::work_with;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -34,7 +34,7 @@ impl Post {
             // Renewals have connections of their own; a configuration that built a client before builds another one.
             let apart = post.virtual_cluster.apart().unwrap_or_else(|_| post.virtual_cluster.clone());
             let gate = Arc::new(LiveGate::to_virtual(apart.clone(), post.calls.clone()));
-            stand(seat, apart, gate, Arc::clone(&post.clock), &mut office, &resign)
+            campaign(seat, apart, gate, Arc::clone(&post.clock), &mut office, &resign)
         });
         let both = async {
             let (kept, worked) = tokio::join!(post.keep(&leadership, &stop), post.toil(first, &leadership, &stop));
@@ -92,7 +92,7 @@ impl Post {
             self.ready.set(Some("a part of the syncer failed and starts again".to_owned()));
             let message = "a part of the syncer failed unexpectedly: only the Leases of the nodes are renewed until it has started \
                            again, which it does by itself; if this recurs, report it with the syncer's log";
-            self.work.send_replace(Work::Stands(Trouble { reason: "SyncerPanicked", message: message.to_owned() }));
+            self.work.send_replace(Work::LossState(Trouble { reason: "SyncerPanicked", message: message.to_owned() }));
         });
         let toiled = toiled.await;
         stop.cancel();
@@ -129,7 +129,7 @@ impl Post {
             let known = self.work.borrow().stands_for(&trouble) || matches!(why, StartError::Unanswered { .. });
             if !known {
                 tracing::error!(binding = %self.name, reason = trouble.reason, message = trouble.message, "the physical cluster cannot be used: only Leases are renewed");
-                self.work.send_replace(Work::Stands(trouble));
+                self.work.send_replace(Work::LossState(trouble));
                 wait = AGAIN.0;
             }
             tokio::time::sleep(wait).await;
@@ -139,7 +139,7 @@ impl Post {
 
     async fn work(
         self: Arc<Self>,
-        Physical { cluster, home, print }: Physical,
+        Physical { cluster, home, digest }: Physical,
         leadership: Leadership,
         stop: CancellationToken,
     ) -> Result<(), RunError> {
@@ -147,7 +147,7 @@ impl Post {
         let mut tasks = JoinSet::new();
         let pair = Pair::new(self.origin.clone(), home.clone(), &self.uid, Box::new(entropy));
         let gate = LiveGate::new(self.virtual_cluster.clone(), cluster.clone(), self.calls.clone());
-        tasks.spawn(Arc::clone(&self).follow_kubeconfig(cluster.clone(), print, stop.clone()));
+        tasks.spawn(Arc::clone(&self).follow_kubeconfig(cluster.clone(), digest, stop.clone()));
         let clusters = [self.virtual_cluster.clone(), cluster];
         let inbox = Watches::open(self.scope(&home), &clusters, self.pulse.clone(), &stop, &mut tasks);
         let desk = Desk::new(pair, fastrand::u64(..));

@@ -55,8 +55,8 @@ impl Signs {
 }
 
 impl Post {
-    /// Follows the Secret until stopped. `print` is the fingerprint of the kubeconfig in use.
-    pub(super) async fn follow_kubeconfig(self: Arc<Self>, cluster: Cluster, mut print: u64, stop: CancellationToken) {
+    /// Follows the Secret until stopped. `digest` is the fingerprint of the kubeconfig in use.
+    pub(super) async fn follow_kubeconfig(self: Arc<Self>, cluster: Cluster, mut digest: u64, stop: CancellationToken) {
         let (bell, mut tasks) = (Arc::new(Notify::new()), JoinSet::new());
         let home = &self.virtual_cluster;
         let decode = Arc::new(KeptBinding::decode);
@@ -64,7 +64,7 @@ impl Post {
         let mut signs = Signs { bell, bindings, generation: 0 };
         let mut failures = 0;
         while !stop.is_cancelled() {
-            let outcome = self.try_kubeconfig(&cluster, print).await;
+            let outcome = self.try_kubeconfig(&cluster, digest).await;
             let trouble = match outcome {
                 Outcome::Current => {
                     cluster.set_elsewhere(None);
@@ -72,7 +72,7 @@ impl Post {
                 }
                 Outcome::Taken(next) => {
                     tracing::info!(binding = %self.name, "the kubeconfig in the Secret has changed: it is in use from now on");
-                    print = next;
+                    digest = next;
                     None
                 }
                 Outcome::Elsewhere(other) => {
@@ -129,11 +129,11 @@ impl Post {
         })
     }
 
-    async fn try_kubeconfig(&self, cluster: &Cluster, print: u64) -> Outcome {
+    async fn try_kubeconfig(&self, cluster: &Cluster, digest: u64) -> Outcome {
         // What is wrong with the binding itself is told elsewhere; what it said before stays in force.
         let Ok(binding) = self.read_valid_binding().await else { return Outcome::Unknown };
         let found = match self.find_kubeconfig(&binding).await {
-            Ok(found) if found.print() == print => return Outcome::Current,
+            Ok(found) if found.digest() == digest => return Outcome::Current,
             Ok(found) => found,
             Err(StartError::Unanswered { .. }) => return Outcome::Unknown,
             Err(why) => return Outcome::Broken(why),
@@ -147,7 +147,7 @@ impl Post {
             Ok(other) if cluster.identity().is_some_and(|pinned| *pinned != other) => Outcome::Elsewhere(other),
             Ok(_) => {
                 cluster.reach_as(&next);
-                Outcome::Taken(found.print())
+                Outcome::Taken(found.digest())
             }
         }
     }

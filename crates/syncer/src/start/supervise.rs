@@ -45,7 +45,7 @@ impl Part<'_> {
             life.spawn_on(begin(), self.runtime);
             let how = match life.join_next().await {
                 None | Some(Ok(Ok(()))) => return Ok(()),
-                Some(Ok(Err(RunError::Deserted(deserted)))) => deserted.to_string(),
+                Some(Ok(Err(RunError::TaskEnded(ended)))) => ended.to_string(),
                 Some(Ok(Err(error))) => return Err(error),
                 Some(Err(panicked)) => panicked.to_string(),
             };
@@ -67,7 +67,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use tapestry_engine::crew::Deserted;
+    use tapestry_engine::tasks::TaskEnded;
 
     use super::*;
     use crate::start::StartError;
@@ -92,13 +92,13 @@ mod tests {
         (ended, told.load(Ordering::Relaxed))
     }
 
-    fn deserted() -> Result<(), RunError> {
-        Err(RunError::Deserted(Deserted { crew: "the watches", how: "a row that cannot be".to_owned() }))
+    fn ended() -> Result<(), RunError> {
+        Err(RunError::TaskEnded(TaskEnded { group: "the watches", how: "a row that cannot be".to_owned() }))
     }
 
     #[tokio::test]
     async fn a_panic_or_a_lost_watch_is_told_and_ends_in_a_new_life() {
-        let (ended, told) = outcome([|| panic!("a fact that cannot be"), deserted, || Ok(())]).await;
+        let (ended, told) = outcome([|| panic!("a fact that cannot be"), ended, || Ok(())]).await;
         assert!(ended.is_ok());
         assert_eq!(told, 2);
     }

@@ -17,9 +17,9 @@ pub(crate) struct Beside<L, R> {
 
 impl<L: Model, R: Model> Model for Beside<L, R> {
     type Key = Either<L::Key, R::Key>;
-    type Seen = Either<L::Seen, R::Seen>;
+    type Fact = Either<L::Fact, R::Fact>;
 
-    fn observe(&mut self, seen: Self::Seen, now: Now, dirty: &mut Dirty<Self::Key>) {
+    fn observe(&mut self, seen: Self::Fact, now: Now, dirty: &mut Dirty<Self::Key>) {
         match seen {
             Either::Left(seen) => within(dirty, Either::Left, |dirty| self.left.observe(seen, now, dirty)),
             Either::Right(seen) => within(dirty, Either::Right, |dirty| self.right.observe(seen, now, dirty)),

@@ -9,9 +9,9 @@ use tapestry_testbed::builders::{Policy, node, policy};
 use tapestry_testbed::{Cluster, eventually};
 use tokio::sync::OnceCell;
 
-use crate::grounds::{Ground, Home, bare, install, own};
+use crate::fixtures::{Fixture, Home, bare, install, own};
+use crate::harness::{BINDING, Harness, POLICY, Pattern, pattern};
 use crate::looks::{SOON, annotation, condition, phase, taints};
-use crate::loom::{BINDING, Loom, POLICY, Pattern, pattern};
 use crate::reclaim::{deleting, running};
 use crate::windows::closed;
 
@@ -23,7 +23,7 @@ const ZONE: &str = "example.com/zone";
 fn two_nodes(name: &str) -> Pattern {
     let [forced, free] = policies(name);
     pattern(name)
-        .on(Ground::Still)
+        .on(Fixture::Still)
         .node(node(&format!("{name}-forced")).label(ZONE, "forced"))
         .node(node(&format!("{name}-free")).label(ZONE, "free"))
         .policy(|_| forced)
@@ -36,7 +36,7 @@ fn policies(name: &str) -> [Policy; 2] {
     [forced, of_zone("free")]
 }
 
-impl Loom {
+impl Harness {
     fn zone(&self, zone: &str) -> String {
         format!("{}-{zone}", self.name)
     }
@@ -89,13 +89,13 @@ impl Loom {
 #[tokio::test]
 async fn when_policies_are_deleted_their_nodes_end_like_at_the_end_of_their_windows() -> Result<()> {
     two_nodes("deleted")
-        .run(async |loom| {
-            loom.zones_ready().await?;
+        .run(async |harness| {
+            harness.zones_ready().await?;
             for zone in ["forced", "free"] {
-                loom.virtual_side.delete(POLICY, &loom.zone(zone)).await?;
+                harness.virtual_side.delete(POLICY, &harness.zone(zone)).await?;
             }
-            loom.zones_say("PolicyDeleted").await?;
-            loom.forced_goes_and_free_stays().await
+            harness.zones_say("PolicyDeleted").await?;
+            harness.forced_goes_and_free_stays().await
         })
         .await
 }
@@ -103,12 +103,12 @@ async fn when_policies_are_deleted_their_nodes_end_like_at_the_end_of_their_wind
 #[tokio::test]
 async fn when_the_selector_of_the_binding_no_longer_matches_nodes_end_like_at_the_end_of_their_windows() -> Result<()> {
     two_nodes("deselected")
-        .run(async |loom| {
-            loom.zones_ready().await?;
+        .run(async |harness| {
+            harness.zones_ready().await?;
             let elsewhere = json!([{ "matchExpressions": [{ "key": ZONE, "operator": "In", "values": ["none"] }] }]);
             let patch = json!({ "spec": { "nodeSelector": { "nodeSelectorTerms": elsewhere } } });
-            loom.virtual_side.patch(BINDING, &loom.name, &patch).await?;
-            loom.forced_goes_and_free_stays().await
+            harness.virtual_side.patch(BINDING, &harness.name, &patch).await?;
+            harness.forced_goes_and_free_stays().await
         })
         .await
 }
@@ -120,38 +120,38 @@ async fn law_01_when_the_definition_of_policies_is_deleted_no_pod_goes_and_it_he
     let home = HOME.get_or_try_init(|| own(bare("undefined"))).await?;
     two_nodes("undefined")
         .home(Home::Own(home))
-        .run(async |loom| {
-            loom.zones_ready().await?;
-            loom.virtual_side.delete(DEFINITION, POLICIES).await?;
-            loom.zones_say("PoliciesNotServed").await?;
+        .run(async |harness| {
+            harness.zones_ready().await?;
+            harness.virtual_side.delete(DEFINITION, POLICIES).await?;
+            harness.zones_say("PoliciesNotServed").await?;
             let told = async || {
-                let binding = loom.binding().await.map_err(|error| error.to_string())?;
+                let binding = harness.binding().await.map_err(|error| error.to_string())?;
                 let known = condition(&binding, "PoliciesKnown");
                 if known["reason"] == "PoliciesNotServed" { Ok(()) } else { Err(binding["status"].to_string()) }
             };
             eventually("the binding says that policies are not served", SOON, told).await?;
             // Nothing new enters, past every scheduler and taint.
-            let late = loom.bound_to(&loom.zone("free"), "late").tolerate_all().build();
-            loom.virtual_side.create(&late).await?;
+            let late = harness.bound_to(&harness.zone("free"), "late").tolerate_all().build();
+            harness.virtual_side.create(&late).await?;
             let refused = |vpod: &Value| condition(vpod, keys::CONDITION_ADMITTED)["reason"] == "PoliciesNotServed";
-            loom.vpod_when("late", "is refused", refused).await?;
+            harness.vpod_when("late", "is refused", refused).await?;
             // Longer than any grace; and a new process finds nothing else.
-            loom.skip(Duration::from_mins(10));
-            loom.stop().await?;
-            loom.start_wrong().await?;
+            harness.skip(Duration::from_mins(10));
+            harness.stop().await?;
+            harness.start_wrong().await?;
             tokio::time::sleep(Duration::from_secs(3)).await;
-            loom.zones_run().await?;
-            loom.zones_say("PoliciesNotServed").await?;
+            harness.zones_run().await?;
+            harness.zones_say("PoliciesNotServed").await?;
 
             install(home).await?;
-            for policy in policies(&loom.name) {
-                loom.virtual_side.create(&policy.build()).await?;
+            for policy in policies(&harness.name) {
+                harness.virtual_side.create(&policy.build()).await?;
             }
-            loom.zones_say("Lending").await?;
-            loom.play_running(&loom.copy("late").await?).await?;
-            loom.runs("late").await?;
-            loom.zones_run().await?;
-            let binding = loom.binding().await?;
+            harness.zones_say("Lending").await?;
+            harness.play_running(&harness.copy("late").await?).await?;
+            harness.runs("late").await?;
+            harness.zones_run().await?;
+            let binding = harness.binding().await?;
             assert_eq!(condition(&binding, "PoliciesKnown")["status"], "True", "{}", binding["status"]);
             Ok(())
         })
@@ -160,39 +160,39 @@ async fn law_01_when_the_definition_of_policies_is_deleted_no_pod_goes_and_it_he
 
 #[tokio::test]
 async fn law_09_when_the_owners_definition_is_deleted_what_the_owner_restricted_holds() -> Result<()> {
-    static GROUND: OnceCell<Cluster> = OnceCell::const_new();
-    let ground = GROUND.get_or_try_init(|| own(bare("owner-undefined"))).await?;
-    install(ground).await?;
+    static FIXTURE: OnceCell<Cluster> = OnceCell::const_new();
+    let fixture = FIXTURE.get_or_try_init(|| own(bare("owner-undefined"))).await?;
+    install(fixture).await?;
     pattern("owner-undefined")
-        .on(Ground::Own(ground))
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
+        .on(Fixture::Own(fixture))
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
             let half = policy("half").cluster("owner-undefined").limit("cpu", "2").build();
-            loom.physical_side.create(&half).await?;
+            harness.physical_side.create(&half).await?;
             let lends = |cpu: &'static str| move |vnode: &Value| vnode["status"]["allocatable"]["cpu"] == cpu;
             let names = |vnode: &Value| annotation(vnode, keys::POLICIES_APPLIED).ends_with("owner/half");
-            loom.vnode_when(loom.node(), "names the owner's policy", names).await?;
-            loom.physical_side.delete(DEFINITION, POLICIES).await?;
+            harness.vnode_when(harness.node(), "names the owner's policy", names).await?;
+            harness.physical_side.delete(DEFINITION, POLICIES).await?;
             let told = async || {
-                let binding = loom.binding().await.map_err(|error| error.to_string())?;
+                let binding = harness.binding().await.map_err(|error| error.to_string())?;
                 let known = condition(&binding, "PoliciesKnown");
                 if known["reason"] == "OwnerPoliciesNotServed" { Ok(()) } else { Err(binding["status"].to_string()) }
             };
             eventually("the binding says that the owner's policies are not served", SOON, told).await?;
-            ensure!(lends("2")(&loom.vnode_when(loom.node(), "is there", |_| true).await?), "more is lent");
+            ensure!(lends("2")(&harness.vnode_when(harness.node(), "is there", |_| true).await?), "more is lent");
 
             // A new process does not know what the owner wrote.
-            loom.stop().await?;
-            loom.start().await?;
+            harness.stop().await?;
+            harness.start().await?;
             let unserved =
                 |vnode: &Value| condition(vnode, keys::CONDITION_LENDING)["reason"] == "OwnerPoliciesNotServed";
-            loom.vnode_when(loom.node(), "lends nothing", |vnode| lends("0")(vnode) && unserved(vnode)).await?;
+            harness.vnode_when(harness.node(), "lends nothing", |vnode| lends("0")(vnode) && unserved(vnode)).await?;
 
             // The owner installs the kind again and lets it be empty: then nothing is restricted.
-            install(ground).await?;
-            loom.vnode_when(loom.node(), "lends everything", lends("32")).await?;
+            install(fixture).await?;
+            harness.vnode_when(harness.node(), "lends everything", lends("32")).await?;
             let unnamed = |vnode: &Value| annotation(vnode, keys::POLICIES_APPLIED) == "owner-undefined";
-            let vnode = loom.vnode_when(loom.node(), "names no policy of the owner", unnamed).await?;
+            let vnode = harness.vnode_when(harness.node(), "names no policy of the owner", unnamed).await?;
             ensure!(!taints(&vnode).iter().any(|(key, _)| key == keys::TAINT_OUT_OF_TIME_WINDOWS), "{vnode}");
             Ok(())
         })

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use http::Method;
 use serde_json::Value;
 
-use crate::grounds::{bare, install, own};
+use crate::fixtures::{bare, install, own};
 use crate::looks::{name, text};
 use crate::timing::timed;
 

@@ -12,8 +12,8 @@ use tapestry_testbed::proxy::RequestInfo;
 use tapestry_testbed::supervisor::Signal;
 use tokio::sync::Notify;
 
+use crate::harness::{Harness, TEST, pattern};
 use crate::looks::{SOON, phase};
-use crate::loom::{Loom, TEST, pattern};
 use crate::process::syncer::Process;
 
 /// Kills a syncer at one of its writes, after it was carried out and before the syncer hears of it.
@@ -80,12 +80,12 @@ impl Reaper {
     }
 
     /// Tells the story to its end, whenever the syncer dies and comes back. Says whether it died.
-    async fn tell(&self, loom: &Loom, number: u32, deadly: Deadly) -> Result<bool> {
+    async fn tell(&self, harness: &Harness, number: u32, deadly: Deadly) -> Result<bool> {
         {
             let mut round = self.round();
             (round.deadly, round.writes, round.died) = (deadly, 0, false);
         }
-        let mut story = pin!(story(loom, number));
+        let mut story = pin!(story(harness, number));
         let over = tokio::select! {
             told = &mut story => told.map(|()| true)?,
             () = self.killed.notified() => false,
@@ -112,24 +112,24 @@ impl Reaper {
 }
 
 /// A node comes, and two pods onto it; one ends by itself, the other is deleted; in the end nothing is left but peace.
-async fn story(loom: &Loom, number: u32) -> Result<()> {
+async fn story(harness: &Harness, number: u32) -> Result<()> {
     let (ends, goes) = (format!("ends-{number}"), format!("goes-{number}"));
     let place = extra_node(number);
-    loom.physical_side.create(&node(&place).label(TEST, &loom.name).build()).await?;
+    harness.physical_side.create(&node(&place).label(TEST, &harness.name).build()).await?;
     for pod in [&ends, &goes] {
-        loom.virtual_side.create(&loom.bound_to(&place, pod).build()).await?;
+        harness.virtual_side.create(&harness.bound_to(&place, pod).build()).await?;
     }
-    let (_, copy) = loom.runs(&ends).await?;
-    loom.runs(&goes).await?;
-    loom.play_ended(&copy, 0).await?;
-    loom.virtual_side.delete("v1/Pod", &loom.at(&goes)).await?;
+    let (_, copy) = harness.runs(&ends).await?;
+    harness.runs(&goes).await?;
+    harness.play_ended(&copy, 0).await?;
+    harness.virtual_side.delete("v1/Pod", &harness.at(&goes)).await?;
     let ended = |vpod: &Value| phase(vpod) == "Succeeded";
-    loom.vpod_when(&ends, "has ended", ended).await?;
-    loom.gone(&goes).await?;
-    loom.virtual_side.delete("v1/Pod", &loom.at(&ends)).await?;
-    loom.gone(&ends).await?;
-    loom.vnode_ready(&place).await?;
-    loom.at_peace(&[], SOON).await
+    harness.vpod_when(&ends, "has ended", ended).await?;
+    harness.gone(&goes).await?;
+    harness.virtual_side.delete("v1/Pod", &harness.at(&ends)).await?;
+    harness.gone(&ends).await?;
+    harness.vnode_ready(&place).await?;
+    harness.at_peace(&[], SOON).await
 }
 
 /// One for each round, because a node takes a minute to go.
@@ -141,17 +141,17 @@ fn extra_node(number: u32) -> String {
 async fn law_08_a_syncer_killed_at_any_write_converges_without_duplicate_or_orphan() -> Result<()> {
     pattern("every-write")
         .through_proxies()
-        .run_without(async |loom| {
-            let reaper = Arc::new(Reaper::new(Process::new(loom, "info,tapestry_cluster=debug")?));
+        .run_without(async |harness| {
+            let reaper = Arc::new(Reaper::new(Process::new(harness, "info,tapestry_cluster=debug")?));
             for side in Side::BOTH {
                 let reaper = Arc::clone(&reaper);
-                loom.proxy(side).after_each_write(move |request| reaper.note(side, request));
+                harness.proxy(side).after_each_write(move |request| reaper.note(side, request));
             }
             reaper.syncer.start()?;
             reaper.syncer.ready().await?;
-            loom.vnode_ready(loom.node()).await?;
+            harness.vnode_ready(harness.node()).await?;
             let mut number = 1;
-            while reaper.tell(loom, number, Deadly::Number(number)).await? {
+            while reaper.tell(harness, number, Deadly::Number(number)).await? {
                 number += 1;
                 ensure!(number < 40, "the story has no end");
             }
@@ -162,10 +162,10 @@ async fn law_08_a_syncer_killed_at_any_write_converges_without_duplicate_or_orph
             };
             for sort in missed {
                 number += 1;
-                reaper.tell(loom, number, Deadly::Sort(sort)).await?;
+                reaper.tell(harness, number, Deadly::Sort(sort)).await?;
             }
             for number in 1..=number {
-                loom.physical_side.delete("v1/Node", &extra_node(number)).await?;
+                harness.physical_side.delete("v1/Node", &extra_node(number)).await?;
             }
             reaper.syncer.end(Signal::Terminate).await?;
             let deaths = &reaper.round().deaths;

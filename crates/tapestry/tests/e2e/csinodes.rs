@@ -8,9 +8,9 @@ use tapestry_api::keys;
 use tapestry_syncer::start::user_agent;
 use tapestry_testbed::eventually;
 
-use crate::grounds::Ground;
+use crate::fixtures::Fixture;
+use crate::harness::{Harness, pattern};
 use crate::looks::{SOON, annotation, label, strings, text, uid};
-use crate::loom::{Loom, pattern};
 
 const CSI_NODE: &str = "storage.k8s.io/v1/CSINode";
 const MIGRATED: &str = "storage.alpha.kubernetes.io/migrated-plugins";
@@ -28,7 +28,7 @@ fn csinode(node: &str, drivers: &[Value]) -> Value {
     })
 }
 
-impl Loom {
+impl Harness {
     /// Waits until the virtual CSINode of the first node has these drivers.
     async fn has_drivers(&self, drivers: &[Value]) -> Result<Value> {
         eventually(&format!("the virtual CSINode has {} drivers", drivers.len()), SOON, async || {
@@ -67,36 +67,39 @@ impl Loom {
 #[tokio::test]
 async fn a_csinode_that_was_there_before_is_copied_followed_and_goes_with_its_node() -> Result<()> {
     pattern("csi-before")
-        .on(Ground::Still)
-        .run_without(async |loom| {
+        .on(Fixture::Still)
+        .run_without(async |harness| {
             let before = [driver("ebs.csi", "i-1", &["zone"], 25)];
-            loom.physical_side.create(&csinode(loom.node(), &before)).await?;
-            loom.start().await?;
-            let vnode = loom.vnode_ready(loom.node()).await?;
-            let seen = loom.has_drivers(&before).await?;
+            harness.physical_side.create(&csinode(harness.node(), &before)).await?;
+            harness.start().await?;
+            let vnode = harness.vnode_ready(harness.node()).await?;
+            let seen = harness.has_drivers(&before).await?;
             assert_eq!(label(&seen, keys::MANAGED_BY), "tapestry");
             assert_eq!(label(&seen, keys::CLUSTER_BINDING), "csi-before");
-            assert_eq!(label(&seen, keys::PHYSICAL_NODE_NAME), loom.node());
+            assert_eq!(label(&seen, keys::PHYSICAL_NODE_NAME), harness.node());
             assert_eq!(label(&seen, keys::ORIGIN), label(&vnode, keys::ORIGIN));
             assert_eq!(seen["metadata"]["labels"].as_object().map(serde_json::Map::len), Some(4));
             let annotations = strings(&seen["metadata"]["annotations"]);
             let keys: Vec<&str> = annotations.keys().map(String::as_str).collect();
             assert_eq!(keys, [MIGRATED, keys::LAST_SYNC_TIME, keys::PHYSICAL_NODE_NAME]);
-            let owner = json!([{ "apiVersion": "v1", "kind": "Node", "name": loom.vnode(), "uid": uid(&vnode) }]);
+            let owner = json!([{ "apiVersion": "v1", "kind": "Node", "name": harness.vnode(), "uid": uid(&vnode) }]);
             assert_eq!(seen["metadata"]["ownerReferences"], owner);
 
             // Another driver instead, and not a word of what is none of the virtual cluster's business.
             let after = [driver("nfs.csi", "n-1", &["rack"], 3)];
             let metadata = json!({ "labels": { "owner": "y" }, "annotations": { "owner": "y", MIGRATED: null } });
             let change = json!({ "metadata": metadata, "spec": { "drivers": after } });
-            loom.physical_side.patch(CSI_NODE, loom.node(), &change).await?;
-            let seen = loom.has_drivers(&after).await?;
+            harness.physical_side.patch(CSI_NODE, harness.node(), &change).await?;
+            let seen = harness.has_drivers(&after).await?;
             ensure!(!seen.to_string().contains("owner\":\""), "{}", seen["metadata"]);
             assert_eq!(annotation(&seen, MIGRATED), "");
 
-            loom.node_gone().await?;
-            ensure!(loom.physical_side.get(CSI_NODE, loom.node()).await?.is_some(), "the physical CSINode was touched");
-            loom.has_no_csinode().await
+            harness.node_gone().await?;
+            ensure!(
+                harness.physical_side.get(CSI_NODE, harness.node()).await?.is_some(),
+                "the physical CSINode was touched"
+            );
+            harness.has_no_csinode().await
         })
         .await
 }
@@ -104,24 +107,27 @@ async fn a_csinode_that_was_there_before_is_copied_followed_and_goes_with_its_no
 #[tokio::test]
 async fn a_csinode_that_comes_later_is_copied_and_needs_both_its_node_and_its_original() -> Result<()> {
     pattern("csi-after")
-        .on(Ground::Still)
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
+        .on(Fixture::Still)
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
             let (ebs, nfs) = (driver("ebs.csi", "i-1", &["zone", "rack"], 25), driver("nfs.csi", "n-1", &["zone"], 3));
-            loom.physical_side.create(&csinode(loom.node(), std::slice::from_ref(&ebs))).await?;
-            let one = loom.has_drivers(std::slice::from_ref(&ebs)).await?;
+            harness.physical_side.create(&csinode(harness.node(), std::slice::from_ref(&ebs))).await?;
+            let one = harness.has_drivers(std::slice::from_ref(&ebs)).await?;
             let add = json!({ "spec": { "drivers": [ebs, nfs] } });
-            loom.physical_side.patch(CSI_NODE, loom.node(), &add).await?;
-            let two = loom.has_drivers(&[ebs, nfs]).await?;
+            harness.physical_side.patch(CSI_NODE, harness.node(), &add).await?;
+            let two = harness.has_drivers(&[ebs, nfs]).await?;
             assert_eq!(uid(&two), uid(&one), "a new driver needs no new object");
 
-            loom.physical_side.delete(CSI_NODE, loom.node()).await?;
-            loom.has_no_csinode().await?;
-            loom.node_gone().await?;
-            loom.physical_side.create(&csinode(loom.node(), &[])).await?;
+            harness.physical_side.delete(CSI_NODE, harness.node()).await?;
+            harness.has_no_csinode().await?;
+            harness.node_gone().await?;
+            harness.physical_side.create(&csinode(harness.node(), &[])).await?;
             // Two seconds in which it had every chance to appear.
             tokio::time::sleep(Duration::from_secs(2)).await;
-            ensure!(loom.virtual_side.get(CSI_NODE, &loom.vnode()).await?.is_none(), "a CSINode without its node");
+            ensure!(
+                harness.virtual_side.get(CSI_NODE, &harness.vnode()).await?.is_none(),
+                "a CSINode without its node"
+            );
             Ok(())
         })
         .await
@@ -130,32 +136,33 @@ async fn a_csinode_that_comes_later_is_copied_and_needs_both_its_node_and_its_or
 #[tokio::test]
 async fn a_change_that_kubernetes_forbids_makes_the_csinode_anew_and_a_count_does_not() -> Result<()> {
     pattern("csi-frozen")
-        .on(Ground::Still)
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
+        .on(Fixture::Still)
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
             let first = [driver("ebs.csi", "i-1", &["zone"], 25)];
-            loom.physical_side.create(&csinode(loom.node(), &first)).await?;
-            let before = loom.has_drivers(&first).await?;
+            harness.physical_side.create(&csinode(harness.node(), &first)).await?;
+            let before = harness.has_drivers(&first).await?;
 
             let counted = [driver("ebs.csi", "i-1", &["zone"], 7)];
-            loom.physical_side.patch(CSI_NODE, loom.node(), &json!({ "spec": { "drivers": counted } })).await?;
-            let seen = loom.has_drivers(&counted).await?;
+            harness.physical_side.patch(CSI_NODE, harness.node(), &json!({ "spec": { "drivers": counted } })).await?;
+            let seen = harness.has_drivers(&counted).await?;
             assert_eq!(uid(&seen), uid(&before));
 
             let moved = [driver("ebs.csi", "i-1", &["zone", "rack"], 7)];
             let refused =
-                loom.physical_side.patch(CSI_NODE, loom.node(), &json!({ "spec": { "drivers": moved } })).await;
+                harness.physical_side.patch(CSI_NODE, harness.node(), &json!({ "spec": { "drivers": moved } })).await;
             ensure!(refused.is_err(), "topology keys are not fixed any more");
             // Unseen, so that nothing but the difference tells the syncer what to do.
-            loom.stop().await?;
-            loom.physical_side.delete(CSI_NODE, loom.node()).await?;
-            loom.physical_side.create(&csinode(loom.node(), &moved)).await?;
-            let mark = loom.virtual_cluster.audit().mark().await?;
-            loom.start().await?;
-            let anew = loom.has_drivers(&moved).await?;
+            harness.stop().await?;
+            harness.physical_side.delete(CSI_NODE, harness.node()).await?;
+            harness.physical_side.create(&csinode(harness.node(), &moved)).await?;
+            let mark = harness.virtual_cluster.audit().mark().await?;
+            harness.start().await?;
+            let anew = harness.has_drivers(&moved).await?;
             ensure!(uid(&anew) != uid(&before), "it was changed in place");
             assert_eq!(anew["metadata"]["ownerReferences"], before["metadata"]["ownerReferences"]);
-            let asked = loom.virtual_cluster.audit().since(&mark).await?.by_agent(&user_agent(&loom.name)).writes();
+            let asked =
+                harness.virtual_cluster.audit().since(&mark).await?.by_agent(&user_agent(&harness.name)).writes();
             let ours = asked.only(|request| request.resource == "csinodes.storage.k8s.io");
             assert_eq!(ours.0.iter().filter(|request| request.code >= 400).count(), 0, "{}", ours.summary());
             assert_eq!(ours.count(), 2, "{}", ours.summary());
@@ -167,29 +174,29 @@ async fn a_change_that_kubernetes_forbids_makes_the_csinode_anew_and_a_count_doe
 #[tokio::test]
 async fn law_06_a_strangers_csinode_of_that_name_is_left_alone() -> Result<()> {
     pattern("csi-foreign")
-        .on(Ground::Still)
-        .run_without(async |loom| {
-            let theirs = csinode(&loom.vnode(), &[driver("their.csi", "x", &[], 1)]);
-            let theirs = loom.virtual_side.create(&theirs).await?;
+        .on(Fixture::Still)
+        .run_without(async |harness| {
+            let theirs = csinode(&harness.vnode(), &[driver("their.csi", "x", &[], 1)]);
+            let theirs = harness.virtual_side.create(&theirs).await?;
             let ours = [driver("ebs.csi", "i-1", &["zone"], 25)];
-            loom.physical_side.create(&csinode(loom.node(), &ours)).await?;
-            let mark = loom.virtual_cluster.audit().mark().await?;
-            loom.start().await?;
-            loom.vnode_ready(loom.node()).await?;
-            let agent = user_agent(&loom.name);
+            harness.physical_side.create(&csinode(harness.node(), &ours)).await?;
+            let mark = harness.virtual_cluster.audit().mark().await?;
+            harness.start().await?;
+            harness.vnode_ready(harness.node()).await?;
+            let agent = user_agent(&harness.name);
             eventually("the syncer has met it", SOON, async || {
-                let asked = loom.virtual_cluster.audit().since(&mark).await;
+                let asked = harness.virtual_cluster.audit().since(&mark).await;
                 let asked = asked.map_err(|error| error.to_string())?.by_agent(&agent);
                 let met = asked.only(|request| request.resource == "csinodes.storage.k8s.io" && request.verb == "get");
                 if met.count() > 0 { Ok(()) } else { Err(met.summary()) }
             })
             .await?;
-            let seen = loom.virtual_side.get(CSI_NODE, &loom.vnode()).await?.context("it is gone")?;
+            let seen = harness.virtual_side.get(CSI_NODE, &harness.vnode()).await?.context("it is gone")?;
             assert_eq!(text(&seen["metadata"]["resourceVersion"]), text(&theirs["metadata"]["resourceVersion"]));
             // Once it is out of the way, ours comes, at the next look.
-            loom.virtual_side.delete(CSI_NODE, &loom.vnode()).await?;
-            loom.skip(Duration::from_mins(6));
-            loom.has_drivers(&ours).await?;
+            harness.virtual_side.delete(CSI_NODE, &harness.vnode()).await?;
+            harness.skip(Duration::from_mins(6));
+            harness.has_drivers(&ours).await?;
             Ok(())
         })
         .await

@@ -7,9 +7,9 @@ use tapestry_cluster::Side;
 use tapestry_testbed::eventually;
 use tapestry_testbed::proxy::{Fault, Requests};
 
-use crate::grounds::Ground;
+use crate::fixtures::Fixture;
+use crate::harness::{Harness, Pattern, pattern};
 use crate::looks::{SOON, uid};
-use crate::loom::{Loom, Pattern, pattern};
 
 /// How long a fault lasts after its first hit: a few tries of every caller, less than any deadline.
 const WHILE: Duration = Duration::from_millis(1500);
@@ -48,31 +48,31 @@ fn lost_words() -> Vec<Case> {
     ]
 }
 
-fn disturbed(name: &str, ground: Ground) -> Pattern {
-    pattern(name).on(ground).through_proxies()
+fn disturbed(name: &str, fixture: Fixture) -> Pattern {
+    pattern(name).on(fixture).through_proxies()
 }
 
 /// The scenario of this file.
-async fn survives(loom: &Loom, side: Side, cases: Vec<Case>) -> Result<()> {
-    loom.vnode_ready(loom.node()).await?;
-    create(loom, "web").await?;
+async fn survives(harness: &Harness, side: Side, cases: Vec<Case>) -> Result<()> {
+    harness.vnode_ready(harness.node()).await?;
+    create(harness, "web").await?;
     for (case, ..) in &cases {
-        create(loom, &format!("leaving-{case}")).await?;
+        create(harness, &format!("leaving-{case}")).await?;
     }
-    let (web, copy) = loom.runs("web").await?;
+    let (web, copy) = harness.runs("web").await?;
     for (case, ..) in &cases {
-        loom.runs(&format!("leaving-{case}")).await?;
+        harness.runs(&format!("leaving-{case}")).await?;
     }
     for (case, fault, requests) in cases {
         let (leaving, late) = (format!("leaving-{case}"), format!("late-{case}"));
-        let proxy = loom.proxy(side);
+        let proxy = harness.proxy(side);
         let injection = proxy.inject(fault, requests);
         // What is about new requests hits watches only when they start again; a freeze is worst for those that go on.
         if case != "freeze" {
             proxy.reset();
         }
-        create(loom, &late).await?;
-        loom.virtual_side.delete("v1/Pod", &loom.at(&leaving)).await?;
+        create(harness, &late).await?;
+        harness.virtual_side.delete("v1/Pod", &harness.at(&leaving)).await?;
         eventually(&format!("{case} hits a request"), SOON, async || match injection.hits() {
             0 => Err("no request".to_owned()),
             _ => Ok(()),
@@ -80,81 +80,89 @@ async fn survives(loom: &Loom, side: Side, cases: Vec<Case>) -> Result<()> {
         .await?;
         tokio::time::sleep(WHILE).await;
         drop(injection);
-        loom.gone(&leaving).await?;
-        loom.runs(&late).await?;
-        let (web_after, copy_after) = loom.runs("web").await?;
+        harness.gone(&leaving).await?;
+        harness.runs(&late).await?;
+        let (web_after, copy_after) = harness.runs("web").await?;
         ensure!((uid(&web_after), uid(&copy_after)) == (uid(&web), uid(&copy)), "{case}: web was replaced");
     }
-    loom.at_peace(&[], SOON).await
+    harness.at_peace(&[], SOON).await
 }
 
-async fn create(loom: &Loom, name: &str) -> Result<()> {
-    loom.virtual_side.create(&loom.bound(name).build()).await?;
+async fn create(harness: &Harness, name: &str) -> Result<()> {
+    harness.virtual_side.create(&harness.bound(name).build()).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn wrong_answers_of_the_virtual_api_server_cost_time_and_nothing_else() -> Result<()> {
-    disturbed("wrong-v", Ground::East).run(async |loom| survives(loom, Side::Virtual, wrong_answers()).await).await
+    disturbed("wrong-v", Fixture::East)
+        .run(async |harness| survives(harness, Side::Virtual, wrong_answers()).await)
+        .await
 }
 
 #[tokio::test]
 async fn law_01_wrong_answers_of_the_physical_api_server_cost_time_and_nothing_else() -> Result<()> {
-    disturbed("wrong-p", Ground::West).run(async |loom| survives(loom, Side::Physical, wrong_answers()).await).await
+    disturbed("wrong-p", Fixture::West)
+        .run(async |harness| survives(harness, Side::Physical, wrong_answers()).await)
+        .await
 }
 
 #[tokio::test]
 async fn broken_streams_of_the_virtual_api_server_cost_time_and_nothing_else() -> Result<()> {
-    disturbed("streams-v", Ground::East).run(async |loom| survives(loom, Side::Virtual, broken_streams()).await).await
+    disturbed("streams-v", Fixture::East)
+        .run(async |harness| survives(harness, Side::Virtual, broken_streams()).await)
+        .await
 }
 
 #[tokio::test]
 async fn broken_streams_of_the_physical_api_server_cost_time_and_nothing_else() -> Result<()> {
-    disturbed("streams-p", Ground::West).run(async |loom| survives(loom, Side::Physical, broken_streams()).await).await
+    disturbed("streams-p", Fixture::West)
+        .run(async |harness| survives(harness, Side::Physical, broken_streams()).await)
+        .await
 }
 
 #[tokio::test]
 async fn what_is_lost_on_the_way_to_the_virtual_api_server_costs_time_and_nothing_else() -> Result<()> {
-    disturbed("lost-v", Ground::East).run(async |loom| survives(loom, Side::Virtual, lost_words()).await).await
+    disturbed("lost-v", Fixture::East).run(async |harness| survives(harness, Side::Virtual, lost_words()).await).await
 }
 
 #[tokio::test]
 async fn what_is_lost_on_the_way_to_the_physical_api_server_costs_time_and_nothing_else() -> Result<()> {
-    disturbed("lost-p", Ground::West).run(async |loom| survives(loom, Side::Physical, lost_words()).await).await
+    disturbed("lost-p", Fixture::West).run(async |harness| survives(harness, Side::Physical, lost_words()).await).await
 }
 
 #[tokio::test]
 async fn a_cut_connection_costs_time_and_nothing_else() -> Result<()> {
-    disturbed("cut", Ground::East)
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
+    disturbed("cut", Fixture::East)
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
             for pod in ["web", "leaving-v", "leaving-p", "leaving-both"] {
-                create(loom, pod).await?;
+                create(harness, pod).await?;
             }
-            let (web, copy) = loom.runs("web").await?;
+            let (web, copy) = harness.runs("web").await?;
             for pod in ["leaving-v", "leaving-p", "leaving-both"] {
-                loom.runs(pod).await?;
+                harness.runs(pod).await?;
             }
             let cases: [(&str, &[Side]); 3] =
                 [("v", &[Side::Virtual]), ("p", &[Side::Physical]), ("both", &Side::BOTH)];
             for (case, sides) in cases {
                 let (leaving, late) = (format!("leaving-{case}"), format!("late-{case}"));
                 for side in sides {
-                    loom.proxy(*side).cut();
+                    harness.proxy(*side).cut();
                 }
-                create(loom, &late).await?;
-                loom.virtual_side.delete("v1/Pod", &loom.at(&leaving)).await?;
+                create(harness, &late).await?;
+                harness.virtual_side.delete("v1/Pod", &harness.at(&leaving)).await?;
                 tokio::time::sleep(WHILE).await;
-                ensure!(loom.copies(&late).await?.is_empty(), "{case}: the proxy was not cut");
+                ensure!(harness.copies(&late).await?.is_empty(), "{case}: the proxy was not cut");
                 for side in sides {
-                    loom.proxy(*side).restore();
+                    harness.proxy(*side).restore();
                 }
-                loom.gone(&leaving).await?;
-                loom.runs(&late).await?;
+                harness.gone(&leaving).await?;
+                harness.runs(&late).await?;
             }
-            let (web_after, copy_after) = loom.runs("web").await?;
+            let (web_after, copy_after) = harness.runs("web").await?;
             assert_eq!((uid(&web_after), uid(&copy_after)), (uid(&web), uid(&copy)));
-            loom.at_peace(&[], SOON).await
+            harness.at_peace(&[], SOON).await
         })
         .await
 }

@@ -10,15 +10,15 @@ use tapestry_testbed::builders::{node, policy};
 use tapestry_testbed::eventually;
 use tapestry_testbed::proxy::{Fault, Requests};
 
-use crate::grounds::Ground;
+use crate::fixtures::Fixture;
+use crate::harness::{BINDING, Harness, POLICY, pattern};
 use crate::looks::{SOON, condition, label, text, uid};
-use crate::loom::{BINDING, Loom, POLICY, pattern};
 use crate::windows::{closed, hour, minute_after};
 
 const QUOTA: &str = "v1/ResourceQuota";
 const NETWORK_POLICY: &str = "networking.k8s.io/v1/NetworkPolicy";
 
-impl Loom {
+impl Harness {
     /// Waits until the object in the mount namespace satisfies a condition.
     async fn guard_when(&self, kind: &str, name: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
         let place = format!("{}/{name}", self.mount);
@@ -60,40 +60,40 @@ async fn a_quota_stands_at_what_is_leased_and_pods_without_requests_get_in() -> 
         .node(node("quotaed-a").cpu("8").memory("16Gi").pods(20))
         .node(node("quotaed-b").cpu("4").memory("8Gi").pods(10))
         .binding(|binding| binding.with("/spec/guard", json!({ "quota": true })))
-        .run(async |loom| {
-            loom.vnode_ready("quotaed-a").await?;
-            loom.vnode_ready("quotaed-b").await?;
-            let quota = loom.quota_is("12", "24Gi", "30").await?;
+        .run(async |harness| {
+            harness.vnode_ready("quotaed-a").await?;
+            harness.vnode_ready("quotaed-b").await?;
+            let quota = harness.quota_is("12", "24Gi", "30").await?;
             assert_eq!(label(&quota, keys::CLUSTER_BINDING), "quotaed");
             ensure!(label(&quota, keys::ORIGIN).len() == 32, "{}", quota["metadata"]);
 
             // It asks for nothing at all; Kubernetes itself would refuse it under this quota.
-            loom.virtual_side.create(&loom.pod("silent").build()).await?;
-            let (vpod, ppod) = loom.runs("silent").await?;
+            harness.virtual_side.create(&harness.pod("silent").build()).await?;
+            let (vpod, ppod) = harness.runs("silent").await?;
             assert_eq!(ppod["spec"]["containers"][0]["resources"]["requests"], json!({ "cpu": "0", "memory": "0" }));
             assert_eq!(
                 (text(&vpod["status"]["qosClass"]), text(&ppod["status"]["qosClass"])),
                 ("BestEffort", "BestEffort")
             );
-            loom.virtual_side.create(&loom.pod("asks").cpu("3").build()).await?;
-            loom.runs("asks").await?;
+            harness.virtual_side.create(&harness.pod("asks").cpu("3").build()).await?;
+            harness.runs("asks").await?;
 
             let half = policy("quotaed").cluster("quotaed").limit_percent("cpu", 50).limit("memory", "6Gi").build();
-            loom.virtual_side.patch(POLICY, "quotaed", &json!({ "spec": half["spec"] })).await?;
-            let quota = loom.quota_is("6", "12Gi", "30").await?;
+            harness.virtual_side.patch(POLICY, "quotaed", &json!({ "spec": half["spec"] })).await?;
+            let quota = harness.quota_is("6", "12Gi", "30").await?;
             assert_eq!(quota["status"]["used"]["requests.cpu"], "3");
-            loom.virtual_side.patch(POLICY, "quotaed", &json!({ "spec": { "resourceLimits": null } })).await?;
-            loom.quota_is("12", "24Gi", "30").await?;
+            harness.virtual_side.patch(POLICY, "quotaed", &json!({ "spec": { "resourceLimits": null } })).await?;
+            harness.quota_is("12", "24Gi", "30").await?;
 
             // Not even past us does more get in.
-            let mut rogue = loom.pod("rogue").namespace(&loom.mount).cpu("10").memory("1Gi").build();
+            let mut rogue = harness.pod("rogue").namespace(&harness.mount).cpu("10").memory("1Gi").build();
             rogue["spec"]["nodeSelector"] = Value::Null;
-            let refused = loom.physical_side.create(&rogue).await;
+            let refused = harness.physical_side.create(&rogue).await;
             ensure!(refused.as_ref().is_err_and(|error| error.to_string().contains("exceeded quota")), "{refused:?}");
 
-            loom.guard(json!({ "quota": false })).await?;
-            loom.guard_gone(QUOTA, keys::QUOTA).await?;
-            loom.runs("asks").await?;
+            harness.guard(json!({ "quota": false })).await?;
+            harness.guard_gone(QUOTA, keys::QUOTA).await?;
+            harness.runs("asks").await?;
             Ok(())
         })
         .await
@@ -104,21 +104,24 @@ async fn a_pod_that_the_quota_refuses_says_so_and_starts_when_there_is_room() ->
     pattern("quota-full")
         .node(node("quota-full-0").cpu("4").memory("8Gi").pods(10))
         .binding(|binding| binding.with("/spec/guard", json!({ "quota": true })))
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
-            loom.quota_is("4", "8Gi", "10").await?;
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
+            harness.quota_is("4", "8Gi", "10").await?;
             // A lodger that no node counts, because it runs on none of ours, but the quota does.
-            let lodger =
-                tapestry_testbed::builders::pod("lodger").namespace(&loom.mount).on("nowhere").cpu("3").memory("1Gi");
-            loom.physical_side.create(&lodger.build()).await?;
-            loom.virtual_side.create(&loom.bound("web").cpu("2").build()).await?;
+            let lodger = tapestry_testbed::builders::pod("lodger")
+                .namespace(&harness.mount)
+                .on("nowhere")
+                .cpu("3")
+                .memory("1Gi");
+            harness.physical_side.create(&lodger.build()).await?;
+            harness.virtual_side.create(&harness.bound("web").cpu("2").build()).await?;
             let refused = |vpod: &Value| condition(vpod, keys::CONDITION_ADMITTED)["status"] == "False";
-            let vpod = loom.vpod_when("web", "is refused", refused).await?;
+            let vpod = harness.vpod_when("web", "is refused", refused).await?;
             let message = text(&condition(&vpod, keys::CONDITION_ADMITTED)["message"]).to_owned();
             ensure!(message.contains("exceeded quota: tapestry-leased"), "{message}");
             let now = kube::api::DeleteParams { grace_period_seconds: Some(0), ..Default::default() };
-            loom.physical_side.delete_with("v1/Pod", &format!("{}/lodger", loom.mount), &now).await?;
-            loom.runs("web").await?;
+            harness.physical_side.delete_with("v1/Pod", &format!("{}/lodger", harness.mount), &now).await?;
+            harness.runs("web").await?;
             Ok(())
         })
         .await
@@ -133,28 +136,28 @@ async fn at_the_start_of_a_window_the_quota_is_raised_before_the_node_and_no_pod
         .binding(|binding| binding.with("/spec/guard", json!({ "quota": true })))
         .policy(|policy| policy.window(&hour(opens), &hour(closes), &[]))
         .through_proxies()
-        .run(async |loom| {
-            loom.vnode_when(loom.node(), "is closed", closed).await?;
-            loom.quota_is("0", "0", "0").await?;
+        .run(async |harness| {
+            harness.vnode_when(harness.node(), "is closed", closed).await?;
+            harness.quota_is("0", "0", "0").await?;
             // They wait at the door, past every scheduler and taint.
             let names: Vec<String> = (0..8).map(|number| format!("early-{number}")).collect();
             for name in &names {
-                loom.virtual_side.create(&loom.bound(name).cpu("500m").tolerate_all().build()).await?;
+                harness.virtual_side.create(&harness.bound(name).cpu("500m").tolerate_all().build()).await?;
             }
             let refused = |vpod: &Value| condition(vpod, keys::CONDITION_ADMITTED)["reason"] == "OutOfTimeWindows";
             for name in &names {
-                loom.vpod_when(name, "is refused", refused).await?;
+                harness.vpod_when(name, "is refused", refused).await?;
             }
             // Whoever does not wait for the quota is faster than it.
             let late = Fault::Delay(std::time::Duration::from_secs(3));
-            let _slow = loom.proxy(Side::Physical).inject(late, Requests::writes().of("resourcequotas"));
-            let ahead = opens.duration_since(loom.now()) - SignedDuration::from_secs(2);
-            loom.skip(std::time::Duration::try_from(ahead)?);
+            let _slow = harness.proxy(Side::Physical).inject(late, Requests::writes().of("resourcequotas"));
+            let ahead = opens.duration_since(harness.now()) - SignedDuration::from_secs(2);
+            harness.skip(std::time::Duration::try_from(ahead)?);
             for name in &names {
-                loom.runs(name).await?;
+                harness.runs(name).await?;
             }
-            loom.quota_is("4", "8Gi", "10").await?;
-            let (_, asked) = &loom.asked().await?[1];
+            harness.quota_is("4", "8Gi", "10").await?;
+            let (_, asked) = &harness.asked().await?[1];
             let refused = asked.only(|request| request.resource == "pods" && request.code == 403);
             ensure!(refused.count() == 0, "the quota refused copies:\n{}", refused.summary());
             Ok(())
@@ -165,38 +168,38 @@ async fn at_the_start_of_a_window_the_quota_is_raised_before_the_node_and_no_pod
 #[tokio::test]
 async fn a_network_policy_comes_is_mended_and_goes() -> Result<()> {
     pattern("isolation")
-        .on(Ground::Still)
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
-            let place = format!("{}/{}", loom.mount, keys::NETWORK_POLICY);
-            ensure!(loom.physical_side.get(NETWORK_POLICY, &place).await?.is_none(), "nobody asked for it");
-            loom.guard(json!({ "networkPolicy": true })).await?;
-            let made = loom.guard_when(NETWORK_POLICY, keys::NETWORK_POLICY, "is there", |_| true).await?;
+        .on(Fixture::Still)
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
+            let place = format!("{}/{}", harness.mount, keys::NETWORK_POLICY);
+            ensure!(harness.physical_side.get(NETWORK_POLICY, &place).await?.is_none(), "nobody asked for it");
+            harness.guard(json!({ "networkPolicy": true })).await?;
+            let made = harness.guard_when(NETWORK_POLICY, keys::NETWORK_POLICY, "is there", |_| true).await?;
             assert_eq!(made["spec"]["podSelector"], json!({ "matchLabels": { keys::MANAGED_BY: "tapestry" } }));
             assert_eq!(made["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
             assert_eq!(label(&made, keys::CLUSTER_BINDING), "isolation");
 
             // A stranger opens it.
             let open = json!({ "spec": { "ingress": [{}], "podSelector": { "matchExpressions": [{ "key": "x", "operator": "Exists" }] } } });
-            loom.physical_side.patch(NETWORK_POLICY, &place, &open).await?;
+            harness.physical_side.patch(NETWORK_POLICY, &place, &open).await?;
             let whole = |seen: &Value| seen["spec"] == made["spec"];
-            let mended = loom.guard_when(NETWORK_POLICY, keys::NETWORK_POLICY, "is mended", whole).await?;
+            let mended = harness.guard_when(NETWORK_POLICY, keys::NETWORK_POLICY, "is mended", whole).await?;
             assert_eq!(uid(&mended), uid(&made));
             // And takes away what it is found by.
             let strip = json!({ "metadata": { "labels": { keys::ORIGIN: null, keys::MANAGED_BY: null } }, "spec": { "egress": [{}] } });
-            loom.physical_side.patch(NETWORK_POLICY, &place, &strip).await?;
+            harness.physical_side.patch(NETWORK_POLICY, &place, &strip).await?;
             let labelled = |seen: &Value| whole(seen) && seen["metadata"]["labels"] == made["metadata"]["labels"];
-            loom.guard_when(NETWORK_POLICY, keys::NETWORK_POLICY, "has its labels again", labelled).await?;
+            harness.guard_when(NETWORK_POLICY, keys::NETWORK_POLICY, "has its labels again", labelled).await?;
             // And deletes it.
-            loom.physical_side.delete(NETWORK_POLICY, &place).await?;
+            harness.physical_side.delete(NETWORK_POLICY, &place).await?;
             let anew = |seen: &Value| uid(seen) != uid(&made) && seen["spec"] == made["spec"];
-            loom.guard_when(NETWORK_POLICY, keys::NETWORK_POLICY, "is made again", anew).await?;
+            harness.guard_when(NETWORK_POLICY, keys::NETWORK_POLICY, "is made again", anew).await?;
 
             // Switched off while nobody is there to see it.
-            loom.stop().await?;
-            loom.guard(Value::Null).await?;
-            loom.start().await?;
-            loom.guard_gone(NETWORK_POLICY, keys::NETWORK_POLICY).await
+            harness.stop().await?;
+            harness.guard(Value::Null).await?;
+            harness.start().await?;
+            harness.guard_gone(NETWORK_POLICY, keys::NETWORK_POLICY).await
         })
         .await
 }
@@ -204,21 +207,21 @@ async fn a_network_policy_comes_is_mended_and_goes() -> Result<()> {
 #[tokio::test]
 async fn law_06_a_strangers_network_policy_of_that_name_is_left_alone() -> Result<()> {
     pattern("isolated-by-them")
-        .on(Ground::Still)
+        .on(Fixture::Still)
         .binding(|binding| binding.with("/spec/guard", json!({ "networkPolicy": true, "quota": true })))
-        .run_without(async |loom| {
-            let place = format!("{}/{}", loom.mount, keys::NETWORK_POLICY);
+        .run_without(async |harness| {
+            let place = format!("{}/{}", harness.mount, keys::NETWORK_POLICY);
             let theirs = json!({
                 "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
-                "metadata": { "name": keys::NETWORK_POLICY, "namespace": loom.mount }, "spec": { "podSelector": {} },
+                "metadata": { "name": keys::NETWORK_POLICY, "namespace": harness.mount }, "spec": { "podSelector": {} },
             });
-            let theirs = loom.physical_side.create(&theirs).await?;
-            loom.start().await?;
+            let theirs = harness.physical_side.create(&theirs).await?;
+            harness.start().await?;
             // The other guard comes, so this one has been looked at as well.
-            loom.guard_when(QUOTA, keys::QUOTA, "is there", |_| true).await?;
-            loom.guard(json!({ "networkPolicy": false, "quota": false })).await?;
-            loom.guard_gone(QUOTA, keys::QUOTA).await?;
-            let seen = loom.physical_side.get(NETWORK_POLICY, &place).await?.context("it is gone")?;
+            harness.guard_when(QUOTA, keys::QUOTA, "is there", |_| true).await?;
+            harness.guard(json!({ "networkPolicy": false, "quota": false })).await?;
+            harness.guard_gone(QUOTA, keys::QUOTA).await?;
+            let seen = harness.physical_side.get(NETWORK_POLICY, &place).await?.context("it is gone")?;
             assert_eq!(text(&seen["metadata"]["resourceVersion"]), text(&theirs["metadata"]["resourceVersion"]));
             Ok(())
         })

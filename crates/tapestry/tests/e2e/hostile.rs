@@ -7,14 +7,14 @@ use tapestry_api::keys;
 use tapestry_testbed::builders::{node, pod};
 use tapestry_testbed::eventually;
 
-use crate::grounds::{Ground, Home};
+use crate::fixtures::{Fixture, Home};
+use crate::harness::{Harness, pattern};
 use crate::looks::{SOON, annotation, condition, label, name, phase, text, uid};
-use crate::loom::{Loom, pattern};
 use crate::timing::timed;
 
 /// UID and version of a physical object: any write changes the second, a recreation both.
-async fn version(loom: &Loom, place: &str) -> Result<(String, String)> {
-    let object = loom.physical_side.get("v1/Pod", place).await?.with_context(|| format!("{place} is gone"))?;
+async fn version(harness: &Harness, place: &str) -> Result<(String, String)> {
+    let object = harness.physical_side.get("v1/Pod", place).await?.with_context(|| format!("{place} is gone"))?;
     Ok((uid(&object).to_owned(), text(&object["metadata"]["resourceVersion"]).to_owned()))
 }
 
@@ -29,73 +29,74 @@ fn claim(pod: tapestry_testbed::builders::Pod, namespace: &str, name: &str, uid:
 #[tokio::test]
 async fn law_05_forged_mappings_never_touch_what_they_name() -> Result<()> {
     pattern("forged")
-        .on(Ground::Still)
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
+        .on(Fixture::Still)
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
             // A stranger in the mount namespace, one elsewhere, and another tenant's copy.
-            let stranger = pod("stranger").namespace(&loom.mount).on(loom.node()).build();
-            let stranger = loom.physical_side.create(&stranger).await?;
-            let elsewhere = pod("forged-victim").namespace("kube-system").on(loom.node()).build();
-            let elsewhere = loom.physical_side.create(&elsewhere).await?;
-            loom.virtual_side.create(&loom.bound("tenant").build()).await?;
-            let tenant = loom.copy("tenant").await?;
-            loom.play_running(&tenant).await?;
-            let (tenant_vpod, _) = loom.runs("tenant").await?;
+            let stranger = pod("stranger").namespace(&harness.mount).on(harness.node()).build();
+            let stranger = harness.physical_side.create(&stranger).await?;
+            let elsewhere = pod("forged-victim").namespace("kube-system").on(harness.node()).build();
+            let elsewhere = harness.physical_side.create(&elsewhere).await?;
+            harness.virtual_side.create(&harness.bound("tenant").build()).await?;
+            let tenant = harness.copy("tenant").await?;
+            harness.play_running(&tenant).await?;
+            let (tenant_vpod, _) = harness.runs("tenant").await?;
             let victims = [
-                format!("{}/stranger", loom.mount),
+                format!("{}/stranger", harness.mount),
                 "kube-system/forged-victim".to_owned(),
-                format!("{}/{}", loom.mount, name(&tenant)),
+                format!("{}/{}", harness.mount, name(&tenant)),
             ];
             let mut before = Vec::new();
             for victim in &victims {
-                before.push(version(loom, victim).await?);
+                before.push(version(harness, victim).await?);
             }
 
-            let mount = loom.mount.as_str();
+            let mount = harness.mount.as_str();
             let forgeries = [
-                claim(loom.bound("at-stranger"), mount, "stranger", uid(&stranger)),
-                claim(loom.bound("at-stranger-new"), mount, "stranger", ""),
-                claim(loom.bound("at-elsewhere"), "kube-system", "forged-victim", uid(&elsewhere)),
-                claim(loom.bound("at-elsewhere-new"), "kube-system", "forged-victim", ""),
-                claim(loom.bound("at-tenant"), mount, name(&tenant), uid(&tenant)),
-                claim(loom.bound("at-tenant-new"), mount, name(&tenant), ""),
+                claim(harness.bound("at-stranger"), mount, "stranger", uid(&stranger)),
+                claim(harness.bound("at-stranger-new"), mount, "stranger", ""),
+                claim(harness.bound("at-elsewhere"), "kube-system", "forged-victim", uid(&elsewhere)),
+                claim(harness.bound("at-elsewhere-new"), "kube-system", "forged-victim", ""),
+                claim(harness.bound("at-tenant"), mount, name(&tenant), uid(&tenant)),
+                claim(harness.bound("at-tenant-new"), mount, name(&tenant), ""),
                 claim(
-                    loom.bound("climbing"),
+                    harness.bound("climbing"),
                     "..",
                     "../../../api/v1/namespaces/kube-system/pods/forged-victim",
                     uid(&elsewhere),
                 ),
-                claim(loom.bound("climbing-new"), mount, "../../kube-system/pods/forged-victim", ""),
-                claim(loom.bound("empty"), "", "", ""),
+                claim(harness.bound("climbing-new"), mount, "../../kube-system/pods/forged-victim", ""),
+                claim(harness.bound("empty"), "", "", ""),
                 // A key of ours that the copy must not inherit.
-                loom.bound("labelled")
+                harness
+                    .bound("labelled")
                     .label(keys::ORIGIN, "forged")
                     .annotation(keys::VIRTUAL_POD_UID, uid(&tenant_vpod))
                     .build(),
             ];
             for forgery in &forgeries {
-                loom.virtual_side.create(forgery).await?;
+                harness.virtual_side.create(forgery).await?;
             }
             // Those that claim a copy never had, or nothing readable, are simply carried.
             for carried in ["at-stranger-new", "at-tenant-new", "at-elsewhere-new", "climbing-new", "empty", "labelled"]
             {
-                let copy = loom.copy(carried).await?;
-                let vpod = loom.vpod(carried).await?;
+                let copy = harness.copy(carried).await?;
+                let vpod = harness.vpod(carried).await?;
                 assert_eq!(annotation(&copy, keys::VIRTUAL_POD_UID), uid(&vpod), "{carried}");
                 assert_eq!(label(&copy, keys::ORIGIN), label(&tenant, keys::ORIGIN), "{carried}");
             }
             // Deleting the forgeries is deleting what they claim, if anybody believed them.
             for forgery in &forgeries {
-                loom.virtual_side.delete("v1/Pod", &loom.at(name(forgery))).await?;
+                harness.virtual_side.delete("v1/Pod", &harness.at(name(forgery))).await?;
             }
             for forgery in &forgeries {
                 let pod = name(forgery);
                 eventually(&format!("{pod} is gone"), SOON, async || {
                     let failed = |error: anyhow::Error| error.to_string();
-                    for copy in loom.copies(pod).await.map_err(failed)? {
-                        loom.play_removed(&copy).await.map_err(failed)?;
+                    for copy in harness.copies(pod).await.map_err(failed)? {
+                        harness.play_removed(&copy).await.map_err(failed)?;
                     }
-                    match loom.virtual_side.get("v1/Pod", &loom.at(pod)).await {
+                    match harness.virtual_side.get("v1/Pod", &harness.at(pod)).await {
                         Ok(None) => Ok(()),
                         other => Err(format!("{other:?}")),
                     }
@@ -103,12 +104,12 @@ async fn law_05_forged_mappings_never_touch_what_they_name() -> Result<()> {
                 .await?;
             }
             for (victim, before) in victims.iter().zip(before) {
-                assert_eq!(version(loom, victim).await?, before, "{victim} was touched");
+                assert_eq!(version(harness, victim).await?, before, "{victim} was touched");
             }
-            let (tenant_after, _) = loom.runs("tenant").await?;
+            let (tenant_after, _) = harness.runs("tenant").await?;
             assert_eq!(uid(&tenant_after), uid(&tenant_vpod));
             let now = DeleteParams { grace_period_seconds: Some(0), ..Default::default() };
-            Ok(loom.physical_side.delete_with("v1/Pod", "kube-system/forged-victim", &now).await?)
+            Ok(harness.physical_side.delete_with("v1/Pod", "kube-system/forged-victim", &now).await?)
         })
         .await
 }
@@ -116,35 +117,36 @@ async fn law_05_forged_mappings_never_touch_what_they_name() -> Result<()> {
 #[tokio::test]
 async fn law_05_a_physical_pod_that_claims_to_be_a_copy_is_not_believed() -> Result<()> {
     pattern("impostor")
-        .on(Ground::Still)
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
-            loom.virtual_side.create(&loom.bound("web").build()).await?;
-            let copy = loom.copy("web").await?;
-            loom.play_running(&copy).await?;
-            let (vpod, _) = loom.runs("web").await?;
+        .on(Fixture::Still)
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
+            harness.virtual_side.create(&harness.bound("web").build()).await?;
+            let copy = harness.copy("web").await?;
+            harness.play_running(&copy).await?;
+            let (vpod, _) = harness.runs("web").await?;
             // In another namespace than the copies', with all the right words.
-            let mut impostor = pod("impostor").namespace("default").on(loom.node()).build();
+            let mut impostor = pod("impostor").namespace("default").on(harness.node()).build();
             impostor["metadata"]["labels"] = copy["metadata"]["labels"].clone();
             impostor["metadata"]["annotations"] = copy["metadata"]["annotations"].clone();
-            let impostor = loom.physical_side.create(&impostor).await?;
+            let impostor = harness.physical_side.create(&impostor).await?;
             let failed = json!({ "status": { "phase": "Failed", "reason": "Impostor" } });
-            loom.physical_side.patch_subresource("status", "v1/Pod", "default/impostor", &failed).await?;
+            harness.physical_side.patch_subresource("status", "v1/Pod", "default/impostor", &failed).await?;
             // A second pod shows that the impostor has been seen by now.
-            loom.virtual_side.create(&loom.bound("later").build()).await?;
-            loom.play_running(&loom.copy("later").await?).await?;
-            loom.runs("later").await?;
-            let (after, _) = loom.runs("web").await?;
+            harness.virtual_side.create(&harness.bound("later").build()).await?;
+            harness.play_running(&harness.copy("later").await?).await?;
+            harness.runs("later").await?;
+            let (after, _) = harness.runs("web").await?;
             assert_eq!(annotation(&after, keys::PHYSICAL_POD_UID), uid(&copy));
             assert_eq!(uid(&after), uid(&vpod));
             // Deleting the virtual pod deletes its copy, not the impostor.
-            loom.virtual_side.delete("v1/Pod", &loom.at("web")).await?;
-            loom.play_removed(&loom.physical_leaving(&copy).await?).await?;
-            loom.gone("web").await?;
-            let still = loom.physical_side.get("v1/Pod", "default/impostor").await?.context("the impostor is gone")?;
+            harness.virtual_side.delete("v1/Pod", &harness.at("web")).await?;
+            harness.play_removed(&harness.physical_leaving(&copy).await?).await?;
+            harness.gone("web").await?;
+            let still =
+                harness.physical_side.get("v1/Pod", "default/impostor").await?.context("the impostor is gone")?;
             assert_eq!((uid(&still), &still["metadata"]["deletionTimestamp"]), (uid(&impostor), &Value::Null));
             let now = DeleteParams { grace_period_seconds: Some(0), ..Default::default() };
-            Ok(loom.physical_side.delete_with("v1/Pod", "default/impostor", &now).await?)
+            Ok(harness.physical_side.delete_with("v1/Pod", "default/impostor", &now).await?)
         })
         .await
 }
@@ -153,8 +155,8 @@ async fn law_05_a_physical_pod_that_claims_to_be_a_copy_is_not_believed() -> Res
 async fn law_06_bindings_whose_ids_begin_alike_leave_each_others_pods_alone() -> Result<()> {
     timed(async {
         // `vnode-alike-2-…` also begins with `vnode-alike-`; and both use the same namespace, each in its own cluster.
-        let mut short = pattern("alike").on(Ground::Still).mount("alike-mount").set_up().await?;
-        let mut long = pattern("alike-2").on(Ground::West).mount("alike-mount").set_up().await?;
+        let mut short = pattern("alike").on(Fixture::Still).mount("alike-mount").set_up().await?;
+        let mut long = pattern("alike-2").on(Fixture::West).mount("alike-mount").set_up().await?;
         let test = async {
             short.start().await?;
             long.start().await?;
@@ -197,7 +199,7 @@ async fn law_06_two_virtual_clusters_on_one_physical_cluster_never_touch_each_ot
     timed(async {
         // The same physical node, the same namespace, the same pod names, two origins.
         let lent = node("tenants-0").cpu("8").memory("16Gi").pods(20);
-        let mut one = pattern("tenants").on(Ground::East).mount("tenants-mount").node(lent).set_up().await?;
+        let mut one = pattern("tenants").on(Fixture::East).mount("tenants-mount").node(lent).set_up().await?;
         let mut two = pattern("others").home(Home::Other).mount("tenants-mount").nodes_of("tenants").set_up().await?;
         let test = async {
             one.start().await?;
@@ -206,9 +208,9 @@ async fn law_06_two_virtual_clusters_on_one_physical_cluster_never_touch_each_ot
             two.vnode_when("tenants-0", "is there", |vnode| vnode["status"]["allocatable"]["cpu"] == "8").await?;
             one.virtual_side.create(&one.bound("web").cpu("1").build()).await?;
             two.virtual_side.create(&two.bound_to("tenants-0", "web").cpu("2").build()).await?;
-            let mine = |loom: &Loom| {
-                let vpod = loom.virtual_side.clone();
-                let place = loom.at("web");
+            let mine = |harness: &Harness| {
+                let vpod = harness.virtual_side.clone();
+                let place = harness.at("web");
                 async move {
                     eventually(&format!("{place} runs"), SOON, async || match vpod.get("v1/Pod", &place).await {
                         Ok(Some(vpod)) if phase(&vpod) == "Running" => {
@@ -259,29 +261,29 @@ async fn law_06_two_virtual_clusters_on_one_physical_cluster_never_touch_each_ot
 #[tokio::test]
 async fn law_09_a_quantity_that_nobody_can_mean_is_refused_counted_and_deleted() -> Result<()> {
     pattern("absurd")
-        .on(Ground::Still)
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
+        .on(Fixture::Still)
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
             for (pod, cpu) in [("huge", "1e308"), ("long", "999999999999999999999999999999999999")] {
-                loom.virtual_side.create(&loom.bound(pod).cpu(cpu).build()).await?;
+                harness.virtual_side.create(&harness.bound(pod).cpu(cpu).build()).await?;
                 let refused = |vpod: &Value| condition(vpod, keys::CONDITION_ADMITTED)["reason"] == "OutOfLease";
-                loom.vpod_when(pod, "is refused", refused).await?;
-                loom.virtual_side.delete("v1/Pod", &loom.at(pod)).await?;
-                loom.gone(pod).await?;
+                harness.vpod_when(pod, "is refused", refused).await?;
+                harness.virtual_side.delete("v1/Pod", &harness.at(pod)).await?;
+                harness.gone(pod).await?;
             }
-            loom.virtual_side.create(&loom.bound("tiny").cpu("1e-300").build()).await?;
-            loom.copy("tiny").await?;
+            harness.virtual_side.create(&harness.bound("tiny").cpu("1e-300").build()).await?;
+            harness.copy("tiny").await?;
 
             let lends = async |cpu: &str| {
                 let offers = |vnode: &Value| vnode["status"]["allocatable"]["cpu"] == cpu;
-                loom.vnode_when(loom.node(), &format!("lends {cpu} CPU"), offers).await
+                harness.vnode_when(harness.node(), &format!("lends {cpu} CPU"), offers).await
             };
             lends("32").await?;
-            let stranger = pod("absurd-stranger").namespace(&loom.mount).on(loom.node()).cpu("1e308").build();
-            loom.physical_side.create(&stranger).await?;
+            let stranger = pod("absurd-stranger").namespace(&harness.mount).on(harness.node()).cpu("1e308").build();
+            harness.physical_side.create(&stranger).await?;
             lends("0").await?;
             let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-            loom.physical_side.delete_with("v1/Pod", &format!("{}/absurd-stranger", loom.mount), &now).await?;
+            harness.physical_side.delete_with("v1/Pod", &format!("{}/absurd-stranger", harness.mount), &now).await?;
             lends("32").await.map(drop)
         })
         .await

@@ -6,14 +6,14 @@ use tapestry_api::keys;
 use tapestry_testbed::builders::{kubeconfig_secret, namespace};
 use tapestry_testbed::eventually;
 
-use crate::grounds::Ground;
+use crate::fixtures::Fixture;
+use crate::harness::{Harness, pattern};
 use crate::looks::{SOON, condition, text, uid};
-use crate::loom::{Loom, pattern};
 use crate::process::syncer::Process;
 
 const LEASE: &str = "coordination.k8s.io/v1/Lease";
 
-impl Loom {
+impl Harness {
     /// Puts this kubeconfig into the binding's Secret.
     async fn give(&self, kubeconfig: &str) -> Result<()> {
         self.virtual_side.apply(&kubeconfig_secret(keys::NAMESPACE, &self.name, kubeconfig)).await?;
@@ -77,18 +77,18 @@ fn with_line_break(kubeconfig: &str) -> Result<String> {
 #[tokio::test]
 async fn a_line_break_after_the_token_is_harmless() -> Result<()> {
     pattern("line-break")
-        .on(Ground::East)
-        .run_without(async |loom| {
-            loom.give(&with_line_break(&loom.physical_kubeconfig)?).await?;
-            let syncer = Process::new(loom, "info")?;
+        .on(Fixture::East)
+        .run_without(async |harness| {
+            harness.give(&with_line_break(&harness.physical_kubeconfig)?).await?;
+            let syncer = Process::new(harness, "info")?;
             syncer.start()?;
             syncer.ready().await?;
-            loom.vnode_ready(loom.node()).await?;
-            loom.starts("web").await?;
+            harness.vnode_ready(harness.node()).await?;
+            harness.starts("web").await?;
             for command in ["drift", "explain"] {
                 let args: &[&str] =
-                    if command == "drift" { &[command, &loom.name] } else { &[command, "node", &loom.vnode()] };
-                let output = loom.tapestry(args).await?;
+                    if command == "drift" { &[command, &harness.name] } else { &[command, "node", &harness.vnode()] };
+                let output = harness.tapestry(args).await?;
                 let said = String::from_utf8_lossy(&output.stderr);
                 ensure!(output.status.success() && !said.contains("panicked"), "{command}: {said}");
             }
@@ -100,26 +100,30 @@ async fn a_line_break_after_the_token_is_harmless() -> Result<()> {
 #[tokio::test]
 async fn law_12_a_kubeconfig_that_breaks_while_it_is_in_use_is_told_and_the_connection_is_kept() -> Result<()> {
     pattern("garbage")
-        .on(Ground::East)
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
-            let web = loom.starts("web").await?;
+        .on(Fixture::East)
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
+            let web = harness.starts("web").await?;
             for (kubeconfig, reason, words) in [
                 ("users: [{user: {token: hunter2}}".to_owned(), "KubeconfigUnreadable", "not the YAML"),
-                (loom.physical_cluster.kubeconfig_with_token("hunter2 \n hunter2")?, "KubeconfigInvalid", "its token"),
-                (loom.physical_cluster.kubeconfig_with_token("hunter2")?, "Unreachable", "401"),
+                (
+                    harness.physical_cluster.kubeconfig_with_token("hunter2 \n hunter2")?,
+                    "KubeconfigInvalid",
+                    "its token",
+                ),
+                (harness.physical_cluster.kubeconfig_with_token("hunter2")?, "Unreachable", "401"),
             ] {
-                loom.give(&kubeconfig).await?;
-                let told = loom.says("KubeconfigCurrent", "False", reason).await?;
+                harness.give(&kubeconfig).await?;
+                let told = harness.says("KubeconfigCurrent", "False", reason).await?;
                 ensure!(told.contains(words) && told.contains("in use is kept"), "{told}");
                 ensure!(!told.contains("hunter2"), "a credential was told: {told}");
             }
-            loom.starts("next").await?;
-            loom.says("Connected", "True", "Connected").await?;
-            let physical_kubeconfig = loom.physical_kubeconfig.clone();
-            loom.give(&physical_kubeconfig).await?;
-            loom.says("KubeconfigCurrent", "True", "Current").await?;
-            assert_eq!(loom.lasts("web").await?, web);
+            harness.starts("next").await?;
+            harness.says("Connected", "True", "Connected").await?;
+            let physical_kubeconfig = harness.physical_kubeconfig.clone();
+            harness.give(&physical_kubeconfig).await?;
+            harness.says("KubeconfigCurrent", "True", "Current").await?;
+            assert_eq!(harness.lasts("web").await?, web);
             Ok(())
         })
         .await
@@ -128,24 +132,27 @@ async fn law_12_a_kubeconfig_that_breaks_while_it_is_in_use_is_told_and_the_conn
 #[tokio::test]
 async fn a_rotated_token_is_taken_over_without_a_restart_and_no_pod_is_lost() -> Result<()> {
     pattern("rotated")
-        .on(Ground::West)
-        .run_without(async |loom| {
-            let syncer = Process::new(loom, "info")?;
+        .on(Fixture::West)
+        .run_without(async |harness| {
+            let syncer = Process::new(harness, "info")?;
             syncer.start()?;
             syncer.ready().await?;
-            loom.vnode_ready(loom.node()).await?;
-            let web = loom.starts("web").await?;
+            harness.vnode_ready(harness.node()).await?;
+            let web = harness.starts("web").await?;
             let pid = syncer.pid()?;
             // Tokens end with their ServiceAccount, also when another one has its name.
-            loom.physical_side.delete("v1/ServiceAccount", &format!("{}/{}", keys::NAMESPACE, loom.mount)).await?;
-            let fresh = loom.physical_cluster.physical_account(&loom.mount).await?;
-            let told = loom.says("Connected", "False", "Unreachable").await?;
+            harness
+                .physical_side
+                .delete("v1/ServiceAccount", &format!("{}/{}", keys::NAMESPACE, harness.mount))
+                .await?;
+            let fresh = harness.physical_cluster.physical_account(&harness.mount).await?;
+            let told = harness.says("Connected", "False", "Unreachable").await?;
             ensure!(told.contains("401"), "{told}");
-            loom.give(&fresh).await?;
-            loom.says("Connected", "True", "Connected").await?;
+            harness.give(&fresh).await?;
+            harness.says("Connected", "True", "Connected").await?;
             syncer.ready().await?;
-            loom.starts("next").await?;
-            assert_eq!(loom.lasts("web").await?, web);
+            harness.starts("next").await?;
+            assert_eq!(harness.lasts("web").await?, web);
             assert_eq!(syncer.pid()?, pid, "it was started again");
             ensure!(syncer.log()?.contains("it is in use from now on"), "{}", syncer.log()?);
             Ok(())
@@ -156,28 +163,28 @@ async fn a_rotated_token_is_taken_over_without_a_restart_and_no_pod_is_lost() ->
 #[tokio::test]
 async fn law_01_a_kubeconfig_that_leads_to_another_cluster_stops_everything_until_it_is_back() -> Result<()> {
     pattern("astray")
-        .on(Ground::East)
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
-            let web = loom.starts("web").await?;
-            let other = Ground::Still.cluster().await?;
+        .on(Fixture::East)
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
+            let web = harness.starts("web").await?;
+            let other = Fixture::Still.cluster().await?;
             let there = other.objects()?;
-            there.apply(&namespace(&loom.mount)).await?;
-            loom.give(&other.physical_account(&loom.mount).await?).await?;
-            let told = loom.says("Connected", "False", "PhysicalClusterChanged").await?;
+            there.apply(&namespace(&harness.mount)).await?;
+            harness.give(&other.physical_account(&harness.mount).await?).await?;
+            let told = harness.says("Connected", "False", "PhysicalClusterChanged").await?;
             ensure!(told.contains("not the one this binding was made for"), "{told}");
-            loom.says("KubeconfigCurrent", "False", "PhysicalClusterChanged").await?;
-            loom.virtual_side.create(&loom.bound("late").build()).await?;
-            loom.renews(2).await?;
-            ensure!(loom.copies("late").await?.is_empty(), "a copy was made");
-            ensure!(there.list("v1/Pod", &loom.mount).await?.is_empty(), "a copy was made in the other cluster");
-            let physical_kubeconfig = loom.physical_kubeconfig.clone();
-            loom.give(&physical_kubeconfig).await?;
-            loom.says("Connected", "True", "Connected").await?;
-            loom.runs("late").await?;
-            assert_eq!(loom.lasts("web").await?, web);
-            there.delete("v1/Namespace", &loom.mount).await?;
-            other.remove_physical_account(&loom.mount).await
+            harness.says("KubeconfigCurrent", "False", "PhysicalClusterChanged").await?;
+            harness.virtual_side.create(&harness.bound("late").build()).await?;
+            harness.renews(2).await?;
+            ensure!(harness.copies("late").await?.is_empty(), "a copy was made");
+            ensure!(there.list("v1/Pod", &harness.mount).await?.is_empty(), "a copy was made in the other cluster");
+            let physical_kubeconfig = harness.physical_kubeconfig.clone();
+            harness.give(&physical_kubeconfig).await?;
+            harness.says("Connected", "True", "Connected").await?;
+            harness.runs("late").await?;
+            assert_eq!(harness.lasts("web").await?, web);
+            there.delete("v1/Namespace", &harness.mount).await?;
+            other.remove_physical_account(&harness.mount).await
         })
         .await
 }

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_testbed::eventually;
 
-use crate::grounds::Ground;
+use crate::fixtures::Fixture;
+use crate::harness::{Harness, Pattern, pattern};
 use crate::looks::{SOON, condition, items, name, phase, uid};
-use crate::loom::{Loom, Pattern, pattern};
 
 fn still(name: &str) -> Pattern {
-    pattern(name).on(Ground::Still)
+    pattern(name).on(Fixture::Still)
 }
 
 fn grace(seconds: u32) -> DeleteParams {
@@ -19,12 +19,12 @@ fn grace(seconds: u32) -> DeleteParams {
 }
 
 /// Creates a virtual pod, and runs its copy.
-async fn run_pod(loom: &Loom, pod: Value) -> Result<(Value, Value)> {
-    loom.vnode_ready(loom.node()).await?;
-    let vpod = loom.virtual_side.create(&pod).await?;
-    let ppod = loom.copy(name(&vpod)).await?;
-    loom.play_running(&ppod).await?;
-    loom.runs(name(&vpod)).await
+async fn run_pod(harness: &Harness, pod: Value) -> Result<(Value, Value)> {
+    harness.vnode_ready(harness.node()).await?;
+    let vpod = harness.virtual_side.create(&pod).await?;
+    let ppod = harness.copy(name(&vpod)).await?;
+    harness.play_running(&ppod).await?;
+    harness.runs(name(&vpod)).await
 }
 
 /// A finalizer that keeps a virtual pod, so that its last state can be read.
@@ -35,30 +35,33 @@ fn held(pod: tapestry_testbed::builders::Pod) -> Value {
 #[tokio::test]
 async fn the_grace_period_is_forwarded_and_again_when_it_shrinks() -> Result<()> {
     still("grace")
-        .run(async |loom| {
-            let (vpod, ppod) = run_pod(loom, held(loom.bound("web"))).await?;
-            loom.virtual_side.delete_with("v1/Pod", &loom.at("web"), &grace(40)).await?;
-            let leaving = loom.physical_leaving(&ppod).await?;
+        .run(async |harness| {
+            let (vpod, ppod) = run_pod(harness, held(harness.bound("web"))).await?;
+            harness.virtual_side.delete_with("v1/Pod", &harness.at("web"), &grace(40)).await?;
+            let leaving = harness.physical_leaving(&ppod).await?;
             assert_eq!(leaving["metadata"]["deletionGracePeriodSeconds"], 40);
-            loom.virtual_side.delete_with("v1/Pod", &loom.at("web"), &grace(7)).await?;
+            harness.virtual_side.delete_with("v1/Pod", &harness.at("web"), &grace(7)).await?;
             eventually("the shorter grace arrives", SOON, async || {
-                let ppod = loom.copy("web").await.map_err(|error| error.to_string())?;
+                let ppod = harness.copy("web").await.map_err(|error| error.to_string())?;
                 let grace = &ppod["metadata"]["deletionGracePeriodSeconds"];
                 if *grace == 7 { Ok(()) } else { Err(grace.to_string()) }
             })
             .await?;
             // While the copy is there, the virtual pod is.
-            let still_there = loom.vpod("web").await?;
+            let still_there = harness.vpod("web").await?;
             assert_eq!((uid(&still_there), phase(&still_there)), (uid(&vpod), "Running"));
 
-            loom.play_ended(&ppod, 143).await?;
-            loom.play_removed(&ppod).await?;
+            harness.play_ended(&ppod, 143).await?;
+            harness.play_removed(&ppod).await?;
             let released = |vpod: &Value| vpod["metadata"]["deletionGracePeriodSeconds"] == 0;
-            let last = loom.vpod_when("web", "is released", released).await?;
+            let last = harness.vpod_when("web", "is released", released).await?;
             assert_eq!(phase(&last), "Failed");
             assert_eq!(last["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"], 143);
-            loom.virtual_side.patch("v1/Pod", &loom.at("web"), &json!({ "metadata": { "finalizers": null } })).await?;
-            loom.gone("web").await
+            harness
+                .virtual_side
+                .patch("v1/Pod", &harness.at("web"), &json!({ "metadata": { "finalizers": null } }))
+                .await?;
+            harness.gone("web").await
         })
         .await
 }
@@ -66,27 +69,30 @@ async fn the_grace_period_is_forwarded_and_again_when_it_shrinks() -> Result<()>
 #[tokio::test]
 async fn a_deleted_pod_has_ended_before_it_goes_even_if_its_kubelet_never_said_so() -> Result<()> {
     still("silent")
-        .run(async |loom| {
-            let (_, ppod) = run_pod(loom, held(loom.bound("web"))).await?;
-            loom.virtual_side.delete("v1/Pod", &loom.at("web")).await?;
-            loom.physical_leaving(&ppod).await?;
-            loom.play_removed(&ppod).await?;
+        .run(async |harness| {
+            let (_, ppod) = run_pod(harness, held(harness.bound("web"))).await?;
+            harness.virtual_side.delete("v1/Pod", &harness.at("web")).await?;
+            harness.physical_leaving(&ppod).await?;
+            harness.play_removed(&ppod).await?;
             let released = |vpod: &Value| vpod["metadata"]["deletionGracePeriodSeconds"] == 0;
-            let last = loom.vpod_when("web", "is released", released).await?;
+            let last = harness.vpod_when("web", "is released", released).await?;
             assert_eq!(phase(&last), "Failed");
             assert_eq!(condition(&last, "DisruptionTarget")["status"], "True");
             assert_eq!(condition(&last, "Ready")["status"], "False");
-            loom.virtual_side.patch("v1/Pod", &loom.at("web"), &json!({ "metadata": { "finalizers": null } })).await?;
-            loom.gone("web").await
+            harness
+                .virtual_side
+                .patch("v1/Pod", &harness.at("web"), &json!({ "metadata": { "finalizers": null } }))
+                .await?;
+            harness.gone("web").await
         })
         .await
 }
 
 /// A Job that starts another pod only when the last one has ended, and does not count disruptions.
-fn patient_job(loom: &Loom) -> Value {
-    let template = loom.pod("work").with("/spec/restartPolicy", "Never").build();
+fn patient_job(harness: &Harness) -> Value {
+    let template = harness.pod("work").with("/spec/restartPolicy", "Never").build();
     json!({
-        "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": "work", "namespace": loom.name },
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": "work", "namespace": harness.name },
         "spec": {
             "backoffLimit": 0, "template": { "spec": template["spec"] },
             "podFailurePolicy": { "rules": [{ "action": "Ignore", "onPodConditions": [{ "type": "DisruptionTarget" }] }] },
@@ -95,18 +101,18 @@ fn patient_job(loom: &Loom) -> Value {
 }
 
 /// The Job's one pod that is not being deleted and not in `before`.
-async fn next_pod(loom: &Loom, before: &[String]) -> Result<String> {
+async fn next_pod(harness: &Harness, before: &[String]) -> Result<String> {
     eventually("the Job starts a pod", SOON, async || {
-        let pods = loom.virtual_side.list("v1/Pod", &loom.name).await.map_err(|error| error.to_string())?;
+        let pods = harness.virtual_side.list("v1/Pod", &harness.name).await.map_err(|error| error.to_string())?;
         let fresh = pods.iter().find(|pod| !before.iter().any(|old| old == name(pod)));
         fresh.map(|pod| name(pod).to_owned()).ok_or_else(|| format!("{} pods", pods.len()))
     })
     .await
 }
 
-async fn completes(loom: &Loom) -> Result<Value> {
+async fn completes(harness: &Harness) -> Result<Value> {
     eventually("the Job is complete", SOON, async || {
-        match loom.virtual_side.get("batch/v1/Job", &loom.at("work")).await {
+        match harness.virtual_side.get("batch/v1/Job", &harness.at("work")).await {
             Ok(Some(job)) if condition(&job, "Complete")["status"] == "True" => Ok(job),
             other => Err(format!("{other:?}")),
         }
@@ -117,20 +123,20 @@ async fn completes(loom: &Loom) -> Result<Value> {
 #[tokio::test]
 async fn a_job_whose_pod_is_deleted_goes_on_when_the_pod_has_ended() -> Result<()> {
     still("replaced")
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
-            loom.virtual_side.create(&patient_job(loom)).await?;
-            let first = next_pod(loom, &[]).await?;
-            let ppod = loom.copy(&first).await?;
-            loom.play_running(&ppod).await?;
-            loom.runs(&first).await?;
-            loom.virtual_side.delete("v1/Pod", &loom.at(&first)).await?;
-            loom.physical_leaving(&ppod).await?;
-            loom.play_removed(&ppod).await?;
-            loom.gone(&first).await?;
-            let second = next_pod(loom, &[first]).await?;
-            loom.play_ended(&loom.copy(&second).await?, 0).await?;
-            let job = completes(loom).await?;
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
+            harness.virtual_side.create(&patient_job(harness)).await?;
+            let first = next_pod(harness, &[]).await?;
+            let ppod = harness.copy(&first).await?;
+            harness.play_running(&ppod).await?;
+            harness.runs(&first).await?;
+            harness.virtual_side.delete("v1/Pod", &harness.at(&first)).await?;
+            harness.physical_leaving(&ppod).await?;
+            harness.play_removed(&ppod).await?;
+            harness.gone(&first).await?;
+            let second = next_pod(harness, &[first]).await?;
+            harness.play_ended(&harness.copy(&second).await?, 0).await?;
+            let job = completes(harness).await?;
             ensure!(job["status"]["failed"].as_u64().unwrap_or(0) == 0, "{}", job["status"]);
             Ok(())
         })
@@ -140,21 +146,21 @@ async fn a_job_whose_pod_is_deleted_goes_on_when_the_pod_has_ended() -> Result<(
 #[tokio::test]
 async fn a_job_whose_pod_is_deleted_by_force_goes_on_too() -> Result<()> {
     still("forced")
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
-            loom.virtual_side.create(&patient_job(loom)).await?;
-            let first = next_pod(loom, &[]).await?;
-            let ppod = loom.copy(&first).await?;
-            loom.play_running(&ppod).await?;
-            loom.runs(&first).await?;
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
+            harness.virtual_side.create(&patient_job(harness)).await?;
+            let first = next_pod(harness, &[]).await?;
+            let ppod = harness.copy(&first).await?;
+            harness.play_running(&ppod).await?;
+            harness.runs(&first).await?;
             // Held by the Job's finalizer until its phase is terminal.
-            loom.virtual_side.delete_with("v1/Pod", &loom.at(&first), &grace(0)).await?;
-            loom.physical_leaving(&ppod).await?;
-            loom.play_removed(&ppod).await?;
-            loom.gone(&first).await?;
-            let second = next_pod(loom, &[first]).await?;
-            loom.play_ended(&loom.copy(&second).await?, 0).await?;
-            completes(loom).await.map(drop)
+            harness.virtual_side.delete_with("v1/Pod", &harness.at(&first), &grace(0)).await?;
+            harness.physical_leaving(&ppod).await?;
+            harness.play_removed(&ppod).await?;
+            harness.gone(&first).await?;
+            let second = next_pod(harness, &[first]).await?;
+            harness.play_ended(&harness.copy(&second).await?, 0).await?;
+            completes(harness).await.map(drop)
         })
         .await
 }
@@ -162,19 +168,19 @@ async fn a_job_whose_pod_is_deleted_by_force_goes_on_too() -> Result<()> {
 #[tokio::test]
 async fn a_job_whose_pod_never_got_in_goes_on_when_the_pod_is_deleted() -> Result<()> {
     still("outside")
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
-            let mut job = patient_job(loom);
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
+            let mut job = patient_job(harness);
             // Past the scheduler, and refused at the door.
-            job["spec"]["template"]["spec"]["nodeName"] = json!(loom.vnode());
+            job["spec"]["template"]["spec"]["nodeName"] = json!(harness.vnode());
             job["spec"]["template"]["spec"]["containers"][0]["resources"] = json!({ "requests": { "cpu": "33" } });
-            loom.virtual_side.create(&job).await?;
-            let first = next_pod(loom, &[]).await?;
+            harness.virtual_side.create(&job).await?;
+            let first = next_pod(harness, &[]).await?;
             let refused = |vpod: &Value| condition(vpod, keys::CONDITION_ADMITTED)["status"] == "False";
-            loom.vpod_when(&first, "is refused", refused).await?;
-            loom.virtual_side.delete("v1/Pod", &loom.at(&first)).await?;
-            loom.gone(&first).await?;
-            next_pod(loom, &[first]).await.map(drop)
+            harness.vpod_when(&first, "is refused", refused).await?;
+            harness.virtual_side.delete("v1/Pod", &harness.at(&first)).await?;
+            harness.gone(&first).await?;
+            next_pod(harness, &[first]).await.map(drop)
         })
         .await
 }
@@ -182,16 +188,16 @@ async fn a_job_whose_pod_never_got_in_goes_on_when_the_pod_is_deleted() -> Resul
 #[tokio::test]
 async fn law_01_a_copy_that_a_stranger_deletes_by_force_fails_its_virtual_pod() -> Result<()> {
     still("lost")
-        .run(async |loom| {
-            let (_, ppod) = run_pod(loom, loom.bound("web").build()).await?;
-            loom.play_removed(&ppod).await?;
-            let lost = loom.vpod_when("web", "has failed", |vpod| phase(vpod) == "Failed").await?;
+        .run(async |harness| {
+            let (_, ppod) = run_pod(harness, harness.bound("web").build()).await?;
+            harness.play_removed(&ppod).await?;
+            let lost = harness.vpod_when("web", "has failed", |vpod| phase(vpod) == "Failed").await?;
             assert_eq!(lost["status"]["reason"], "PhysicalPodLost");
             assert_eq!(condition(&lost, "Ready")["status"], "False");
             assert_eq!(condition(&lost, "DisruptionTarget")["status"], "True");
-            assert_eq!(loom.ppods().await?.len(), 0, "it was copied again");
-            loom.virtual_side.delete("v1/Pod", &loom.at("web")).await?;
-            loom.gone("web").await
+            assert_eq!(harness.ppods().await?.len(), 0, "it was copied again");
+            harness.virtual_side.delete("v1/Pod", &harness.at("web")).await?;
+            harness.gone("web").await
         })
         .await
 }
@@ -199,18 +205,18 @@ async fn law_01_a_copy_that_a_stranger_deletes_by_force_fails_its_virtual_pod() 
 #[tokio::test]
 async fn a_copy_that_a_stranger_deletes_gently_takes_its_virtual_pod_out_of_service_at_once() -> Result<()> {
     still("gently")
-        .run(async |loom| {
-            let (_, ppod) = run_pod(loom, loom.bound("web").build()).await?;
-            let place = format!("{}/{}", loom.mount, name(&ppod));
-            loom.physical_side.delete_with("v1/Pod", &place, &grace(30)).await?;
+        .run(async |harness| {
+            let (_, ppod) = run_pod(harness, harness.bound("web").build()).await?;
+            let place = format!("{}/{}", harness.mount, name(&ppod));
+            harness.physical_side.delete_with("v1/Pod", &place, &grace(30)).await?;
             let out = |vpod: &Value| condition(vpod, "Ready")["status"] == "False";
-            let vpod = loom.vpod_when("web", "is not ready", out).await?;
+            let vpod = harness.vpod_when("web", "is not ready", out).await?;
             assert_eq!(condition(&vpod, "DisruptionTarget")["status"], "True");
             assert_eq!(phase(&vpod), "Running");
             // How it ended is what counts in the end.
-            loom.play_ended(&ppod, 0).await?;
-            loom.play_removed(&ppod).await?;
-            let ended = loom.vpod_when("web", "has ended", |vpod| phase(vpod) != "Running").await?;
+            harness.play_ended(&ppod, 0).await?;
+            harness.play_removed(&ppod).await?;
+            let ended = harness.vpod_when("web", "has ended", |vpod| phase(vpod) != "Running").await?;
             assert_eq!(phase(&ended), "Succeeded");
             assert_eq!(ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"], 0);
             Ok(())
@@ -221,25 +227,25 @@ async fn a_copy_that_a_stranger_deletes_gently_takes_its_virtual_pod_out_of_serv
 #[tokio::test]
 async fn a_finished_pod_stays_finished_when_its_copy_is_collected() -> Result<()> {
     still("finished")
-        .run(async |loom| {
-            let (_, good) = run_pod(loom, loom.bound("good").build()).await?;
-            let (_, bad) = run_pod(loom, loom.bound("bad").build()).await?;
-            loom.play_ended(&good, 0).await?;
-            loom.play_ended(&bad, 3).await?;
-            loom.vpod_when("good", "has succeeded", |vpod| phase(vpod) == "Succeeded").await?;
-            loom.vpod_when("bad", "has failed", |vpod| phase(vpod) == "Failed").await?;
-            loom.play_removed(&good).await?;
-            loom.play_removed(&bad).await?;
+        .run(async |harness| {
+            let (_, good) = run_pod(harness, harness.bound("good").build()).await?;
+            let (_, bad) = run_pod(harness, harness.bound("bad").build()).await?;
+            harness.play_ended(&good, 0).await?;
+            harness.play_ended(&bad, 3).await?;
+            harness.vpod_when("good", "has succeeded", |vpod| phase(vpod) == "Succeeded").await?;
+            harness.vpod_when("bad", "has failed", |vpod| phase(vpod) == "Failed").await?;
+            harness.play_removed(&good).await?;
+            harness.play_removed(&bad).await?;
             // Another pod that runs afterwards shows that the syncer has seen both.
-            run_pod(loom, loom.bound("later").build()).await?;
-            let (good, bad) = (loom.vpod("good").await?, loom.vpod("bad").await?);
+            run_pod(harness, harness.bound("later").build()).await?;
+            let (good, bad) = (harness.vpod("good").await?, harness.vpod("bad").await?);
             assert_eq!((phase(&good), &good["status"]["reason"]), ("Succeeded", &Value::Null));
             assert_eq!((phase(&bad), &bad["status"]["reason"]), ("Failed", &Value::Null));
             // Nor does a restart change its mind.
-            loom.stop().await?;
-            loom.start().await?;
-            run_pod(loom, loom.bound("last").build()).await?;
-            assert_eq!(phase(&loom.vpod("good").await?), "Succeeded");
+            harness.stop().await?;
+            harness.start().await?;
+            run_pod(harness, harness.bound("last").build()).await?;
+            assert_eq!(phase(&harness.vpod("good").await?), "Succeeded");
             Ok(())
         })
         .await
@@ -248,8 +254,8 @@ async fn a_finished_pod_stays_finished_when_its_copy_is_collected() -> Result<()
 #[tokio::test]
 async fn a_status_that_somebody_else_wrote_is_corrected_and_foreign_conditions_survive() -> Result<()> {
     still("corrected")
-        .run(async |loom| {
-            let (vpod, _) = run_pod(loom, loom.pod("web").build()).await?;
+        .run(async |harness| {
+            let (vpod, _) = run_pod(harness, harness.pod("web").build()).await?;
             // As the controller-manager does when a node seems dead; and a condition of the user's own.
             let mut conditions = items(&vpod["status"]["conditions"]).to_vec();
             conditions.retain(|condition| condition["type"] != "Ready");
@@ -257,9 +263,9 @@ async fn a_status_that_somebody_else_wrote_is_corrected_and_foreign_conditions_s
                 .push(json!({ "type": "Ready", "status": "False", "lastTransitionTime": "2026-02-01T00:00:00Z" }));
             conditions.push(json!({ "type": "example.com/Mine", "status": "True" }));
             let patch = json!({ "status": { "conditions": conditions, "phase": "Pending" } });
-            loom.virtual_side.patch_subresource("status", "v1/Pod", &loom.at("web"), &patch).await?;
+            harness.virtual_side.patch_subresource("status", "v1/Pod", &harness.at("web"), &patch).await?;
             let right = |vpod: &Value| phase(vpod) == "Running" && condition(vpod, "Ready")["status"] == "True";
-            let vpod = loom.vpod_when("web", "says the truth again", right).await?;
+            let vpod = harness.vpod_when("web", "says the truth again", right).await?;
             assert_eq!(condition(&vpod, "example.com/Mine")["status"], "True");
             assert_eq!(condition(&vpod, "PodScheduled")["status"], "True");
             Ok(())
@@ -270,9 +276,9 @@ async fn a_status_that_somebody_else_wrote_is_corrected_and_foreign_conditions_s
 #[tokio::test]
 async fn addresses_and_containers_that_change_below_change_above() -> Result<()> {
     still("changes")
-        .run(async |loom| {
-            let (_, ppod) = run_pod(loom, loom.bound("web").build()).await?;
-            let place = format!("{}/{}", loom.mount, name(&ppod));
+        .run(async |harness| {
+            let (_, ppod) = run_pod(harness, harness.bound("web").build()).await?;
+            let place = format!("{}/{}", harness.mount, name(&ppod));
             let container = json!({
                 "name": "main", "image": "testbed.invalid/image", "imageID": "sha256:1", "restartCount": 2, "ready": true, "started": true,
                 "containerID": "containerd://2", "state": { "running": { "startedAt": "2026-01-03T00:00:00Z" } },
@@ -281,10 +287,10 @@ async fn addresses_and_containers_that_change_below_change_above() -> Result<()>
             let status = json!({ "status": {
                 "podIP": "10.1.1.1", "podIPs": [{ "ip": "10.1.1.1" }, { "ip": "fd00::1" }], "containerStatuses": [container],
             } });
-            loom.physical_side.patch_subresource("status", "v1/Pod", &place, &status).await?;
+            harness.physical_side.patch_subresource("status", "v1/Pod", &place, &status).await?;
             let moved = |vpod: &Value| vpod["status"]["podIP"] == "10.1.1.1";
-            let vpod = loom.vpod_when("web", "has the new address", moved).await?;
-            let ppod = loom.copy("web").await?;
+            let vpod = harness.vpod_when("web", "has the new address", moved).await?;
+            let ppod = harness.copy("web").await?;
             for field in ["podIPs", "containerStatuses", "hostIPs", "startTime"] {
                 assert_eq!(vpod["status"][field], ppod["status"][field], "{field}");
             }
@@ -296,18 +302,18 @@ async fn addresses_and_containers_that_change_below_change_above() -> Result<()>
 #[tokio::test]
 async fn a_label_stripped_from_a_running_copy_is_restored_and_the_pod_keeps_running() -> Result<()> {
     still("unlabelled")
-        .run(async |loom| {
-            let (vpod, ppod) = run_pod(loom, loom.bound("web").build()).await?;
-            let place = format!("{}/{}", loom.mount, name(&ppod));
+        .run(async |harness| {
+            let (vpod, ppod) = run_pod(harness, harness.bound("web").build()).await?;
+            let place = format!("{}/{}", harness.mount, name(&ppod));
             for strip in [
                 json!({ "metadata": { "labels": { keys::ORIGIN: null } } }),
                 json!({ "metadata": { "labels": { keys::MANAGED_BY: null, keys::CLUSTER_BINDING: null, keys::ORIGIN: null } } }),
                 json!({ "metadata": { "annotations": { keys::ORIGIN: null, keys::VIRTUAL_POD_UID: null } } }),
                 json!({ "metadata": { "labels": null, "annotations": null } }),
             ] {
-                loom.physical_side.patch("v1/Pod", &place, &strip).await?;
+                harness.physical_side.patch("v1/Pod", &place, &strip).await?;
                 eventually(&format!("{strip} is undone"), SOON, async || {
-                    let seen = loom.physical_side.get("v1/Pod", &place).await.map_err(|error| error.to_string())?;
+                    let seen = harness.physical_side.get("v1/Pod", &place).await.map_err(|error| error.to_string())?;
                     let seen = seen.ok_or("the copy is gone")?;
                     let ours = |pod: &Value| {
                         let labels = [keys::MANAGED_BY, keys::CLUSTER_BINDING, keys::ORIGIN];
@@ -320,12 +326,12 @@ async fn a_label_stripped_from_a_running_copy_is_restored_and_the_pod_keeps_runn
                 })
                 .await?;
             }
-            let (after, copy) = loom.runs("web").await?;
+            let (after, copy) = harness.runs("web").await?;
             assert_eq!((uid(&after), uid(&copy)), (uid(&vpod), uid(&ppod)));
             // And it can still be deleted.
-            loom.virtual_side.delete("v1/Pod", &loom.at("web")).await?;
-            loom.play_removed(&loom.physical_leaving(&ppod).await?).await?;
-            loom.gone("web").await
+            harness.virtual_side.delete("v1/Pod", &harness.at("web")).await?;
+            harness.play_removed(&harness.physical_leaving(&ppod).await?).await?;
+            harness.gone("web").await
         })
         .await
 }
@@ -333,15 +339,15 @@ async fn a_label_stripped_from_a_running_copy_is_restored_and_the_pod_keeps_runn
 #[tokio::test]
 async fn reconnect_does_not_recreate_running_pods() -> Result<()> {
     still("reconnect")
-        .run(async |loom| {
-            let (vpod, ppod) = run_pod(loom, loom.bound("web").build()).await?;
-            loom.stop().await?;
-            loom.virtual_side.create(&loom.bound("meanwhile").build()).await?;
-            loom.start().await?;
+        .run(async |harness| {
+            let (vpod, ppod) = run_pod(harness, harness.bound("web").build()).await?;
+            harness.stop().await?;
+            harness.virtual_side.create(&harness.bound("meanwhile").build()).await?;
+            harness.start().await?;
             // What happened meanwhile is seen; what did not is left alone.
-            loom.play_running(&loom.copy("meanwhile").await?).await?;
-            loom.runs("meanwhile").await?;
-            let (vpod_after, ppod_after) = loom.runs("web").await?;
+            harness.play_running(&harness.copy("meanwhile").await?).await?;
+            harness.runs("meanwhile").await?;
+            let (vpod_after, ppod_after) = harness.runs("web").await?;
             for field in ["uid", "resourceVersion"] {
                 assert_eq!(vpod_after["metadata"][field], vpod["metadata"][field], "{field} of the virtual pod");
                 assert_eq!(ppod_after["metadata"][field], ppod["metadata"][field], "{field} of the copy");

@@ -10,7 +10,7 @@ use tapestry_cluster::connect::Trust;
 use tapestry_cluster::gate::{LiveGate, Metrics};
 use tapestry_cluster::{Cluster as Client, Name};
 use tapestry_engine::clock::SystemClock;
-use tapestry_engine::lead::{Seat, Terms, stand};
+use tapestry_engine::lead::{LeaseTimings, Seat, campaign};
 use tapestry_syncer::start::user_agent;
 use tapestry_testbed::builders::{deployment, node};
 use tapestry_testbed::supervisor::Signal;
@@ -18,9 +18,9 @@ use tapestry_testbed::{Cluster, eventually};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::grounds::{Ground, Home};
+use crate::fixtures::{Fixture, Home};
+use crate::harness::{Harness, pattern};
 use crate::looks::{LATE, SOON, phase, text, uid};
-use crate::loom::{Loom, pattern};
 use crate::process::one_copy_each;
 use crate::process::syncer::{Process, http};
 use crate::timing::timed;
@@ -31,13 +31,13 @@ const LOG: &str = "info,tapestry_cluster=debug";
 const SHORT: [&str; 3] =
     ["--leader-elect-lease-duration=5s", "--leader-elect-renew-deadline=4s", "--leader-elect-retry-period=500ms"];
 
-fn place(loom: &Loom) -> String {
-    format!("tapestry-system/syncer-{}", loom.name)
+fn place(harness: &Harness) -> String {
+    format!("tapestry-system/syncer-{}", harness.name)
 }
 
-/// The Lease of a loom's syncers.
-async fn lease(loom: &Loom) -> Result<Value> {
-    loom.virtual_side.get(LEASE, &place(loom)).await?.context("no Lease")
+/// The Lease of a harness's syncers.
+async fn lease(harness: &Harness) -> Result<Value> {
+    harness.virtual_side.get(LEASE, &place(harness)).await?.context("no Lease")
 }
 
 async fn leads(syncer: &Process, within: Duration) -> Result<()> {
@@ -49,17 +49,17 @@ async fn leads(syncer: &Process, within: Duration) -> Result<()> {
 }
 
 /// One that leads, and one that follows and is ready.
-async fn leader_and_follower(loom: &Loom, flags: &[&str]) -> Result<(Process, Process)> {
-    let first = Process::named(loom, "first", LOG, flags)?;
+async fn leader_and_follower(harness: &Harness, flags: &[&str]) -> Result<(Process, Process)> {
+    let first = Process::named(harness, "first", LOG, flags)?;
     first.start()?;
     first.ready().await?;
     leads(&first, SOON).await?;
-    let second = Process::named(loom, "second", LOG, flags)?;
+    let second = Process::named(harness, "second", LOG, flags)?;
     second.start()?;
     second.ready().await?;
     ensure!(!second.leads().await?, "two lead");
     ensure!(first.leads().await?, "nobody leads");
-    assert_eq!(lease(loom).await?["spec"]["holderIdentity"], "first");
+    assert_eq!(lease(harness).await?["spec"]["holderIdentity"], "first");
     Ok((first, second))
 }
 
@@ -71,9 +71,9 @@ fn said(syncer: &Process, words: &str) -> Result<Timestamp> {
     Ok(text(&line["timestamp"]).parse()?)
 }
 
-/// Lists that the syncers of a loom asked for since then: those they were not told by a watch that goes on.
-fn lists(loom: &Loom, cluster: &Cluster, since: Timestamp) -> Result<Vec<String>> {
-    let agent = user_agent(&loom.name);
+/// Lists that the syncers of a harness asked for since then: those they were not told by a watch that goes on.
+fn lists(harness: &Harness, cluster: &Cluster, since: Timestamp) -> Result<Vec<String>> {
+    let agent = user_agent(&harness.name);
     let mut lists = Vec::new();
     for line in std::fs::read_to_string(cluster.audit().path())?.lines() {
         let Ok(event) = serde_json::from_str::<Value>(line) else { continue };
@@ -92,22 +92,22 @@ fn lists(loom: &Loom, cluster: &Cluster, since: Timestamp) -> Result<Vec<String>
 #[tokio::test]
 async fn a_follower_is_warm_and_writes_within_a_second_of_a_release_without_listing_again() -> Result<()> {
     pattern("lead-release")
-        .on(Ground::East)
-        .run_without(async |loom| {
-            let (first, second) = leader_and_follower(loom, &[]).await?;
-            loom.vnode_ready(loom.node()).await?;
-            loom.virtual_side.create(&loom.bound("web").build()).await?;
-            let (web, copy) = loom.runs("web").await?;
+        .on(Fixture::East)
+        .run_without(async |harness| {
+            let (first, second) = leader_and_follower(harness, &[]).await?;
+            harness.vnode_ready(harness.node()).await?;
+            harness.virtual_side.create(&harness.bound("web").build()).await?;
+            let (web, copy) = harness.runs("web").await?;
             // What the follower is told, it folds in and leaves alone.
             ensure!(!second.log()?.contains("(CreateCopy)"), "the follower wrote");
-            let marks = (loom.virtual_cluster.audit().mark().await?, loom.physical_cluster.audit().mark().await?);
+            let marks = (harness.virtual_cluster.audit().mark().await?, harness.physical_cluster.audit().mark().await?);
             let ready: Timestamp = said(&second, "following")?;
 
             let how = first.end(Signal::Terminate).await?;
             assert_eq!(how, "exit status: 0");
-            loom.virtual_side.create(&loom.bound("next").build()).await?;
+            harness.virtual_side.create(&harness.bound("next").build()).await?;
             let began = Instant::now();
-            let next = loom.copy("next").await?;
+            let next = harness.copy("next").await?;
             let took = began.elapsed();
             let (released, leading) = (said(&first, "leadership released")?, said(&second, "leading")?);
             let taken = leading.duration_since(released);
@@ -115,21 +115,21 @@ async fn a_follower_is_warm_and_writes_within_a_second_of_a_release_without_list
             ensure!(taken.as_millis() < 1000, "{taken:#}");
             ensure!(took < Duration::from_secs(10), "{took:?}");
             leads(&second, SOON).await?;
-            let spec = lease(loom).await?["spec"].clone();
+            let spec = lease(harness).await?["spec"].clone();
             assert_eq!((text(&spec["holderIdentity"]), &spec["leaseTransitions"]), ("second", &json!(1)));
-            let (after, copy_after) = loom.runs("web").await?;
+            let (after, copy_after) = harness.runs("web").await?;
             assert_eq!((uid(&after), uid(&copy_after)), (uid(&web), uid(&copy)));
-            assert_eq!(loom.copies("next").await?.len(), 1, "{next}");
+            assert_eq!(harness.copies("next").await?.len(), 1, "{next}");
 
             // Both audit logs are complete up to here.
-            let _ = loom.virtual_cluster.audit().since(&marks.0).await?;
-            let _ = loom.physical_cluster.audit().since(&marks.1).await?;
-            for cluster in [loom.virtual_cluster, loom.physical_cluster] {
-                let before = lists(loom, cluster, Timestamp::UNIX_EPOCH)?;
+            let _ = harness.virtual_cluster.audit().since(&marks.0).await?;
+            let _ = harness.physical_cluster.audit().since(&marks.1).await?;
+            for cluster in [harness.virtual_cluster, harness.physical_cluster] {
+                let before = lists(harness, cluster, Timestamp::UNIX_EPOCH)?;
                 ensure!(before.len() >= 10, "the audit log does not show lists: {before:?}");
                 // The follower's own begin with it; those of its takeover would come after.
                 let since = ready.max(released);
-                let again = lists(loom, cluster, since)?;
+                let again = lists(harness, cluster, since)?;
                 ensure!(again.is_empty(), "{}: listed again: {again:?}", cluster.name());
             }
             Ok(())
@@ -140,14 +140,14 @@ async fn a_follower_is_warm_and_writes_within_a_second_of_a_release_without_list
 #[tokio::test]
 async fn a_killed_leader_is_followed_within_its_lease_and_a_second() -> Result<()> {
     pattern("lead-crash")
-        .on(Ground::West)
-        .run_without(async |loom| {
-            let (first, second) = leader_and_follower(loom, &[]).await?;
-            loom.vnode_ready(loom.node()).await?;
+        .on(Fixture::West)
+        .run_without(async |harness| {
+            let (first, second) = leader_and_follower(harness, &[]).await?;
+            harness.vnode_ready(harness.node()).await?;
             first.end(Signal::Kill).await?;
-            let died = loom.now();
-            loom.virtual_side.create(&loom.bound("web").build()).await?;
-            loom.copy("web").await?;
+            let died = harness.now();
+            harness.virtual_side.create(&harness.bound("web").build()).await?;
+            harness.copy("web").await?;
             let took = said(&second, "leading")?.duration_since(died);
             eprintln!("taken over {took:#} after the leader was killed");
             // At least what the Lease promised to the dead one, less one renewal.
@@ -155,7 +155,7 @@ async fn a_killed_leader_is_followed_within_its_lease_and_a_second() -> Result<(
             ensure!(took.as_secs() < 16, "{took:#}");
             ensure!(second.leads().await?, "somebody else did it");
             // Under another name: it may be running still, for all that anybody knows.
-            let third = Process::named(loom, "third", LOG, &[])?;
+            let third = Process::named(harness, "third", LOG, &[])?;
             third.start()?;
             third.ready().await?;
             ensure!(!third.leads().await? && second.leads().await?, "a newcomer took it");
@@ -167,28 +167,28 @@ async fn a_killed_leader_is_followed_within_its_lease_and_a_second() -> Result<(
 #[tokio::test]
 async fn a_leader_that_was_frozen_while_another_took_over_does_no_harm_and_follows() -> Result<()> {
     pattern("lead-frozen")
-        .on(Ground::West)
+        .on(Fixture::West)
         .node(node("lead-frozen-0"))
         .node(node("lead-frozen-1"))
-        .run_without(async |loom| {
-            let (first, second) = leader_and_follower(loom, &SHORT).await?;
-            loom.vnode_ready(loom.node()).await?;
+        .run_without(async |harness| {
+            let (first, second) = leader_and_follower(harness, &SHORT).await?;
+            harness.vnode_ready(harness.node()).await?;
             let scale = async |replicas: u32| {
                 let scale = json!({ "spec": { "replicas": replicas } });
-                loom.virtual_side.patch_subresource("scale", "apps/v1/Deployment", &loom.at("web"), &scale).await
+                harness.virtual_side.patch_subresource("scale", "apps/v1/Deployment", &harness.at("web"), &scale).await
             };
-            let web = deployment("web", 60).namespace(&loom.name).pods(loom.pod("web").cpu("100m"));
-            loom.virtual_side.create(&web.build()).await?;
+            let web = deployment("web", 60).namespace(&harness.name).pods(harness.pod("web").cpu("100m"));
+            harness.virtual_side.create(&web.build()).await?;
             // In the middle of its work, with calls on the way.
-            loom.copies_at_least(10).await?;
+            harness.copies_at_least(10).await?;
             first.signal(Signal::Stop)?;
             let frozen = Instant::now();
             leads(&second, SOON).await?;
             eprintln!("taken over {:?} after the leader froze", frozen.elapsed());
-            all_run(loom, 60).await?;
+            all_run(harness, 60).await?;
             scale(20).await?;
             eventually("40 are gone", LATE, async || {
-                let copies = loom.ppods().await.map_err(|error| error.to_string())?.len();
+                let copies = harness.ppods().await.map_err(|error| error.to_string())?.len();
                 if copies == 20 { Ok(()) } else { Err(format!("{copies}")) }
             })
             .await?;
@@ -206,8 +206,8 @@ async fn a_leader_that_was_frozen_while_another_took_over_does_no_harm_and_follo
             .await?;
             ensure!(second.leads().await?, "the new leader lost to the old one");
             scale(30).await?;
-            let vpods = all_run(loom, 30).await?;
-            one_copy_each(&vpods, &loom.ppods().await?)?;
+            let vpods = all_run(harness, 30).await?;
+            one_copy_each(&vpods, &harness.ppods().await?)?;
             assert_eq!(http(first.health, "GET", "/readyz", "").await?.0, 200, "it follows, and is ready");
 
             // And leads again when it is its turn.
@@ -215,7 +215,7 @@ async fn a_leader_that_was_frozen_while_another_took_over_does_no_harm_and_follo
             leads(&first, Duration::from_secs(5)).await?;
             scale(0).await?;
             eventually("nothing is left", LATE, async || {
-                let copies = loom.ppods().await.map_err(|error| error.to_string())?.len();
+                let copies = harness.ppods().await.map_err(|error| error.to_string())?.len();
                 if copies == 0 { Ok(()) } else { Err(format!("{copies}")) }
             })
             .await
@@ -230,18 +230,18 @@ async fn a_leader_that_is_frozen_again_and_again_while_a_deployment_is_rescaled_
     /// Longer than the Lease: another one leads meanwhile.
     const FROZEN: Duration = Duration::from_secs(15);
     pattern("lead-rescaled")
-        .on(Ground::West)
+        .on(Fixture::West)
         .node(node("lead-rescaled-0"))
         .node(node("lead-rescaled-1"))
-        .run_without(async |loom| {
-            let (first, second) = leader_and_follower(loom, &SHORT).await?;
-            loom.vnode_ready(loom.node()).await?;
-            let web = deployment("web", REPLICAS[0]).namespace(&loom.name).pods(loom.pod("web").cpu("10m"));
-            loom.virtual_side.create(&web.build()).await?;
-            loom.copies_at_least(10).await?;
+        .run_without(async |harness| {
+            let (first, second) = leader_and_follower(harness, &SHORT).await?;
+            harness.vnode_ready(harness.node()).await?;
+            let web = deployment("web", REPLICAS[0]).namespace(&harness.name).pods(harness.pod("web").cpu("10m"));
+            harness.virtual_side.create(&web.build()).await?;
+            harness.copies_at_least(10).await?;
             let scale = async |replicas: u32| {
                 let scale = json!({ "spec": { "replicas": replicas } });
-                loom.virtual_side.patch_subresource("scale", "apps/v1/Deployment", &loom.at("web"), &scale).await
+                harness.virtual_side.patch_subresource("scale", "apps/v1/Deployment", &harness.at("web"), &scale).await
             };
             let rescale = async {
                 for turn in 0.. {
@@ -270,9 +270,9 @@ async fn a_leader_that_is_frozen_again_and_again_while_a_deployment_is_rescaled_
                 done = freeze => done?,
             }
             scale(REPLICAS[0]).await?;
-            let vpods = all_run(loom, 20).await?;
-            one_copy_each(&vpods, &loom.ppods().await?)?;
-            let binding = loom.binding().await?;
+            let vpods = all_run(harness, 20).await?;
+            one_copy_each(&vpods, &harness.ppods().await?)?;
+            let binding = harness.binding().await?;
             ensure!(binding["status"]["breaker"].is_null(), "{}", binding["status"]);
             for syncer in [&first, &second] {
                 let log = syncer.log()?;
@@ -288,10 +288,10 @@ async fn a_leader_that_is_frozen_again_and_again_while_a_deployment_is_rescaled_
         .await
 }
 
-async fn all_run(loom: &Loom, count: usize) -> Result<Vec<Value>> {
+async fn all_run(harness: &Harness, count: usize) -> Result<Vec<Value>> {
     eventually(&format!("{count} pods run, each with one copy"), LATE, async || {
-        let pods = loom.virtual_side.list("v1/Pod", &loom.name).await.map_err(|error| error.to_string())?;
-        let copies = loom.ppods().await.map_err(|error| error.to_string())?.len();
+        let pods = harness.virtual_side.list("v1/Pod", &harness.name).await.map_err(|error| error.to_string())?;
+        let copies = harness.ppods().await.map_err(|error| error.to_string())?.len();
         let run = pods.iter().filter(|pod| phase(pod) == "Running").count();
         if (run, pods.len(), copies) == (count, count, count) {
             Ok(pods)
@@ -305,11 +305,11 @@ async fn all_run(loom: &Loom, count: usize) -> Result<Vec<Value>> {
 #[tokio::test]
 async fn a_client_go_holder_keeps_us_from_leading_for_as_long_as_it_renews() -> Result<()> {
     pattern("lead-client-go")
-        .on(Ground::Still)
-        .run_without(async |loom| {
+        .on(Fixture::Still)
+        .run_without(async |harness| {
             // The record as client-go's LeaseLock writes it; of a machine whose clock is an hour behind.
             let moment = |later: u64| {
-                let wall = loom.now() - Duration::from_hours(1) + Duration::from_millis(later);
+                let wall = harness.now() - Duration::from_hours(1) + Duration::from_millis(later);
                 format!("{wall:.6}")
             };
             let spec = |renewal: u64| {
@@ -318,25 +318,25 @@ async fn a_client_go_holder_keeps_us_from_leading_for_as_long_as_it_renews() -> 
                     "acquireTime": "2026-01-01T00:00:00.000000Z", "renewTime": moment(renewal),
                 })
             };
-            let (namespace, name) = ("tapestry-system", format!("syncer-{}", loom.name));
+            let (namespace, name) = ("tapestry-system", format!("syncer-{}", harness.name));
             let lease_of = |spec: Value| {
                 let metadata = json!({ "namespace": namespace, "name": name });
                 json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec })
             };
-            loom.virtual_side.create(&lease_of(spec(0))).await?;
-            let syncer = Process::named(loom, "ours", LOG, &SHORT)?;
+            harness.virtual_side.create(&lease_of(spec(0))).await?;
+            let syncer = Process::named(harness, "ours", LOG, &SHORT)?;
             syncer.start()?;
             // Twice as long as the Lease lasts.
             let began = Instant::now();
             while began.elapsed() < Duration::from_secs(10) {
-                loom.virtual_side.patch(LEASE, &place(loom), &json!({ "spec": spec(1) })).await?;
+                harness.virtual_side.patch(LEASE, &place(harness), &json!({ "spec": spec(1) })).await?;
                 tokio::time::sleep(Duration::from_millis(700)).await;
             }
             let renewed = Instant::now();
             ensure!(!syncer.leads().await?, "it took a Lease that was renewed");
-            let nodes = loom.virtual_side.list("v1/Node", "").await?;
+            let nodes = harness.virtual_side.list("v1/Node", "").await?;
             ensure!(
-                !nodes.iter().any(|node| text(&node["metadata"]["name"]) == loom.vnode()),
+                !nodes.iter().any(|node| text(&node["metadata"]["name"]) == harness.vnode()),
                 "it wrote as a follower"
             );
 
@@ -344,10 +344,10 @@ async fn a_client_go_holder_keeps_us_from_leading_for_as_long_as_it_renews() -> 
             let took = renewed.elapsed();
             eprintln!("taken {took:?} after the last renewal was over");
             ensure!(took > Duration::from_secs(3) && took < Duration::from_secs(7), "{took:?}");
-            loom.vnode_ready(loom.node()).await?;
+            harness.vnode_ready(harness.node()).await?;
 
             // client-go reads ours: it looks at holder and duration, and at whether the record changes.
-            let seen = lease(loom).await?["spec"].clone();
+            let seen = lease(harness).await?["spec"].clone();
             assert_eq!(text(&seen["holderIdentity"]), "ours");
             assert_eq!((&seen["leaseDurationSeconds"], &seen["leaseTransitions"]), (&json!(5), &json!(4)));
             for time in ["acquireTime", "renewTime"] {
@@ -355,13 +355,13 @@ async fn a_client_go_holder_keeps_us_from_leading_for_as_long_as_it_renews() -> 
                 ensure!(text(&seen[time]).len() == "2026-01-01T00:00:00.000000Z".len(), "{time}: {}", seen[time]);
             }
             eventually("it renews", Duration::from_secs(3), async || {
-                let now = lease(loom).await.map_err(|error| error.to_string())?["spec"].clone();
+                let now = lease(harness).await.map_err(|error| error.to_string())?["spec"].clone();
                 let renewed = now["renewTime"] != seen["renewTime"] && now["acquireTime"] == seen["acquireTime"];
                 if renewed { Ok(()) } else { Err(now.to_string()) }
             })
             .await?;
             // A stranger takes it by force: we follow.
-            loom.virtual_side.patch(LEASE, &place(loom), &json!({ "spec": spec(2) })).await?;
+            harness.virtual_side.patch(LEASE, &place(harness), &json!({ "spec": spec(2) })).await?;
             eventually("it follows", Duration::from_secs(3), async || match syncer.leads().await {
                 Ok(false) => Ok(()),
                 other => Err(format!("{other:?}")),
@@ -369,7 +369,7 @@ async fn a_client_go_holder_keeps_us_from_leading_for_as_long_as_it_renews() -> 
             .await?;
             leads(&syncer, SOON).await?;
             syncer.end(Signal::Terminate).await?;
-            let left = lease(loom).await?["spec"].clone();
+            let left = lease(harness).await?["spec"].clone();
             assert_eq!((text(&left["holderIdentity"]), &left["leaseDurationSeconds"]), ("", &json!(1)));
             // As many as the stranger said, and ours.
             assert_eq!(left["leaseTransitions"], 4);
@@ -387,11 +387,11 @@ async fn whoever_stands_where_there_is_no_namespace_makes_it() -> Result<()> {
         let identity = client.ask_identity().await?;
         ensure!(client.pin(&identity), "another cluster");
         let (namespace, name) = (Name::parse("lead-nowhere")?, Name::parse("syncer-nobody")?);
-        let seat = Seat { namespace, name, identity: "us".into(), terms: Terms::default() };
+        let seat = Seat { namespace, name, identity: "us".into(), timings: LeaseTimings::default() };
         let gate = LiveGate::new(client.clone(), client.clone(), Metrics::register(&mut Registry::default()));
         let (mut tasks, resign) = (JoinSet::new(), CancellationToken::new());
         let clock = std::sync::Arc::new(SystemClock::start());
-        let leadership = stand(seat, client, std::sync::Arc::new(gate), clock, &mut tasks, &resign);
+        let leadership = campaign(seat, client, std::sync::Arc::new(gate), clock, &mut tasks, &resign);
         eventually("it leads", SOON, async || leadership.lead().map(drop).ok_or_else(String::new)).await?;
         let objects = cluster.objects()?;
         let lease = objects.get(LEASE, "lead-nowhere/syncer-nobody").await?.context("no Lease")?;

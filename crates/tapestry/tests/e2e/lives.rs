@@ -16,9 +16,9 @@ use tapestry_testbed::eventually;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::grounds::Ground;
+use crate::fixtures::Fixture;
+use crate::harness::{BINDING, pattern};
 use crate::looks::{SOON, taints, uid};
-use crate::loom::{BINDING, pattern};
 use crate::process::syncer::{Process, http};
 
 /// The thread of the keeper in this test.
@@ -44,35 +44,36 @@ async fn after_a_panic_leases_are_renewed_nothing_is_scheduled_and_the_work_star
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name(KEEPER).enable_all().build()?;
     let vital = keeper.handle().clone();
     let ended = pattern("panic")
-        .on(Ground::East)
-        .run_without(async |loom| {
-            let agent = user_agent(&loom.name);
-            let home = tapestry_cluster::Cluster::connect("virtual", &loom.virtual_kubeconfig, Trust::Operator, &agent)
-                .await?;
+        .on(Fixture::East)
+        .run_without(async |harness| {
+            let agent = user_agent(&harness.name);
+            let home =
+                tapestry_cluster::Cluster::connect("virtual", &harness.virtual_kubeconfig, Trust::Operator, &agent)
+                    .await?;
             let clock = Arc::new(FaultyClock { system: SystemClock::start(), faulty: AtomicBool::new(false) });
             let (cancel, readiness, mut tasks) = (CancellationToken::new(), Readiness::default(), JoinSet::new());
             let (gate, given) = (readiness.gate("everything"), Arc::clone(&clock) as Arc<dyn Clock>);
-            let post = Post::open(&loom.name, home, given, &mut Registry::default(), gate, cancel.clone()).await?;
+            let post = Post::open(&harness.name, home, given, &mut Registry::default(), gate, cancel.clone()).await?;
             tasks.spawn(post.apart(vital).serve());
-            loom.vnode_ready(loom.node()).await?;
-            loom.virtual_side.create(&loom.bound("web").build()).await?;
-            let (vpod, ppod) = loom.runs("web").await?;
+            harness.vnode_ready(harness.node()).await?;
+            harness.virtual_side.create(&harness.bound("web").build()).await?;
+            let (vpod, ppod) = harness.runs("web").await?;
 
             clock.faulty.store(true, Ordering::Relaxed);
-            let told = loom.says("Connected", "False", "SyncerPanicked").await?;
+            let told = harness.says("Connected", "False", "SyncerPanicked").await?;
             ensure!(told.contains("starts") || told.contains("started"), "{told}");
             let stopped = (keys::TAINT_SYNCER_STOPPED.to_owned(), "NoSchedule".to_owned());
-            loom.vnode_when(loom.node(), "is tainted", |vnode| taints(vnode).contains(&stopped)).await?;
+            harness.vnode_when(harness.node(), "is tainted", |vnode| taints(vnode).contains(&stopped)).await?;
             ensure!(!readiness.waiting_for().is_empty(), "it calls itself ready");
-            loom.renews(3).await?;
+            harness.renews(3).await?;
 
             clock.faulty.store(false, Ordering::Relaxed);
-            loom.says("Connected", "True", "Connected").await?;
-            loom.vnode_when(loom.node(), "is free again", |vnode| !taints(vnode).contains(&stopped)).await?;
-            let (vpod_now, ppod_now) = loom.runs("web").await?;
+            harness.says("Connected", "True", "Connected").await?;
+            harness.vnode_when(harness.node(), "is free again", |vnode| !taints(vnode).contains(&stopped)).await?;
+            let (vpod_now, ppod_now) = harness.runs("web").await?;
             assert_eq!([uid(&vpod_now), uid(&ppod_now)], [uid(&vpod), uid(&ppod)]);
-            loom.virtual_side.create(&loom.bound("next").build()).await?;
-            loom.runs("next").await?;
+            harness.virtual_side.create(&harness.bound("next").build()).await?;
+            harness.runs("next").await?;
             cancel.cancel();
             let ended = tokio::time::timeout(SOON, tasks.join_next()).await?;
             Ok(ended.context("it is not there")???)
@@ -85,11 +86,11 @@ async fn after_a_panic_leases_are_renewed_nothing_is_scheduled_and_the_work_star
 #[tokio::test]
 async fn a_syncer_started_before_its_virtual_cluster_waits_for_it() -> Result<()> {
     pattern("early")
-        .on(Ground::Still)
+        .on(Fixture::Still)
         .through_proxies()
-        .run_without(async |loom| {
-            loom.proxy(Side::Virtual).cut();
-            let syncer = Process::new(loom, "info")?;
+        .run_without(async |harness| {
+            harness.proxy(Side::Virtual).cut();
+            let syncer = Process::new(harness, "info")?;
             syncer.start()?;
             eventually("it says what it waits for", SOON, async || {
                 match http(syncer.health, "GET", "/readyz", "").await {
@@ -105,9 +106,9 @@ async fn a_syncer_started_before_its_virtual_cluster_waits_for_it() -> Result<()
             .await?;
             assert_eq!(http(syncer.health, "GET", "/healthz", "").await?.0, 200);
             let pid = syncer.pid()?;
-            loom.proxy(Side::Virtual).restore();
+            harness.proxy(Side::Virtual).restore();
             syncer.ready().await?;
-            loom.vnode_ready(loom.node()).await?;
+            harness.vnode_ready(harness.node()).await?;
             assert_eq!(syncer.pid()?, pid, "it was started again");
             Ok(())
         })
@@ -117,29 +118,31 @@ async fn a_syncer_started_before_its_virtual_cluster_waits_for_it() -> Result<()
 #[tokio::test]
 async fn a_syncer_whose_binding_was_deleted_and_created_again_ends_and_says_so() -> Result<()> {
     pattern("made-again")
-        .on(Ground::Still)
-        .run_without(async |loom| {
-            let syncer = Process::new(loom, "info")?;
+        .on(Fixture::Still)
+        .run_without(async |harness| {
+            let syncer = Process::new(harness, "info")?;
             syncer.start()?;
             syncer.ready().await?;
-            loom.vnode_ready(loom.node()).await?;
-            let mut binding = loom.binding().await?;
-            loom.virtual_side.delete(BINDING, &loom.name).await?;
-            eventually("the binding is gone", SOON, async || match loom.virtual_side.get(BINDING, &loom.name).await {
-                Ok(None) => Ok(()),
-                other => Err(format!("{other:?}")),
+            harness.vnode_ready(harness.node()).await?;
+            let mut binding = harness.binding().await?;
+            harness.virtual_side.delete(BINDING, &harness.name).await?;
+            eventually("the binding is gone", SOON, async || {
+                match harness.virtual_side.get(BINDING, &harness.name).await {
+                    Ok(None) => Ok(()),
+                    other => Err(format!("{other:?}")),
+                }
             })
             .await?;
             let name = binding["metadata"]["name"].take();
             binding["metadata"] = serde_json::json!({ "name": name });
             binding["status"] = serde_json::Value::Null;
-            loom.virtual_side.create(&binding).await?;
+            harness.virtual_side.create(&binding).await?;
             let how = syncer.ended().await?;
             assert_eq!(how, "exit status: 1", "{}", syncer.log()?);
             ensure!(syncer.log()?.contains("another one was created under its name"), "{}", syncer.log()?);
             syncer.start()?;
             syncer.ready().await?;
-            loom.vnode_ready(loom.node()).await?;
+            harness.vnode_ready(harness.node()).await?;
             Ok(())
         })
         .await

@@ -61,8 +61,8 @@ mod stripped;
 mod watch;
 mod windows;
 
-mod grounds;
+mod fixtures;
+mod harness;
 mod looks;
-mod loom;
 mod stub;
 mod timing;

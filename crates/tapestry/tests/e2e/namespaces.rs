@@ -6,9 +6,9 @@ use tapestry_api::keys;
 use tapestry_testbed::builders::{deployment, namespace};
 use tapestry_testbed::{Objects, eventually};
 
-use crate::grounds::Ground;
+use crate::fixtures::Fixture;
+use crate::harness::{Harness, event_reasons, pattern};
 use crate::looks::{LATE, SOON, condition, phase, text, uid};
-use crate::loom::{Loom, event_reasons, pattern};
 
 /// Waits until a namespace has finished terminating.
 async fn namespace_gone(side: &Objects, name: &str) -> Result<()> {
@@ -20,9 +20,9 @@ async fn namespace_gone(side: &Objects, name: &str) -> Result<()> {
     .await
 }
 
-async fn all_run(loom: &Loom, count: usize) -> Result<()> {
+async fn all_run(harness: &Harness, count: usize) -> Result<()> {
     eventually(&format!("{count} pods run"), LATE, async || {
-        let pods = loom.virtual_side.list("v1/Pod", &loom.name).await.map_err(|error| error.to_string())?;
+        let pods = harness.virtual_side.list("v1/Pod", &harness.name).await.map_err(|error| error.to_string())?;
         let run = pods.iter().filter(|pod| phase(pod) == "Running").count();
         if run == count { Ok(()) } else { Err(format!("{run}")) }
     })
@@ -32,20 +32,20 @@ async fn all_run(loom: &Loom, count: usize) -> Result<()> {
 #[tokio::test]
 async fn a_virtual_namespace_deleted_with_running_pods_ends_and_leaves_nothing_below() -> Result<()> {
     pattern("ns-virtual")
-        .on(Ground::East)
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
-            let web = deployment("web", 10).namespace(&loom.name).pods(loom.pod("web").cpu("100m"));
-            loom.virtual_side.create(&web.build()).await?;
-            loom.virtual_side.create(&loom.bound("alone").build()).await?;
-            all_run(loom, 11).await?;
+        .on(Fixture::East)
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
+            let web = deployment("web", 10).namespace(&harness.name).pods(harness.pod("web").cpu("100m"));
+            harness.virtual_side.create(&web.build()).await?;
+            harness.virtual_side.create(&harness.bound("alone").build()).await?;
+            all_run(harness, 11).await?;
             // One that never gets in must not hold it either.
-            loom.virtual_side.create(&loom.bound("huge").cpu("500").build()).await?;
-            loom.virtual_side.delete("v1/Namespace", &loom.name).await?;
-            namespace_gone(&loom.virtual_side, &loom.name).await?;
-            let left = loom.ppods().await?;
+            harness.virtual_side.create(&harness.bound("huge").cpu("500").build()).await?;
+            harness.virtual_side.delete("v1/Namespace", &harness.name).await?;
+            namespace_gone(&harness.virtual_side, &harness.name).await?;
+            let left = harness.ppods().await?;
             ensure!(left.is_empty(), "{left:?}");
-            loom.at_peace(&[], SOON).await
+            harness.at_peace(&[], SOON).await
         })
         .await
 }
@@ -53,27 +53,27 @@ async fn a_virtual_namespace_deleted_with_running_pods_ends_and_leaves_nothing_b
 #[tokio::test]
 async fn pods_whose_mount_namespace_is_deleted_are_told_and_run_again_when_it_is_back() -> Result<()> {
     pattern("ns-mount")
-        .on(Ground::West)
-        .run(async |loom| {
+        .on(Fixture::West)
+        .run(async |harness| {
             // The syncer's rights in the namespace go with it.
-            loom.pardon();
-            loom.vnode_ready(loom.node()).await?;
-            loom.virtual_side.create(&loom.bound("web").build()).await?;
-            let (web, _) = loom.runs("web").await?;
-            loom.physical_side.delete("v1/Namespace", &loom.mount).await?;
+            harness.pardon();
+            harness.vnode_ready(harness.node()).await?;
+            harness.virtual_side.create(&harness.bound("web").build()).await?;
+            let (web, _) = harness.runs("web").await?;
+            harness.physical_side.delete("v1/Namespace", &harness.mount).await?;
             // Its copy was deleted before our eyes: it has ended, and nobody pretends that it runs.
-            let ended = loom.vpod_when("web", "has ended", |vpod| phase(vpod) == "Failed").await?;
+            let ended = harness.vpod_when("web", "has ended", |vpod| phase(vpod) == "Failed").await?;
             assert_eq!(uid(&ended), uid(&web));
             assert_eq!(condition(&ended, "DisruptionTarget")["status"], "True");
-            namespace_gone(&loom.physical_side, &loom.mount).await?;
+            namespace_gone(&harness.physical_side, &harness.mount).await?;
 
-            loom.virtual_side.create(&loom.bound("late").build()).await?;
+            harness.virtual_side.create(&harness.bound("late").build()).await?;
             let refused = |vpod: &Value| condition(vpod, keys::CONDITION_ADMITTED)["status"] == "False";
-            let late = loom.vpod_when("late", "is told", refused).await?;
+            let late = harness.vpod_when("late", "is told", refused).await?;
             let told = condition(&late, keys::CONDITION_ADMITTED);
-            ensure!(text(&told["message"]).contains(&loom.mount), "{told}");
+            ensure!(text(&told["message"]).contains(&harness.mount), "{told}");
             eventually("an event says so", SOON, async || {
-                let reasons = event_reasons(&loom.virtual_side, &loom.name, "late").await;
+                let reasons = event_reasons(&harness.virtual_side, &harness.name, "late").await;
                 let reasons = reasons.map_err(|error| error.to_string())?;
                 if reasons.iter().any(|reason| told["reason"] == reason.as_str()) {
                     Ok(())
@@ -83,20 +83,20 @@ async fn pods_whose_mount_namespace_is_deleted_are_told_and_run_again_when_it_is
             })
             .await?;
             // That there is no copy cannot be proven by who may not look (law 1): it waits.
-            loom.virtual_side.create(&loom.bound("gives-up").build()).await?;
-            loom.vpod_when("gives-up", "is told", refused).await?;
-            loom.virtual_side.delete("v1/Pod", &loom.at("gives-up")).await?;
+            harness.virtual_side.create(&harness.bound("gives-up").build()).await?;
+            harness.vpod_when("gives-up", "is told", refused).await?;
+            harness.virtual_side.delete("v1/Pod", &harness.at("gives-up")).await?;
 
             // The owner makes it again, with what belongs to it.
-            loom.physical_side.create(&namespace(&loom.mount)).await?;
-            loom.physical_cluster.physical_account(&loom.mount).await?;
-            loom.runs("late").await?;
-            loom.gone("gives-up").await?;
-            loom.virtual_side.create(&loom.bound("next").build()).await?;
-            loom.runs("next").await?;
-            loom.virtual_side.delete("v1/Pod", &loom.at("web")).await?;
-            loom.gone("web").await?;
-            loom.at_peace(&[], SOON).await
+            harness.physical_side.create(&namespace(&harness.mount)).await?;
+            harness.physical_cluster.physical_account(&harness.mount).await?;
+            harness.runs("late").await?;
+            harness.gone("gives-up").await?;
+            harness.virtual_side.create(&harness.bound("next").build()).await?;
+            harness.runs("next").await?;
+            harness.virtual_side.delete("v1/Pod", &harness.at("web")).await?;
+            harness.gone("web").await?;
+            harness.at_peace(&[], SOON).await
         })
         .await
 }

@@ -11,9 +11,9 @@ use tapestry_testbed::builders::node;
 use tapestry_testbed::eventually;
 use tapestry_testbed::proxy::{Fault, Injection, Requests};
 
-use crate::grounds::Ground;
+use crate::fixtures::Fixture;
+use crate::harness::{Harness, pattern, wind_up};
 use crate::looks::{LATE, SOON, name, phase};
-use crate::loom::{Loom, pattern, wind_up};
 use crate::timing::timed;
 
 /// Pods of the one that is well, each time.
@@ -23,15 +23,16 @@ const MANY: usize = CONCURRENCY + 10;
 /// What the busy cluster asks for, in seconds.
 const RETRY_AFTER: u32 = 5;
 
-async fn create(loom: &Loom, prefix: &str, count: usize) -> Result<()> {
-    let pods: Vec<_> = (0..count).map(|number| loom.bound(&format!("{prefix}-{number}")).cpu("50m").build()).collect();
-    try_join_all(pods.iter().map(|pod| loom.virtual_side.create(pod))).await?;
+async fn create(harness: &Harness, prefix: &str, count: usize) -> Result<()> {
+    let pods: Vec<_> =
+        (0..count).map(|number| harness.bound(&format!("{prefix}-{number}")).cpu("50m").build()).collect();
+    try_join_all(pods.iter().map(|pod| harness.virtual_side.create(pod))).await?;
     Ok(())
 }
 
-async fn all_run(loom: &Loom, prefix: &str, count: usize, within: Duration) -> Result<()> {
-    eventually(&format!("{count} pods of {} run", loom.name), within, async || {
-        let pods = loom.virtual_side.list("v1/Pod", &loom.name).await.map_err(|error| error.to_string())?;
+async fn all_run(harness: &Harness, prefix: &str, count: usize, within: Duration) -> Result<()> {
+    eventually(&format!("{count} pods of {} run", harness.name), within, async || {
+        let pods = harness.virtual_side.list("v1/Pod", &harness.name).await.map_err(|error| error.to_string())?;
         let run = pods.iter().filter(|pod| name(pod).starts_with(prefix) && phase(pod) == "Running").count();
         if run == count { Ok(()) } else { Err(format!("{run}")) }
     })
@@ -39,10 +40,10 @@ async fn all_run(loom: &Loom, prefix: &str, count: usize, within: Duration) -> R
 }
 
 /// How long it takes from the creation of pods that are bound until all run.
-async fn measure(loom: &Loom, prefix: &str) -> Result<Duration> {
+async fn measure(harness: &Harness, prefix: &str) -> Result<Duration> {
     let began = Instant::now();
-    create(loom, prefix, FEW).await?;
-    all_run(loom, prefix, FEW, SOON).await?;
+    create(harness, prefix, FEW).await?;
+    all_run(harness, prefix, FEW, SOON).await?;
     Ok(began.elapsed())
 }
 
@@ -56,11 +57,11 @@ async fn hits(injection: &Injection, times: u32) -> Result<()> {
 
 #[tokio::test]
 async fn a_busy_or_hanging_cluster_of_one_binding_does_not_slow_the_other_in_the_same_process() -> Result<()> {
-    // Boxed: it holds several looms.
+    // Boxed: it holds several harnesses.
     Box::pin(timed(async {
         let (mut ill, mut well) = tokio::try_join!(
-            pattern("ill").on(Ground::West).node(node("ill-0").pods(500)).through_proxies().set_up(),
-            pattern("well").on(Ground::East).set_up(),
+            pattern("ill").on(Fixture::West).node(node("ill-0").pods(500)).through_proxies().set_up(),
+            pattern("well").on(Fixture::East).set_up(),
         )?;
         let test = async {
             tokio::try_join!(ill.start(), well.start())?;

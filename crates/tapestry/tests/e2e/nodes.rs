@@ -10,9 +10,9 @@ use tapestry_syncer::start::user_agent;
 use tapestry_testbed::builders::node;
 use tapestry_testbed::eventually;
 
-use crate::grounds::Ground;
+use crate::fixtures::Fixture;
+use crate::harness::{BINDING, TEST, pattern};
 use crate::looks::{SOON, annotation, condition, items, label, strings, taints, text};
-use crate::loom::{BINDING, TEST, pattern};
 
 fn no_schedule(keys: &[&str]) -> std::collections::BTreeSet<(String, String)> {
     keys.iter().map(|key| ((*key).to_owned(), "NoSchedule".to_owned())).collect()
@@ -31,9 +31,9 @@ async fn a_virtual_node_says_what_it_is_and_copies_no_annotation() -> Result<()>
         .taint("tapestry.io/forged", "x", "NoSchedule");
     pattern("looks")
         .node(lent)
-        .run(async |loom| {
-            let vnode = loom.vnode_ready("looks-0").await?;
-            let pnode = loom.physical_side.get("v1/Node", "looks-0").await?.context("no physical node")?;
+        .run(async |harness| {
+            let vnode = harness.vnode_ready("looks-0").await?;
+            let pnode = harness.physical_side.get("v1/Node", "looks-0").await?.context("no physical node")?;
             let origin = label(&vnode, keys::ORIGIN).to_owned();
             ensure!(origin.len() == 32, "origin {origin}");
             let expected: BTreeMap<String, String> = [
@@ -96,16 +96,16 @@ async fn a_virtual_node_says_what_it_is_and_copies_no_annotation() -> Result<()>
 #[tokio::test]
 async fn a_virtual_node_follows_its_physical_node() -> Result<()> {
     pattern("follow")
-        .on(Ground::Still)
+        .on(Fixture::Still)
         .node(node("follow-0").label("zone", "a").label("old", "x").taint("team", "red", "NoSchedule"))
-        .run(async |loom| {
-            loom.vnode_ready("follow-0").await?;
+        .run(async |harness| {
+            harness.vnode_ready("follow-0").await?;
             let change = json!({ "metadata": { "labels": { "zone": "b", "old": null, "new": "y" } },
                 "spec": { "unschedulable": true, "taints": [{ "key": "crew", "value": "blue", "effect": "NoExecute" }] } });
-            loom.physical_side.patch("v1/Node", "follow-0", &change).await?;
+            harness.physical_side.patch("v1/Node", "follow-0", &change).await?;
             let mut expected = no_schedule(&[keys::TAINT_VNODE, keys::TAINT_PHYSICAL_CORDONED]);
             expected.insert(("crew".to_owned(), "NoExecute".to_owned()));
-            let vnode = loom.vnode_when("follow-0", "has the new taints", |vnode| taints(vnode) == expected).await?;
+            let vnode = harness.vnode_when("follow-0", "has the new taints", |vnode| taints(vnode) == expected).await?;
             assert_eq!([label(&vnode, "zone"), label(&vnode, "old"), label(&vnode, "new")], ["b", "", "y"]);
 
             let not_ready = json!([
@@ -115,12 +115,12 @@ async fn a_virtual_node_follows_its_physical_node() -> Result<()> {
                   "lastTransitionTime": "2026-01-02T00:00:00Z", "lastHeartbeatTime": "2026-01-02T00:00:00Z" },
             ]);
             let status = json!({ "status": { "conditions": not_ready } });
-            loom.physical_side.patch_subresource("status", "v1/Node", "follow-0", &status).await?;
+            harness.physical_side.patch_subresource("status", "v1/Node", "follow-0", &status).await?;
             let broken = |vnode: &Value| {
                 let ready = condition(vnode, "Ready");
                 ready["status"] == "False" && ready["message"] == "broken" && condition(vnode, "DiskPressure")["status"] == "True"
             };
-            loom.vnode_when("follow-0", "is as broken as its physical node", broken).await?;
+            harness.vnode_when("follow-0", "is as broken as its physical node", broken).await?;
             Ok(())
         })
         .await
@@ -129,15 +129,15 @@ async fn a_virtual_node_follows_its_physical_node() -> Result<()> {
 #[tokio::test]
 async fn the_default_taint_can_be_disabled() -> Result<()> {
     pattern("untainted")
-        .on(Ground::Still)
+        .on(Fixture::Still)
         .binding(|binding| binding.with("/spec/disableNodeDefaultTaint", true))
-        .run(async |loom| {
-            let vnode = loom.vnode_ready(loom.node()).await?;
+        .run(async |harness| {
+            let vnode = harness.vnode_ready(harness.node()).await?;
             assert_eq!(taints(&vnode), no_schedule(&[]));
             let patch = json!({ "spec": { "disableNodeDefaultTaint": false } });
-            loom.virtual_side.patch(BINDING, &loom.name, &patch).await?;
+            harness.virtual_side.patch(BINDING, &harness.name, &patch).await?;
             let tainted = |vnode: &Value| taints(vnode) == no_schedule(&[keys::TAINT_VNODE]);
-            loom.vnode_when(loom.node(), "has the default taint", tainted).await?;
+            harness.vnode_when(harness.node(), "has the default taint", tainted).await?;
             Ok(())
         })
         .await
@@ -146,13 +146,13 @@ async fn the_default_taint_can_be_disabled() -> Result<()> {
 #[tokio::test]
 async fn the_lease_of_a_virtual_node_is_owned_by_it_and_renewed() -> Result<()> {
     pattern("lease")
-        .on(Ground::Still)
-        .run(async |loom| {
-            let vnode = loom.vnode_ready(loom.node()).await?;
-            let place = format!("kube-node-lease/{}", loom.vnode());
+        .on(Fixture::Still)
+        .run(async |harness| {
+            let vnode = harness.vnode_ready(harness.node()).await?;
+            let place = format!("kube-node-lease/{}", harness.vnode());
             let lease = async |what: &str, holds: &dyn Fn(&Value) -> bool| {
                 eventually(what, SOON, async || {
-                    match loom.virtual_side.get("coordination.k8s.io/v1/Lease", &place).await {
+                    match harness.virtual_side.get("coordination.k8s.io/v1/Lease", &place).await {
                         Ok(Some(lease)) if holds(&lease) => Ok(lease),
                         other => Err(format!("{other:?}")),
                     }
@@ -160,12 +160,12 @@ async fn the_lease_of_a_virtual_node_is_owned_by_it_and_renewed() -> Result<()> 
                 .await
             };
             let first = lease("there is a Lease", &|_| true).await?;
-            assert_eq!(first["spec"]["holderIdentity"], loom.vnode());
+            assert_eq!(first["spec"]["holderIdentity"], harness.vnode());
             assert_eq!(first["spec"]["leaseDurationSeconds"], 40);
             let owner = &first["metadata"]["ownerReferences"];
             assert_eq!(
                 *owner,
-                json!([{ "apiVersion": "v1", "kind": "Node", "name": loom.vnode(), "uid": vnode["metadata"]["uid"] }])
+                json!([{ "apiVersion": "v1", "kind": "Node", "name": harness.vnode(), "uid": vnode["metadata"]["uid"] }])
             );
             let since = first["spec"]["renewTime"].clone();
             // Timestamps of one format compare as text.
@@ -178,21 +178,21 @@ async fn the_lease_of_a_virtual_node_is_owned_by_it_and_renewed() -> Result<()> 
 #[tokio::test]
 async fn a_users_own_label_annotation_and_taint_survive_and_ours_are_restored() -> Result<()> {
     pattern("users")
-        .on(Ground::Still)
+        .on(Fixture::Still)
         .node(node("users-0").label("zone", "a"))
-        .run(async |loom| {
-            let vnode = loom.vnode_ready("users-0").await?;
+        .run(async |harness| {
+            let vnode = harness.vnode_ready("users-0").await?;
             let mut list = items(&vnode["spec"]["taints"]).to_vec();
             list.push(json!({ "key": "mine", "effect": "NoSchedule" }));
             let own = json!({ "metadata": { "labels": { "mine": "yes" }, "annotations": { "mine": "yes" } },
                 "spec": { "taints": list } });
-            loom.virtual_side.patch("v1/Node", &loom.vnode(), &own).await?;
+            harness.virtual_side.patch("v1/Node", &harness.vnode(), &own).await?;
             // Ours: a label removed, one changed, an annotation removed, the taint removed.
             let theirs = json!({ "metadata": {
                 "labels": { keys::MANAGED_BY: null, "zone": "elsewhere" }, "annotations": { keys::PHYSICAL_NODE_UID: null } },
                 "spec": { "taints": [{ "key": "mine", "effect": "NoSchedule" }] } });
-            loom.virtual_side.patch("v1/Node", &loom.vnode(), &theirs).await?;
-            loom.physical_side.patch("v1/Node", "users-0", &json!({ "metadata": { "labels": { "fresh": "1" } } })).await?;
+            harness.virtual_side.patch("v1/Node", &harness.vnode(), &theirs).await?;
+            harness.physical_side.patch("v1/Node", "users-0", &json!({ "metadata": { "labels": { "fresh": "1" } } })).await?;
             let whole = |vnode: &Value| {
                 label(vnode, keys::MANAGED_BY) == "tapestry"
                     && label(vnode, "zone") == "a"
@@ -200,7 +200,7 @@ async fn a_users_own_label_annotation_and_taint_survive_and_ours_are_restored() 
                     && !annotation(vnode, keys::PHYSICAL_NODE_UID).is_empty()
                     && taints(vnode) == no_schedule(&[keys::TAINT_VNODE, "mine"])
             };
-            let vnode = loom.vnode_when("users-0", "is mended", whole).await?;
+            let vnode = harness.vnode_when("users-0", "is mended", whole).await?;
             assert_eq!((label(&vnode, "mine"), annotation(&vnode, "mine")), ("yes", "yes"));
             Ok(())
         })
@@ -210,14 +210,14 @@ async fn a_users_own_label_annotation_and_taint_survive_and_ours_are_restored() 
 #[tokio::test]
 async fn a_virtual_node_that_lost_the_labels_it_is_found_by_is_found_again() -> Result<()> {
     pattern("stripped")
-        .on(Ground::Still)
-        .run(async |loom| {
-            let before = loom.vnode_ready(loom.node()).await?;
+        .on(Fixture::Still)
+        .run(async |harness| {
+            let before = harness.vnode_ready(harness.node()).await?;
             let strip = json!({ "metadata": { "labels": { keys::ORIGIN: null, keys::MANAGED_BY: null } } });
-            loom.virtual_side.patch("v1/Node", &loom.vnode(), &strip).await?;
+            harness.virtual_side.patch("v1/Node", &harness.vnode(), &strip).await?;
             let whole =
                 |vnode: &Value| !label(vnode, keys::ORIGIN).is_empty() && !label(vnode, keys::MANAGED_BY).is_empty();
-            let after = loom.vnode_when(loom.node(), "has its labels again", whole).await?;
+            let after = harness.vnode_when(harness.node(), "has its labels again", whole).await?;
             assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
             Ok(())
         })
@@ -227,13 +227,13 @@ async fn a_virtual_node_that_lost_the_labels_it_is_found_by_is_found_again() -> 
 #[tokio::test]
 async fn a_virtual_node_that_a_stranger_deleted_comes_back() -> Result<()> {
     pattern("comes-back")
-        .on(Ground::Still)
-        .run(async |loom| {
-            let before = loom.vnode_ready(loom.node()).await?;
-            loom.virtual_side.delete("v1/Node", &loom.vnode()).await?;
+        .on(Fixture::Still)
+        .run(async |harness| {
+            let before = harness.vnode_ready(harness.node()).await?;
+            harness.virtual_side.delete("v1/Node", &harness.vnode()).await?;
             let anew = |vnode: &Value| vnode["metadata"]["uid"] != before["metadata"]["uid"];
-            loom.vnode_when(loom.node(), "is there again", anew).await?;
-            loom.vnode_ready(loom.node()).await?;
+            harness.vnode_when(harness.node(), "is there again", anew).await?;
+            harness.vnode_ready(harness.node()).await?;
             Ok(())
         })
         .await
@@ -242,28 +242,28 @@ async fn a_virtual_node_that_a_stranger_deleted_comes_back() -> Result<()> {
 #[tokio::test]
 async fn a_deselected_node_is_tainted_and_removed_when_empty() -> Result<()> {
     pattern("deselect")
-        .on(Ground::Still)
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
-            loom.virtual_side.create(&loom.pod("web").build()).await?;
-            let ppod = loom.copy("web").await?;
-            loom.play_running(&ppod).await?;
-            loom.runs("web").await?;
+        .on(Fixture::Still)
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
+            harness.virtual_side.create(&harness.pod("web").build()).await?;
+            let ppod = harness.copy("web").await?;
+            harness.play_running(&ppod).await?;
+            harness.runs("web").await?;
             let deselect = json!({ "metadata": { "labels": { TEST: null } } });
-            loom.physical_side.patch("v1/Node", loom.node(), &deselect).await?;
+            harness.physical_side.patch("v1/Node", harness.node(), &deselect).await?;
             // As at the end of a window: nothing new comes, and who runs may stay.
             let withdrawn = |vnode: &Value| {
                 taints(vnode).contains(&(keys::TAINT_OUT_OF_TIME_WINDOWS.to_owned(), "NoSchedule".to_owned()))
             };
-            loom.vnode_when(loom.node(), "is tainted", withdrawn).await?;
-            let (vpod, _) = loom.runs("web").await?;
+            harness.vnode_when(harness.node(), "is tainted", withdrawn).await?;
+            let (vpod, _) = harness.runs("web").await?;
             ensure!(vpod["metadata"]["deletionTimestamp"].is_null(), "the pod that ran was touched");
 
-            loom.virtual_side.delete("v1/Pod", &loom.at("web")).await?;
-            let leaving = loom.physical_leaving(&ppod).await?;
-            loom.play_removed(&leaving).await?;
-            loom.gone("web").await?;
-            loom.vnode_gone(loom.node()).await
+            harness.virtual_side.delete("v1/Pod", &harness.at("web")).await?;
+            let leaving = harness.physical_leaving(&ppod).await?;
+            harness.play_removed(&leaving).await?;
+            harness.gone("web").await?;
+            harness.vnode_gone(harness.node()).await
         })
         .await
 }
@@ -271,32 +271,32 @@ async fn a_deselected_node_is_tainted_and_removed_when_empty() -> Result<()> {
 #[tokio::test]
 async fn a_physical_node_that_is_gone_for_a_minute_takes_its_virtual_node_with_it() -> Result<()> {
     pattern("vanish")
-        .on(Ground::Still)
-        .run(async |loom| {
-            let before = loom.vnode_ready(loom.node()).await?;
-            loom.physical_side.delete("v1/Node", loom.node()).await?;
+        .on(Fixture::Still)
+        .run(async |harness| {
+            let before = harness.vnode_ready(harness.node()).await?;
+            harness.physical_side.delete("v1/Node", harness.node()).await?;
             // Not at once: a node that is registered anew keeps its virtual node.
-            let again = node(loom.node()).label(TEST, &loom.name).build();
-            let again = loom.physical_side.create(&again).await?;
+            let again = node(harness.node()).label(TEST, &harness.name).build();
+            let again = harness.physical_side.create(&again).await?;
             let renewed = |vnode: &Value| annotation(vnode, keys::PHYSICAL_NODE_UID) == again["metadata"]["uid"];
-            let after = loom.vnode_when(loom.node(), "is of the new node", renewed).await?;
+            let after = harness.vnode_when(harness.node(), "is of the new node", renewed).await?;
             assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
 
-            let mark = loom.physical_cluster.audit().mark().await?;
-            loom.physical_side.delete("v1/Node", loom.node()).await?;
+            let mark = harness.physical_cluster.audit().mark().await?;
+            harness.physical_side.delete("v1/Node", harness.node()).await?;
             // The first proof is a live read; the second comes a minute later.
             eventually("the syncer looks for the node", SOON, async || {
-                let asked = loom.physical_cluster.audit().since(&mark).await.map_err(|error| error.to_string())?;
-                let asked = asked.by_agent(&user_agent(&loom.name)).only(|request| request.verb == "get");
-                let looked = asked.0.iter().any(|request| request.name == loom.node() && request.code == 404);
+                let asked = harness.physical_cluster.audit().since(&mark).await.map_err(|error| error.to_string())?;
+                let asked = asked.by_agent(&user_agent(&harness.name)).only(|request| request.verb == "get");
+                let looked = asked.0.iter().any(|request| request.name == harness.node() && request.code == 404);
                 if looked { Ok(()) } else { Err(asked.summary()) }
             })
             .await?;
-            ensure!(loom.virtual_side.get("v1/Node", &loom.vnode()).await?.is_some(), "it went at once");
+            ensure!(harness.virtual_side.get("v1/Node", &harness.vnode()).await?.is_some(), "it went at once");
             // The answer is in the log before the syncer has read it, so one minute may pass too early: let many pass.
             eventually("the virtual node is gone", SOON, async || {
-                loom.skip(Duration::from_secs(61));
-                match loom.virtual_side.get("v1/Node", &loom.vnode()).await.map_err(|error| error.to_string())? {
+                harness.skip(Duration::from_secs(61));
+                match harness.virtual_side.get("v1/Node", &harness.vnode()).await.map_err(|error| error.to_string())? {
                     None => Ok(()),
                     Some(vnode) => Err(vnode["spec"].to_string()),
                 }

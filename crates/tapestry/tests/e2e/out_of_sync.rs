@@ -10,8 +10,8 @@ use tapestry_testbed::builders::node;
 use tapestry_testbed::eventually;
 use tapestry_testbed::proxy::{Fault, Requests};
 
+use crate::harness::{Harness, pattern};
 use crate::looks::{condition, uid};
-use crate::loom::{Loom, pattern};
 
 const ROLE: &str = "rbac.authorization.k8s.io/v1/ClusterRole";
 const ROLE_BINDING: &str = "rbac.authorization.k8s.io/v1/ClusterRoleBinding";
@@ -21,9 +21,9 @@ const REFUSED: Duration = Duration::from_secs(75);
 const SILENT: Duration = Duration::from_secs(190);
 
 /// Waits until condition `Connected` of the binding has this status and reason; gives its message.
-async fn connected(loom: &Loom, status: &str, reason: &str, within: Duration) -> Result<String> {
+async fn connected(harness: &Harness, status: &str, reason: &str, within: Duration) -> Result<String> {
     eventually(&format!("Connected={status}/{reason}"), within, async || {
-        let binding = loom.binding().await.map_err(|error| error.to_string())?;
+        let binding = harness.binding().await.map_err(|error| error.to_string())?;
         let seen = condition(&binding, "Connected");
         let same = seen["status"] == status && seen["reason"] == reason;
         if same { Ok(seen["message"].as_str().unwrap_or_default().to_owned()) } else { Err(seen.to_string()) }
@@ -32,9 +32,9 @@ async fn connected(loom: &Loom, status: &str, reason: &str, within: Duration) ->
 }
 
 /// What the syncer's account may do in all of the physical cluster, from now on without this.
-async fn take_away(loom: &Loom, resource: &str, verbs: [&str; 2]) -> Result<Value> {
-    let objects = &loom.physical_side;
-    let name = format!("tapestry-syncer-physical-{}", loom.mount);
+async fn take_away(harness: &Harness, resource: &str, verbs: [&str; 2]) -> Result<Value> {
+    let objects = &harness.physical_side;
+    let name = format!("tapestry-syncer-physical-{}", harness.mount);
     let mut role = objects.get(ROLE, "tapestry-syncer-physical").await?.context("no role")?;
     for rule in role["rules"].as_array_mut().context("no rules")? {
         if rule["resources"] == json!([resource]) {
@@ -54,14 +54,14 @@ async fn take_away(loom: &Loom, resource: &str, verbs: [&str; 2]) -> Result<Valu
 }
 
 /// Undoes [`take_away`].
-async fn give_back(loom: &Loom, binding: &Value) -> Result<()> {
+async fn give_back(harness: &Harness, binding: &Value) -> Result<()> {
     let mut whole = binding.clone();
     let name = binding["metadata"]["name"].clone();
     whole["metadata"] = json!({ "name": name });
-    loom.physical_side.create(&whole).await?;
+    harness.physical_side.create(&whole).await?;
     let name = name.as_str().unwrap_or_default();
-    loom.physical_side.delete(ROLE_BINDING, &format!("{name}-less")).await?;
-    Ok(loom.physical_side.delete(ROLE, name).await?)
+    harness.physical_side.delete(ROLE_BINDING, &format!("{name}-less")).await?;
+    Ok(harness.physical_side.delete(ROLE, name).await?)
 }
 
 fn lending(vnode: &Value) -> (Value, Value) {
@@ -74,40 +74,42 @@ async fn law_09_without_the_right_to_watch_physical_pods_nothing_new_enters_and_
     pattern("blind")
         .node(node("blind-0").cpu("64"))
         .through_proxies()
-        .run(async |loom| {
-            loom.pardon();
-            loom.vnode_ready(loom.node()).await?;
-            loom.virtual_side.create(&loom.bound("before").cpu("1").build()).await?;
-            let (before, copy) = loom.runs("before").await?;
+        .run(async |harness| {
+            harness.pardon();
+            harness.vnode_ready(harness.node()).await?;
+            harness.virtual_side.create(&harness.bound("before").cpu("1").build()).await?;
+            let (before, copy) = harness.runs("before").await?;
 
-            let binding = take_away(loom, "pods", ["list", "watch"]).await?;
-            loom.proxy(Side::Physical).reset();
-            let message = connected(loom, "False", "WatchOutOfSync", REFUSED).await?;
+            let binding = take_away(harness, "pods", ["list", "watch"]).await?;
+            harness.proxy(Side::Physical).reset();
+            let message = connected(harness, "False", "WatchOutOfSync", REFUSED).await?;
             ensure!(message.contains("watch pods in the physical cluster: HTTP 403"), "{message}");
-            let status = loom.tapestry(&["status", &loom.name]).await?;
+            let status = harness.tapestry(&["status", &harness.name]).await?;
             let status = String::from_utf8_lossy(&status.stdout).into_owned();
             ensure!(status.contains("WatchOutOfSync") && status.contains("watch pods"), "{status}");
-            let drift = loom.tapestry(&["drift", &loom.name]).await?;
+            let drift = harness.tapestry(&["drift", &harness.name]).await?;
             let told = String::from_utf8_lossy(&drift.stderr).into_owned();
             ensure!(!drift.status.success() && told.contains("cannot watch pods in the physical cluster"), "{told}");
-            loom.vnode_when(loom.node(), "says that it lends nothing", |vnode| {
-                lending(vnode) == (json!("False"), json!("WatchOutOfSync"))
-                    && vnode["status"]["allocatable"]["cpu"] == "0"
-            })
-            .await?;
+            harness
+                .vnode_when(harness.node(), "says that it lends nothing", |vnode| {
+                    lending(vnode) == (json!("False"), json!("WatchOutOfSync"))
+                        && vnode["status"]["allocatable"]["cpu"] == "0"
+                })
+                .await?;
             // It tolerates everything and asks no scheduler.
-            let late = loom.bound("late").tolerate(json!({ "operator": "Exists" })).cpu("20").build();
-            loom.virtual_side.create(&late).await?;
-            loom.vpod_when("late", "is told why it waits", |vpod| {
-                condition(vpod, keys::CONDITION_ADMITTED)["reason"] == "WatchOutOfSync"
-            })
-            .await?;
-            ensure!(loom.copies("late").await?.is_empty(), "it entered blindly");
+            let late = harness.bound("late").tolerate(json!({ "operator": "Exists" })).cpu("20").build();
+            harness.virtual_side.create(&late).await?;
+            harness
+                .vpod_when("late", "is told why it waits", |vpod| {
+                    condition(vpod, keys::CONDITION_ADMITTED)["reason"] == "WatchOutOfSync"
+                })
+                .await?;
+            ensure!(harness.copies("late").await?.is_empty(), "it entered blindly");
 
-            give_back(loom, &binding).await?;
-            connected(loom, "True", "Connected", REFUSED).await?;
-            loom.runs("late").await?;
-            let (after, same) = loom.runs("before").await?;
+            give_back(harness, &binding).await?;
+            connected(harness, "True", "Connected", REFUSED).await?;
+            harness.runs("late").await?;
+            let (after, same) = harness.runs("before").await?;
             ensure!(uid(&after) == uid(&before) && uid(&same) == uid(&copy), "a running pod was replaced");
             Ok(())
         })
@@ -118,22 +120,22 @@ async fn law_09_without_the_right_to_watch_physical_pods_nothing_new_enters_and_
 async fn a_watch_that_fails_or_says_nothing_is_told_of_and_heals_while_probes_are_answered() -> Result<()> {
     pattern("mute")
         .through_proxies()
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
             // For later: nothing comes on the watch of physical nodes, and the connection stays open.
-            let mute = loom.proxy(Side::Physical).inject(Fault::Freeze, Requests::watches().of("nodes"));
-            let broken = loom.proxy(Side::Virtual).inject(Fault::InternalError, Requests::watches().of("pods"));
-            loom.proxy(Side::Virtual).reset();
-            let message = connected(loom, "False", "WatchOutOfSync", REFUSED).await?;
+            let mute = harness.proxy(Side::Physical).inject(Fault::Freeze, Requests::watches().of("nodes"));
+            let broken = harness.proxy(Side::Virtual).inject(Fault::InternalError, Requests::watches().of("pods"));
+            harness.proxy(Side::Virtual).reset();
+            let message = connected(harness, "False", "WatchOutOfSync", REFUSED).await?;
             ensure!(message.contains("watch pods in the virtual cluster: HTTP 500"), "{message}");
             drop(broken);
-            connected(loom, "True", "Connected", REFUSED).await?;
-            let message = connected(loom, "False", "WatchOutOfSync", SILENT).await?;
+            connected(harness, "True", "Connected", REFUSED).await?;
+            let message = connected(harness, "False", "WatchOutOfSync", SILENT).await?;
             ensure!(message.contains("watch nodes in the physical cluster"), "{message}");
             drop(mute);
-            connected(loom, "True", "Connected", REFUSED).await?;
-            loom.virtual_side.create(&loom.bound("web").build()).await?;
-            loom.runs("web").await.map(drop)
+            connected(harness, "True", "Connected", REFUSED).await?;
+            harness.virtual_side.create(&harness.bound("web").build()).await?;
+            harness.runs("web").await.map(drop)
         })
         .await
 }

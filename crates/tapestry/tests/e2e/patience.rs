@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use tapestry_testbed::builders::pod;
 use tapestry_testbed::eventually;
 
+use crate::harness::{Harness, pattern};
 use crate::looks::{SOON, items, name, uid};
-use crate::loom::{Loom, pattern};
 
 const TROUBLE: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
@@ -21,8 +21,9 @@ fn first_two(pod: &Value) -> Vec<Value> {
 }
 
 /// The copy as it is, which must be the same pod and must not be leaving.
-async fn stays(loom: &Loom, copy: &Value) -> Result<Value> {
-    let seen = loom.physical_side.get("v1/Pod", &format!("{}/{}", loom.mount, name(copy))).await?.unwrap_or_default();
+async fn stays(harness: &Harness, copy: &Value) -> Result<Value> {
+    let seen =
+        harness.physical_side.get("v1/Pod", &format!("{}/{}", harness.mount, name(copy))).await?.unwrap_or_default();
     ensure!(uid(&seen) == uid(copy) && seen["metadata"]["deletionTimestamp"].is_null(), "it is leaving: {seen}");
     Ok(seen)
 }
@@ -31,13 +32,13 @@ async fn stays(loom: &Loom, copy: &Value) -> Result<Value> {
 async fn the_physical_cluster_does_not_evict_a_copy_from_a_node_in_trouble() -> Result<()> {
     let patient = TROUBLE.map(|key| json!({ "key": key, "operator": "Exists", "effect": "NoExecute" }));
     pattern("patience")
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
             let every_key = json!({ "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0 });
             let [not_ready, unreachable] = TROUBLE.map(impatient);
-            let vpod = loom.pod("web").tolerate(not_ready.clone()).tolerate(unreachable.clone()).tolerate(every_key);
-            loom.virtual_side.create(&vpod.build()).await?;
-            let (_, copy) = loom.runs("web").await?;
+            let vpod = harness.pod("web").tolerate(not_ready.clone()).tolerate(unreachable.clone()).tolerate(every_key);
+            harness.virtual_side.create(&vpod.build()).await?;
+            let (_, copy) = harness.runs("web").await?;
             ensure!(first_two(&copy) == patient, "{}", copy["spec"]["tolerations"]);
             let limited = items(&copy["spec"]["tolerations"])
                 .iter()
@@ -45,30 +46,30 @@ async fn the_physical_cluster_does_not_evict_a_copy_from_a_node_in_trouble() -> 
             ensure!(limited.count() == 2, "admission added others: {}", copy["spec"]["tolerations"]);
 
             // A pod of the owner's shows that the taint does evict.
-            let witness = pod("witness").namespace(&loom.mount).on(loom.node());
-            loom.physical_side.create(&witness.tolerate(not_ready).tolerate(unreachable).build()).await?;
+            let witness = pod("witness").namespace(&harness.mount).on(harness.node());
+            harness.physical_side.create(&witness.tolerate(not_ready).tolerate(unreachable).build()).await?;
             let taints = json!([{ "key": TROUBLE[1], "effect": "NoExecute" }]);
-            loom.physical_side.patch("v1/Node", loom.node(), &json!({ "spec": { "taints": taints } })).await?;
+            harness.physical_side.patch("v1/Node", harness.node(), &json!({ "spec": { "taints": taints } })).await?;
             eventually("the owner's pod is evicted", SOON, async || {
-                let seen = loom.physical_side.get("v1/Pod", &format!("{}/witness", loom.mount)).await;
+                let seen = harness.physical_side.get("v1/Pod", &format!("{}/witness", harness.mount)).await;
                 match seen.map_err(|error| error.to_string())? {
                     Some(seen) if seen["metadata"]["deletionTimestamp"].is_null() => Err(seen["status"].to_string()),
                     _ => Ok(()),
                 }
             })
             .await?;
-            stays(loom, &copy).await?;
-            loom.physical_side.patch("v1/Node", loom.node(), &json!({ "spec": { "taints": null } })).await?;
+            stays(harness, &copy).await?;
+            harness.physical_side.patch("v1/Node", harness.node(), &json!({ "spec": { "taints": null } })).await?;
 
             // One that was made otherwise, by an older version or by its owner, is mended while it runs.
             let mut limited = items(&copy["spec"]["tolerations"]).to_vec();
             limited[0]["tolerationSeconds"] = json!(300);
             limited[1]["tolerationSeconds"] = json!(5);
             limited.reverse();
-            let place = format!("{}/{}", loom.mount, name(&copy));
-            loom.physical_side.patch("v1/Pod", &place, &json!({ "spec": { "tolerations": limited } })).await?;
+            let place = format!("{}/{}", harness.mount, name(&copy));
+            harness.physical_side.patch("v1/Pod", &place, &json!({ "spec": { "tolerations": limited } })).await?;
             eventually("the copy is mended", SOON, async || {
-                let seen = stays(loom, &copy).await.map_err(|error| error.to_string())?;
+                let seen = stays(harness, &copy).await.map_err(|error| error.to_string())?;
                 if first_two(&seen) == patient { Ok(()) } else { Err(seen["spec"]["tolerations"].to_string()) }
             })
             .await

@@ -15,9 +15,9 @@ use tapestry_testbed::supervisor::Signal;
 use tapestry_testbed::{Cluster, eventually};
 
 use self::syncer::{Process, http};
-use crate::grounds::{Ground, Home, bare, own};
+use crate::fixtures::{Fixture, Home, bare, own};
+use crate::harness::{BINDING, pattern};
 use crate::looks::{LATE, SOON, annotation, condition, name, phase, text, uid};
-use crate::loom::{BINDING, pattern};
 use crate::stub::kubeconfig;
 use crate::timing::timed;
 
@@ -26,42 +26,44 @@ pub(crate) const TAPESTRY: &str = env!("CARGO_BIN_EXE_tapestry");
 #[tokio::test]
 async fn law_08_a_syncer_killed_in_a_burst_converges_without_duplicate_or_orphan() -> Result<()> {
     pattern("burst")
-        .on(Ground::West)
+        .on(Fixture::West)
         .node(node("burst-0"))
         .node(node("burst-1"))
-        .run_without(async |loom| {
-            let syncer = Process::new(loom, "info,tapestry_cluster=debug")?;
+        .run_without(async |harness| {
+            let syncer = Process::new(harness, "info,tapestry_cluster=debug")?;
             syncer.start()?;
             syncer.ready().await?;
-            let web = deployment("web", 200).namespace(&loom.name).pods(loom.pod("web").cpu("100m"));
-            loom.virtual_side.create(&web.build()).await?;
+            let web = deployment("web", 200).namespace(&harness.name).pods(harness.pod("web").cpu("100m"));
+            harness.virtual_side.create(&web.build()).await?;
             for count in [20, 90] {
-                loom.copies_at_least(count).await?;
+                harness.copies_at_least(count).await?;
                 let how = syncer.end(Signal::Kill).await?;
                 ensure!(how.contains("signal: 9"), "{how}");
                 syncer.start()?;
             }
             let vpods = eventually("200 pods run", LATE, async || {
-                let pods = loom.virtual_side.list("v1/Pod", &loom.name).await.map_err(|error| error.to_string())?;
+                let pods =
+                    harness.virtual_side.list("v1/Pod", &harness.name).await.map_err(|error| error.to_string())?;
                 let run = pods.iter().filter(|pod| phase(pod) == "Running").count();
                 if run == 200 && pods.len() == 200 { Ok(pods) } else { Err(format!("{run} of {}", pods.len())) }
             })
             .await?;
-            one_copy_each(&vpods, &loom.ppods().await?)?;
+            one_copy_each(&vpods, &harness.ppods().await?)?;
 
             // And in the middle of their end.
             let none = json!({ "spec": { "replicas": 0 } });
-            loom.virtual_side.patch_subresource("scale", "apps/v1/Deployment", &loom.at("web"), &none).await?;
+            harness.virtual_side.patch_subresource("scale", "apps/v1/Deployment", &harness.at("web"), &none).await?;
             eventually("some are gone", LATE, async || {
-                let copies = loom.ppods().await.map_err(|error| error.to_string())?.len();
+                let copies = harness.ppods().await.map_err(|error| error.to_string())?.len();
                 if copies < 150 { Ok(()) } else { Err(format!("{copies}")) }
             })
             .await?;
             syncer.end(Signal::Kill).await?;
             syncer.start()?;
             eventually("nothing is left", LATE, async || {
-                let here = loom.virtual_side.list("v1/Pod", &loom.name).await.map_err(|error| error.to_string())?;
-                let there = loom.ppods().await.map_err(|error| error.to_string())?.len();
+                let here =
+                    harness.virtual_side.list("v1/Pod", &harness.name).await.map_err(|error| error.to_string())?;
+                let there = harness.ppods().await.map_err(|error| error.to_string())?.len();
                 if (here.len(), there) == (0, 0) {
                     Ok(())
                 } else {
@@ -91,27 +93,27 @@ pub(crate) fn one_copy_each(vpods: &[Value], ppods: &[Value]) -> Result<()> {
 #[tokio::test]
 async fn law_01_a_pod_force_deleted_while_the_syncer_is_away_loses_its_copy_and_no_other_does() -> Result<()> {
     pattern("away")
-        .on(Ground::East)
-        .run_without(async |loom| {
-            let syncer = Process::new(loom, "info,tapestry_cluster=debug")?;
+        .on(Fixture::East)
+        .run_without(async |harness| {
+            let syncer = Process::new(harness, "info,tapestry_cluster=debug")?;
             syncer.start()?;
-            loom.vnode_ready(loom.node()).await?;
+            harness.vnode_ready(harness.node()).await?;
             for pod in ["stays", "goes"] {
-                loom.virtual_side.create(&loom.bound(pod).build()).await?;
+                harness.virtual_side.create(&harness.bound(pod).build()).await?;
             }
-            let (_, stays) = loom.runs("stays").await?;
-            loom.runs("goes").await?;
+            let (_, stays) = harness.runs("stays").await?;
+            harness.runs("goes").await?;
             syncer.end(Signal::Kill).await?;
             let now = DeleteParams { grace_period_seconds: Some(0), ..Default::default() };
-            loom.virtual_side.delete_with("v1/Pod", &loom.at("goes"), &now).await?;
+            harness.virtual_side.delete_with("v1/Pod", &harness.at("goes"), &now).await?;
             syncer.start()?;
-            loom.gone("goes").await?;
+            harness.gone("goes").await?;
             // With evidence: it looked before it deleted.
             let log = syncer.log()?;
             let place = |words: &str| log.find(words).with_context(|| format!("{words:?} is not in the log"));
-            let looked = place(&format!("get virtual pods/{} (LookForVirtualPod)", loom.at("goes")))?;
+            let looked = place(&format!("get virtual pods/{} (LookForVirtualPod)", harness.at("goes")))?;
             ensure!(looked < place("(VirtualPodGone)")?, "deleted before it looked");
-            let (_, after) = loom.runs("stays").await?;
+            let (_, after) = harness.runs("stays").await?;
             assert_eq!(uid(&after), uid(&stays));
             Ok(())
         })
@@ -121,15 +123,15 @@ async fn law_01_a_pod_force_deleted_while_the_syncer_is_away_loses_its_copy_and_
 #[tokio::test]
 async fn a_terminated_syncer_ends_in_good_order_within_five_seconds() -> Result<()> {
     pattern("term")
-        .on(Ground::East)
-        .run_without(async |loom| {
-            let syncer = Process::new(loom, "info")?;
+        .on(Fixture::East)
+        .run_without(async |harness| {
+            let syncer = Process::new(harness, "info")?;
             syncer.start()?;
             syncer.ready().await?;
-            loom.vnode_ready(loom.node()).await?;
-            let web = deployment("web", 50).namespace(&loom.name).pods(loom.pod("web").cpu("100m"));
-            loom.virtual_side.create(&web.build()).await?;
-            loom.copies_at_least(5).await?;
+            harness.vnode_ready(harness.node()).await?;
+            let web = deployment("web", 50).namespace(&harness.name).pods(harness.pod("web").cpu("100m"));
+            harness.virtual_side.create(&web.build()).await?;
+            harness.copies_at_least(5).await?;
             let began = Instant::now();
             let how = syncer.end(Signal::Terminate).await?;
             let took = began.elapsed();
@@ -137,7 +139,7 @@ async fn a_terminated_syncer_ends_in_good_order_within_five_seconds() -> Result<
             ensure!(took < Duration::from_secs(5), "{took:?}");
             ensure!(syncer.log()?.contains("syncer stopped"), "{}", syncer.log()?);
             let none = json!({ "spec": { "replicas": 0 } });
-            loom.virtual_side.patch_subresource("scale", "apps/v1/Deployment", &loom.at("web"), &none).await?;
+            harness.virtual_side.patch_subresource("scale", "apps/v1/Deployment", &harness.at("web"), &none).await?;
             Ok(())
         })
         .await
@@ -146,15 +148,15 @@ async fn a_terminated_syncer_ends_in_good_order_within_five_seconds() -> Result<
 #[tokio::test]
 async fn law_10_a_running_syncer_serves_metrics_health_and_log_level_and_logs_no_credential() -> Result<()> {
     pattern("serve")
-        .on(Ground::Still)
-        .run_without(async |loom| {
-            let syncer = Process::new(loom, "trace")?;
+        .on(Fixture::Still)
+        .run_without(async |harness| {
+            let syncer = Process::new(harness, "trace")?;
             syncer.start()?;
             syncer.ready().await?;
-            loom.vnode_ready(loom.node()).await?;
-            loom.virtual_side.create(&loom.bound("web").build()).await?;
-            loom.play_running(&loom.copy("web").await?).await?;
-            loom.runs("web").await?;
+            harness.vnode_ready(harness.node()).await?;
+            harness.virtual_side.create(&harness.bound("web").build()).await?;
+            harness.play_running(&harness.copy("web").await?).await?;
+            harness.runs("web").await?;
             for path in ["/healthz", "/livez", "/readyz"] {
                 assert_eq!(http(syncer.health, "GET", path, "").await?, (200, "ok".to_owned()), "{path}");
             }
@@ -179,17 +181,17 @@ async fn law_10_a_running_syncer_serves_metrics_health_and_log_level_and_logs_no
             assert_eq!(http(syncer.health, "PUT", "/debug/log-level", "error").await?.0, 404);
             assert_eq!(http(syncer.debug, "PUT", "/debug/log-level", "error").await?.0, 200);
             let quiet = syncer.log()?.len();
-            loom.virtual_side.create(&loom.bound("next").build()).await?;
-            loom.copy("next").await?;
+            harness.virtual_side.create(&harness.bound("next").build()).await?;
+            harness.copy("next").await?;
             assert_eq!(syncer.log()?.len(), quiet, "it still logs");
             assert_eq!(http(syncer.debug, "PUT", "/debug/log-level", "debug").await?.0, 200);
-            loom.virtual_side.create(&loom.bound("last").build()).await?;
-            loom.copy("last").await?;
+            harness.virtual_side.create(&harness.bound("last").build()).await?;
+            harness.copy("last").await?;
             ensure!(syncer.log()?.len() > quiet, "it logs no more");
 
             // The two kubeconfigs' tokens, in no line of a trace.
             let log = syncer.log()?;
-            for kubeconfig in [&loom.virtual_kubeconfig, &loom.physical_kubeconfig] {
+            for kubeconfig in [&harness.virtual_kubeconfig, &harness.physical_kubeconfig] {
                 ensure!(!log.contains(&credential(kubeconfig)?), "a credential is in the log");
             }
             // A second process finds the address taken, and says so.
@@ -223,12 +225,12 @@ fn failed(output: &Output) -> Result<String> {
 #[tokio::test]
 async fn law_10_a_syncer_that_cannot_start_says_why_and_shows_no_credential() -> Result<()> {
     pattern("unstartable")
-        .on(Ground::Still)
-        .run_without(async |loom| {
+        .on(Fixture::Still)
+        .run_without(async |harness| {
             let folder = std::env::temp_dir().join(format!("tapestry-e2e-{}-kubeconfigs", std::process::id()));
             std::fs::create_dir_all(&folder)?;
             let there = folder.join("whole");
-            std::fs::write(&there, &loom.virtual_kubeconfig)?;
+            std::fs::write(&there, &harness.virtual_kubeconfig)?;
             let there = there.display().to_string();
             let run = async |binding: &str, kubeconfig: &str| -> Result<String> {
                 let mut command = tokio::process::Command::new(TAPESTRY);
@@ -256,7 +258,7 @@ async fn law_10_a_syncer_that_cannot_start_says_why_and_shows_no_credential() ->
             expect(&run("nobody", &there).await?, &["cannot read ClusterBinding nobody", "does not exist"])?;
             expect(&run("Not A Name", &there).await?, &["is not a name"])?;
             expect(
-                &run(&loom.name, "/no/such/file").await?,
+                &run(&harness.name, "/no/such/file").await?,
                 &["cannot use kubeconfig /no/such/file", "check --virtual-kubeconfig"],
             )?;
             for (file, text, words) in [
@@ -269,7 +271,7 @@ async fn law_10_a_syncer_that_cannot_start_says_why_and_shows_no_credential() ->
             ] {
                 let path = folder.join(file);
                 std::fs::write(&path, text)?;
-                expect(&run(&loom.name, &path.display().to_string()).await?, &words)?;
+                expect(&run(&harness.name, &path.display().to_string()).await?, &words)?;
             }
 
             // Now the binding's Secret: who asks is told; what a daemon does about it is told below.
@@ -278,9 +280,9 @@ async fn law_10_a_syncer_that_cannot_start_says_why_and_shows_no_credential() ->
                 command.args(["calendar", binding, "--kubeconfig", &there]).stdin(Stdio::null()).kill_on_drop(true);
                 failed(&tokio::time::timeout(SOON, command.output()).await.context("it does not end")??)
             };
-            let place = format!("{}/{}", keys::NAMESPACE, loom.name);
-            let secret = |text: &str| kubeconfig_secret(keys::NAMESPACE, &loom.name, text);
-            let server = loom.physical_cluster.url();
+            let place = format!("{}/{}", keys::NAMESPACE, harness.name);
+            let secret = |text: &str| kubeconfig_secret(keys::NAMESPACE, &harness.name, text);
+            let server = harness.physical_cluster.url();
             let exec = r#"{"token":"hunter2","exec":{"command":"sh","apiVersion":"client.authentication.k8s.io/v1"}}"#;
             for (text, words) in [
                 (
@@ -291,20 +293,20 @@ async fn law_10_a_syncer_that_cannot_start_says_why_and_shows_no_credential() ->
                 (kubeconfig(&server, r#"{"tokenFile":"/etc/hunter2"}"#), vec!["tokenFile is not allowed"]),
                 (kubeconfig("http://127.0.0.1:1", r#"{"token":"hunter2"}"#), vec!["without https is not allowed"]),
             ] {
-                loom.virtual_side.apply(&secret(&text)).await?;
-                expect(&look(&loom.name).await?, &words)?;
+                harness.virtual_side.apply(&secret(&text)).await?;
+                expect(&look(&harness.name).await?, &words)?;
             }
             let mut empty = secret("");
             empty["data"] = json!({ "config": "aHVudGVyMg==" });
-            loom.virtual_side.delete("v1/Secret", &place).await?;
-            expect(&look(&loom.name).await?, &["Secret", "does not exist"])?;
-            loom.virtual_side.create(&empty).await?;
-            expect(&look(&loom.name).await?, &["no key `kubeconfig`"])?;
+            harness.virtual_side.delete("v1/Secret", &place).await?;
+            expect(&look(&harness.name).await?, &["Secret", "does not exist"])?;
+            harness.virtual_side.create(&empty).await?;
+            expect(&look(&harness.name).await?, &["no key `kubeconfig`"])?;
             // And a binding that the schema lets pass.
             let permissive = builders::binding("unstartable-2").cluster_id("unstartable-2").secret("", "").build();
-            loom.virtual_side.create(&permissive).await?;
+            harness.virtual_side.create(&permissive).await?;
             let said = look("unstartable-2").await;
-            loom.virtual_side.delete(BINDING, "unstartable-2").await?;
+            harness.virtual_side.delete(BINDING, "unstartable-2").await?;
             expect(&said?, &["ClusterBinding unstartable-2 is invalid", "spec.mountNamespace"])?;
 
             // Wrong usage is another code.
@@ -318,21 +320,21 @@ async fn law_10_a_syncer_that_cannot_start_says_why_and_shows_no_credential() ->
 #[tokio::test]
 async fn a_syncer_started_without_its_kubeconfig_keeps_its_nodes_alive_until_it_is_back() -> Result<()> {
     pattern("vigil")
-        .on(Ground::East)
-        .run_without(async |loom| {
-            let syncer = Process::new(loom, "info")?;
+        .on(Fixture::East)
+        .run_without(async |harness| {
+            let syncer = Process::new(harness, "info")?;
             syncer.start()?;
             syncer.ready().await?;
-            loom.vnode_ready(loom.node()).await?;
-            loom.virtual_side.create(&loom.bound("web").build()).await?;
-            let (vpod, ppod) = loom.runs("web").await?;
+            harness.vnode_ready(harness.node()).await?;
+            harness.virtual_side.create(&harness.bound("web").build()).await?;
+            let (vpod, ppod) = harness.runs("web").await?;
             syncer.end(Signal::Kill).await?;
-            loom.virtual_side.delete("v1/Secret", &format!("{}/{}", keys::NAMESPACE, loom.name)).await?;
+            harness.virtual_side.delete("v1/Secret", &format!("{}/{}", keys::NAMESPACE, harness.name)).await?;
             syncer.start()?;
 
             let says = async |reason: &str, words: &str| {
                 eventually(&format!("the binding says {reason}"), SOON, async || {
-                    let binding = loom.binding().await.map_err(|error| error.to_string())?;
+                    let binding = harness.binding().await.map_err(|error| error.to_string())?;
                     let connected = condition(&binding, "Connected");
                     let told = connected["reason"] == reason && text(&connected["message"]).contains(words);
                     if told { Ok(()) } else { Err(connected.to_string()) }
@@ -341,20 +343,20 @@ async fn a_syncer_started_without_its_kubeconfig_keeps_its_nodes_alive_until_it_
             };
             says("KubeconfigUnusable", "does not exist").await?;
             let pid = syncer.pid()?;
-            loom.renews(2).await?;
+            harness.renews(2).await?;
             // Another trouble is another word, and no credential.
-            let secret = |text: &str| kubeconfig_secret(keys::NAMESPACE, &loom.name, text);
-            loom.virtual_side.apply(&secret("users: [{user: {token: hunter2}}")).await?;
+            let secret = |text: &str| kubeconfig_secret(keys::NAMESPACE, &harness.name, text);
+            harness.virtual_side.apply(&secret("users: [{user: {token: hunter2}}")).await?;
             says("KubeconfigUnreadable", "not the YAML").await?;
             ensure!(!syncer.log()?.contains("hunter2"), "a credential was logged");
 
-            loom.virtual_side.apply(&secret(&loom.physical_kubeconfig)).await?;
+            harness.virtual_side.apply(&secret(&harness.physical_kubeconfig)).await?;
             syncer.ready().await?;
             says("Connected", "").await?;
-            let (vpod_now, ppod_now) = loom.runs("web").await?;
+            let (vpod_now, ppod_now) = harness.runs("web").await?;
             assert_eq!([uid(&vpod_now), uid(&ppod_now)], [uid(&vpod), uid(&ppod)]);
-            loom.virtual_side.create(&loom.bound("next").build()).await?;
-            loom.runs("next").await?;
+            harness.virtual_side.create(&harness.bound("next").build()).await?;
+            harness.runs("next").await?;
             assert_eq!(syncer.pid()?, pid, "it was started anew");
             Ok(())
         })
@@ -382,16 +384,16 @@ async fn crds_prints_what_an_api_server_takes() -> Result<()> {
 #[tokio::test]
 async fn law_11_ten_thousand_pods_cost_less_than_a_kilobyte_each() -> Result<()> {
     let many = own(bare("many")).await?;
-    // Looms live on clusters that live for ever; this one's processes end below.
+    // Harnesses live on clusters that live for ever; this one's processes end below.
     let many: &'static Cluster = Box::leak(Box::new(many));
-    let pattern = pattern("many").home(Home::Other).on(Ground::Own(many)).node(node("many-0").cpu("900").pods(20_000));
-    let test = pattern.run_without(async |loom| {
-        let syncer = Process::new(loom, "info")?;
+    let pattern = pattern("many").home(Home::Other).on(Fixture::Own(many)).node(node("many-0").cpu("900").pods(20_000));
+    let test = pattern.run_without(async |harness| {
+        let syncer = Process::new(harness, "info")?;
         syncer.start()?;
         syncer.ready().await?;
         let lends = async |pods: &str| {
             let what = format!("lends {pods} pods");
-            loom.vnode_when("many-0", &what, |vnode| vnode["status"]["allocatable"]["pods"] == pods).await
+            harness.vnode_when("many-0", &what, |vnode| vnode["status"]["allocatable"]["pods"] == pods).await
         };
         lends("20k").await?;
         let before = resident(syncer.pid()?)?;
@@ -400,8 +402,8 @@ async fn law_11_ten_thousand_pods_cost_less_than_a_kilobyte_each() -> Result<()>
         for some in numbers.chunks(100) {
             let create = async |number: &u32| {
                 let pod =
-                    pod(&format!("stranger-{number}")).namespace(&loom.mount).on("many-0").cpu("50m").memory("64Mi");
-                loom.physical_side.create(&pod.label("app", "stranger").build()).await
+                    pod(&format!("stranger-{number}")).namespace(&harness.mount).on("many-0").cpu("50m").memory("64Mi");
+                harness.physical_side.create(&pod.label("app", "stranger").build()).await
             };
             futures::future::try_join_all(some.iter().map(create)).await?;
         }

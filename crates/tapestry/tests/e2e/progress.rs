@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::grounds::{bare, own};
+use crate::fixtures::{bare, own};
 use crate::looks::SOON;
 use crate::timing::timed;
 

@@ -10,17 +10,17 @@ use tapestry_engine::clock::{Clock as _, SystemClock};
 use tapestry_testbed::builders::{node, pod};
 use tapestry_testbed::eventually;
 
-use crate::grounds::Ground;
+use crate::fixtures::Fixture;
+use crate::harness::{BINDING, Harness, POLICY, TEST, event_reasons, pattern};
 use crate::looks::{SOON, condition, phase, taints};
-use crate::loom::{BINDING, Loom, POLICY, TEST, event_reasons, pattern};
 use crate::windows::{closed, hour, minute_after};
 
-pub(crate) async fn running(loom: &Loom, pods: &[Value]) -> Result<()> {
+pub(crate) async fn running(harness: &Harness, pods: &[Value]) -> Result<()> {
     for pod in pods {
         let name = pod["metadata"]["name"].as_str().unwrap_or_default();
-        loom.virtual_side.create(pod).await?;
-        loom.play_running(&loom.copy(name).await?).await?;
-        loom.runs(name).await?;
+        harness.virtual_side.create(pod).await?;
+        harness.play_running(&harness.copy(name).await?).await?;
+        harness.runs(name).await?;
     }
     Ok(())
 }
@@ -36,41 +36,41 @@ fn over(vnode: &Value) -> bool {
 #[tokio::test]
 async fn when_a_window_ends_with_force_pods_have_their_grace_and_only_exact_tolerations_spare() -> Result<()> {
     pattern("ended")
-        .on(Ground::Still)
+        .on(Fixture::Still)
         .policy(|policy| policy.with("/spec/forceReclaim", true).with("/spec/gracefulReclaimPeriodSeconds", 20))
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
             let exact = json!({ "key": keys::TAINT_OUT_OF_TIME_WINDOWS, "operator": "Exists" });
             let pods = [
-                loom.bound("web").build(),
-                loom.bound("spared").tolerate(exact).build(),
-                loom.bound("any").tolerate_all().build(),
+                harness.bound("web").build(),
+                harness.bound("spared").tolerate(exact).build(),
+                harness.bound("any").tolerate_all().build(),
             ];
-            running(loom, &pods).await?;
-            let now = loom.now();
+            running(harness, &pods).await?;
+            let now = harness.now();
             let window = json!([{ "start": hour(now + 1.hours()), "end": hour(now + 2.hours()) }]);
-            loom.virtual_side.patch(POLICY, "ended", &json!({ "spec": { "timeWindows": window } })).await?;
-            loom.vnode_when(loom.node(), "is closed", closed).await?;
+            harness.virtual_side.patch(POLICY, "ended", &json!({ "spec": { "timeWindows": window } })).await?;
+            harness.vnode_when(harness.node(), "is closed", closed).await?;
             for name in ["web", "spared", "any"] {
-                ensure!(!deleting(&loom.vpod(name).await?), "{name} had no grace");
+                ensure!(!deleting(&harness.vpod(name).await?), "{name} had no grace");
             }
-            loom.skip(Duration::from_secs(22));
+            harness.skip(Duration::from_secs(22));
             let executed = |vnode: &Value| {
                 taints(vnode).contains(&(keys::TAINT_OUT_OF_TIME_WINDOWS.to_owned(), "NoExecute".to_owned()))
             };
-            loom.vnode_when(loom.node(), "is forced", executed).await?;
+            harness.vnode_when(harness.node(), "is forced", executed).await?;
             for name in ["web", "any"] {
-                loom.vpod_when(name, "goes", deleting).await?;
-                loom.play_removed(&loom.physical_leaving(&loom.copy(name).await?).await?).await?;
-                loom.gone(name).await?;
+                harness.vpod_when(name, "goes", deleting).await?;
+                harness.play_removed(&harness.physical_leaving(&harness.copy(name).await?).await?).await?;
+                harness.gone(name).await?;
             }
-            let told = event_reasons(&loom.virtual_side, &loom.name, "any").await?;
+            let told = event_reasons(&harness.virtual_side, &harness.name, "any").await?;
             ensure!(told.iter().any(|reason| reason == "Reclaimed"), "{told:?}");
-            assert_eq!(phase(&loom.vpod("spared").await?), "Running");
-            ensure!(!deleting(&loom.vpod("spared").await?), "the spared one goes");
+            assert_eq!(phase(&harness.vpod("spared").await?), "Running");
+            ensure!(!deleting(&harness.vpod("spared").await?), "the spared one goes");
             let always = json!({ "spec": { "timeWindows": [] } });
-            loom.virtual_side.patch(POLICY, "ended", &always).await?;
-            loom.vnode_when(loom.node(), "is open", |vnode| !closed(vnode) && !executed(vnode)).await?;
+            harness.virtual_side.patch(POLICY, "ended", &always).await?;
+            harness.vnode_when(harness.node(), "is open", |vnode| !closed(vnode) && !executed(vnode)).await?;
             Ok(())
         })
         .await
@@ -82,31 +82,31 @@ async fn with_reclaim_before_end_the_capacity_is_back_when_the_window_ends() -> 
     let ends = minute_after(start, 3)?;
     pattern("back-in-time")
         // Its kubelets end pods by themselves.
-        .on(Ground::East)
+        .on(Fixture::East)
         .policy(|policy| {
             let rules = policy.with("/spec/forceReclaim", true).with("/spec/gracefulReclaimPeriodSeconds", 15);
             rules.with("/spec/reclaimBeforeEnd", true).window(&hour(start - 1.hours()), &hour(ends), &[])
         })
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
             // Pods that take five seconds to end, and one that would take a minute.
             for (name, grace) in [("quick", 5), ("slow", 60)] {
-                let pod = loom.bound(name).with("/spec/terminationGracePeriodSeconds", grace).build();
-                loom.virtual_side.create(&pod).await?;
-                loom.runs(name).await?;
+                let pod = harness.bound(name).with("/spec/terminationGracePeriodSeconds", grace).build();
+                harness.virtual_side.create(&pod).await?;
+                harness.runs(name).await?;
             }
             // Taking back begins at the end − 15 s of grace − 15 s, the longest forced grace − 1 s: just before that.
-            let ahead = ends.duration_since(loom.now()) - SignedDuration::from_secs(34);
-            loom.skip(Duration::try_from(ahead)?);
-            loom.vnode_when(loom.node(), "is closed", closed).await?;
-            let early = ends.duration_since(loom.now());
+            let ahead = ends.duration_since(harness.now()) - SignedDuration::from_secs(34);
+            harness.skip(Duration::try_from(ahead)?);
+            harness.vnode_when(harness.node(), "is closed", closed).await?;
+            let early = ends.duration_since(harness.now());
             ensure!(early > SignedDuration::from_secs(15), "it began {early:#} before the end");
             for name in ["quick", "slow"] {
-                loom.gone(name).await?;
+                harness.gone(name).await?;
             }
-            let back = ends.duration_since(loom.now());
+            let back = ends.duration_since(harness.now());
             ensure!(back >= SignedDuration::ZERO, "the capacity was back {:#} after the end", back.abs());
-            assert_eq!(loom.ppods().await?.len(), 0);
+            assert_eq!(harness.ppods().await?.len(), 0);
             Ok(())
         })
         .await
@@ -115,44 +115,44 @@ async fn with_reclaim_before_end_the_capacity_is_back_when_the_window_ends() -> 
 #[tokio::test]
 async fn when_less_is_lent_the_lowest_are_evicted_and_a_budget_is_respected_until_force_is_due() -> Result<()> {
     pattern("shrunk")
-        .on(Ground::Still)
+        .on(Fixture::Still)
         .node(node("shrunk-0").cpu("4"))
         .policy(|policy| policy.with("/spec/forceReclaim", true).with("/spec/gracefulReclaimPeriodSeconds", 30))
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
             let budget = json!({
                 "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
-                "metadata": { "name": "guarded", "namespace": loom.name },
+                "metadata": { "name": "guarded", "namespace": harness.name },
                 "spec": { "minAvailable": 1, "selector": { "matchLabels": { "app": "guarded" } } },
             });
-            loom.virtual_side.create(&budget).await?;
-            let guarded = loom.bound("guarded").cpu("1").label("app", "guarded").build();
+            harness.virtual_side.create(&budget).await?;
+            let guarded = harness.bound("guarded").cpu("1").label("app", "guarded").build();
             // Of pods that are created within the same second nobody is the youngest.
             let class = json!({
                 "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": { "name": "shrunk-high" }, "value": 100,
             });
-            loom.virtual_side.create(&class).await?;
-            let high = loom.bound("high").cpu("2").with("/spec/priorityClassName", "shrunk-high").build();
-            running(loom, &[high, guarded, loom.bound("low").cpu("1").build()]).await?;
+            harness.virtual_side.create(&class).await?;
+            let high = harness.bound("high").cpu("2").with("/spec/priorityClassName", "shrunk-high").build();
+            running(harness, &[high, guarded, harness.bound("low").cpu("1").build()]).await?;
             // Nobody goes for what a node may have had before it was first seen.
-            loom.skip(Duration::from_secs(121));
+            harness.skip(Duration::from_secs(121));
             // The owner's own pod: 2 CPUs are left for three pods that ask for four.
-            let own = pod("shrunk-own").namespace(&loom.mount).on(loom.node()).cpu("2").build();
-            loom.physical_side.create(&own).await?;
-            loom.vnode_when(loom.node(), "is over-leased", over).await?;
-            loom.vpod_when("low", "is evicted", deleting).await?;
-            assert_eq!(condition(&loom.vpod("low").await?, "DisruptionTarget")["reason"], "EvictionByEvictionAPI");
-            loom.play_removed(&loom.physical_leaving(&loom.copy("low").await?).await?).await?;
-            loom.gone("low").await?;
+            let own = pod("shrunk-own").namespace(&harness.mount).on(harness.node()).cpu("2").build();
+            harness.physical_side.create(&own).await?;
+            harness.vnode_when(harness.node(), "is over-leased", over).await?;
+            harness.vpod_when("low", "is evicted", deleting).await?;
+            assert_eq!(condition(&harness.vpod("low").await?, "DisruptionTarget")["reason"], "EvictionByEvictionAPI");
+            harness.play_removed(&harness.physical_leaving(&harness.copy("low").await?).await?).await?;
+            harness.gone("low").await?;
             // The budget allows nobody of its own to go.
-            ensure!(!deleting(&loom.vpod("guarded").await?), "the budget was ignored");
-            loom.skip(Duration::from_secs(31));
-            loom.vpod_when("guarded", "is deleted by force", deleting).await?;
-            assert_eq!(condition(&loom.vpod("guarded").await?, "DisruptionTarget")["reason"], "Reclaimed");
-            loom.play_removed(&loom.physical_leaving(&loom.copy("guarded").await?).await?).await?;
-            loom.gone("guarded").await?;
-            loom.vnode_when(loom.node(), "is no longer over-leased", |vnode| !over(vnode)).await?;
-            ensure!(!deleting(&loom.vpod("high").await?), "more went than needed");
+            ensure!(!deleting(&harness.vpod("guarded").await?), "the budget was ignored");
+            harness.skip(Duration::from_secs(31));
+            harness.vpod_when("guarded", "is deleted by force", deleting).await?;
+            assert_eq!(condition(&harness.vpod("guarded").await?, "DisruptionTarget")["reason"], "Reclaimed");
+            harness.play_removed(&harness.physical_leaving(&harness.copy("guarded").await?).await?).await?;
+            harness.gone("guarded").await?;
+            harness.vnode_when(harness.node(), "is no longer over-leased", |vnode| !over(vnode)).await?;
+            ensure!(!deleting(&harness.vpod("high").await?), "more went than needed");
             Ok(())
         })
         .await
@@ -161,18 +161,18 @@ async fn when_less_is_lent_the_lowest_are_evicted_and_a_budget_is_respected_unti
 #[tokio::test]
 async fn a_strangers_delete_of_a_virtual_node_is_a_drain_and_the_node_comes_back() -> Result<()> {
     pattern("kicked")
-        .on(Ground::Still)
+        .on(Fixture::Still)
         .policy(|policy| policy.with("/spec/gracefulReclaimPeriodSeconds", 1))
-        .run(async |loom| {
-            let before = loom.vnode_ready(loom.node()).await?;
-            running(loom, &[loom.bound("web").build()]).await?;
-            loom.virtual_side.delete("v1/Node", &loom.vnode()).await?;
-            loom.vpod_when("web", "goes", deleting).await?;
-            ensure!(loom.virtual_side.get("v1/Node", &loom.vnode()).await?.is_some(), "it went before its pod");
-            loom.play_removed(&loom.physical_leaving(&loom.copy("web").await?).await?).await?;
-            loom.gone("web").await?;
+        .run(async |harness| {
+            let before = harness.vnode_ready(harness.node()).await?;
+            running(harness, &[harness.bound("web").build()]).await?;
+            harness.virtual_side.delete("v1/Node", &harness.vnode()).await?;
+            harness.vpod_when("web", "goes", deleting).await?;
+            ensure!(harness.virtual_side.get("v1/Node", &harness.vnode()).await?.is_some(), "it went before its pod");
+            harness.play_removed(&harness.physical_leaving(&harness.copy("web").await?).await?).await?;
+            harness.gone("web").await?;
             let again = |vnode: &Value| vnode["metadata"]["uid"] != before["metadata"]["uid"];
-            loom.vnode_when(loom.node(), "is another one", again).await?;
+            harness.vnode_when(harness.node(), "is another one", again).await?;
             Ok(())
         })
         .await
@@ -181,28 +181,32 @@ async fn a_strangers_delete_of_a_virtual_node_is_a_drain_and_the_node_comes_back
 #[tokio::test]
 async fn a_deleted_binding_gives_everything_back_and_then_goes() -> Result<()> {
     pattern("unbound")
-        .on(Ground::Still)
+        .on(Fixture::Still)
         .policy(|policy| policy.with("/spec/gracefulReclaimPeriodSeconds", 1))
         .node(node("unbound-0").label(TEST, "unbound"))
         .node(node("unbound-1").label(TEST, "unbound"))
-        .run(async |loom| {
-            loom.vnode_ready("unbound-0").await?;
-            loom.vnode_ready("unbound-1").await?;
-            running(loom, &[loom.bound("web").build()]).await?;
-            loom.virtual_side.delete(BINDING, &loom.name).await?;
-            loom.vnode_gone("unbound-1").await?;
-            loom.vpod_when("web", "goes", deleting).await?;
-            ensure!(loom.virtual_side.get(BINDING, &loom.name).await?.is_some(), "the binding went before its pods");
-            loom.play_removed(&loom.physical_leaving(&loom.copy("web").await?).await?).await?;
-            loom.gone("web").await?;
-            loom.vnode_gone("unbound-0").await?;
+        .run(async |harness| {
+            harness.vnode_ready("unbound-0").await?;
+            harness.vnode_ready("unbound-1").await?;
+            running(harness, &[harness.bound("web").build()]).await?;
+            harness.virtual_side.delete(BINDING, &harness.name).await?;
+            harness.vnode_gone("unbound-1").await?;
+            harness.vpod_when("web", "goes", deleting).await?;
+            ensure!(
+                harness.virtual_side.get(BINDING, &harness.name).await?.is_some(),
+                "the binding went before its pods"
+            );
+            harness.play_removed(&harness.physical_leaving(&harness.copy("web").await?).await?).await?;
+            harness.gone("web").await?;
+            harness.vnode_gone("unbound-0").await?;
             eventually("the binding is gone", SOON, async || {
-                let binding = loom.virtual_side.get(BINDING, &loom.name).await.map_err(|error| error.to_string())?;
+                let binding =
+                    harness.virtual_side.get(BINDING, &harness.name).await.map_err(|error| error.to_string())?;
                 binding.map_or(Ok(()), |binding| Err(binding["metadata"].to_string()))
             })
             .await?;
-            let account = format!("{}/{}", loom.mount, keys::POD_SERVICE_ACCOUNT);
-            ensure!(loom.physical_side.get("v1/ServiceAccount", &account).await?.is_none(), "the account stayed");
+            let account = format!("{}/{}", harness.mount, keys::POD_SERVICE_ACCOUNT);
+            ensure!(harness.physical_side.get("v1/ServiceAccount", &account).await?.is_none(), "the account stayed");
             Ok(())
         })
         .await

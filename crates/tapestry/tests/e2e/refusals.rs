@@ -9,7 +9,7 @@ use tapestry_cluster::gate::carry_out;
 use tapestry_cluster::{Answer, Call, Cluster, Name, Refusal, Rv, Side, Sub, Target, Uid, Verb, kind};
 use tapestry_testbed::builders::{namespace, pod};
 
-use crate::grounds::Ground;
+use crate::fixtures::Fixture;
 use crate::looks::{condition, text, uid};
 use crate::stub::{Reply, Stub, kubeconfig};
 use crate::timing::timed;
@@ -20,7 +20,7 @@ async fn connect(kubeconfig: &str) -> Result<Cluster> {
 
 /// A connection to the still cluster, pinned to who it is.
 async fn right() -> Result<Cluster> {
-    let still = Ground::Still.cluster().await?;
+    let still = Fixture::Still.cluster().await?;
     let cluster = connect(&still.kubeconfig_text()?).await?;
     ensure!(cluster.pin(&Uid::new(still.identity())), "pinned already");
     Ok(cluster)
@@ -45,7 +45,7 @@ async fn law_01_a_missing_object_is_gone_only_if_the_pinned_cluster_says_so() ->
         let pinned = right().await?;
         assert_eq!(call(&pinned, missing()?, Verb::Get).await, Err(Refusal::Gone));
         // The same answer from a cluster that is not the pinned one, or when none is pinned, proves nothing.
-        let kubeconfig = Ground::Still.cluster().await?.kubeconfig_text()?;
+        let kubeconfig = Fixture::Still.cluster().await?.kubeconfig_text()?;
         let (wrong, unpinned) = (connect(&kubeconfig).await?, connect(&kubeconfig).await?);
         ensure!(wrong.pin(&Uid::new("another-cluster")), "pinned already");
         for cluster in [wrong, unpinned] {
@@ -78,7 +78,7 @@ async fn a_name_that_is_taken_exists() -> Result<()> {
 async fn law_02_another_object_or_another_version_is_replaced_whatever_the_verb() -> Result<()> {
     timed(async {
         let cluster = right().await?;
-        let still = Ground::Still.cluster().await?.objects()?;
+        let still = Fixture::Still.cluster().await?.objects()?;
         let object = still.create(&pod("replaced").on("nowhere").build()).await?;
         let old = Rv::new(text(&object["metadata"]["resourceVersion"]).parse()?);
         still.patch("v1/Pod", "default/replaced", &annotate("newer")).await?;
@@ -132,7 +132,7 @@ async fn what_can_never_work_is_invalid() -> Result<()> {
         let homeless = pod("homeless").namespace("nowhere").build();
         let status = invalid(call(&cluster, pod_target("nowhere", "homeless")?, Verb::Create(homeless)).await)?;
         ensure!(status.message.contains("nowhere"), "{}", status.message);
-        let still = Ground::Still.cluster().await?.objects()?;
+        let still = Fixture::Still.cluster().await?.objects()?;
         still.create(&pod("fixed").on("nowhere").build()).await?;
         let change = json!({ "spec": { "nodeName": "elsewhere" } });
         invalid(call(&cluster, pod_target("default", "fixed")?, Verb::Merge(Sub::Main, change)).await)?;
@@ -146,7 +146,7 @@ async fn what_can_never_work_is_invalid() -> Result<()> {
 #[tokio::test]
 async fn who_may_not_is_denied() -> Result<()> {
     timed(async {
-        let still = Ground::Still.cluster().await?;
+        let still = Fixture::Still.cluster().await?;
         let nobody = connect(&still.kubeconfig_for("nobody", None)?).await?;
         let forger = connect(&still.kubeconfig_with_token("not-a-token")?).await?;
         for (who, cluster) in [("nobody", nobody), ("forger", forger)] {
@@ -166,7 +166,7 @@ const BUDGET: &str = "policy/v1/PodDisruptionBudget";
 
 /// A running, ready pod under budgets that allow so many disruptions each. Nobody but the test writes their status here.
 async fn guarded(name: &str, budgets: &[u32]) -> Result<Target> {
-    let still = Ground::Still.cluster().await?.objects()?;
+    let still = Fixture::Still.cluster().await?.objects()?;
     let object = still.create(&pod(name).label("guarded", name).on("nowhere").build()).await?;
     let ready = json!([{ "type": "Ready", "status": "True" }]);
     let running = json!({ "status": { "phase": "Running", "conditions": ready } });
@@ -190,7 +190,7 @@ async fn guarded(name: &str, budgets: &[u32]) -> Result<Target> {
 async fn a_budget_that_allows_none_holds_the_pod_and_one_that_allows_lets_it_go() -> Result<()> {
     timed(async {
         let cluster = right().await?;
-        let still = Ground::Still.cluster().await?.objects()?;
+        let still = Fixture::Still.cluster().await?.objects()?;
         let evict = Verb::Evict { grace: Some(7) };
         let target = guarded("held", &[0]).await?;
         match call(&cluster, target.clone(), evict.clone()).await {
@@ -225,7 +225,7 @@ async fn law_02_an_eviction_hits_only_the_pod_it_was_planned_for() -> Result<()>
         let stale = guarded("evict-stale", &[]).await?.uid(&other);
         let evict = Verb::Evict { grace: None };
         assert_eq!(call(&cluster, stale, evict.clone()).await, Err(Refusal::Replaced));
-        let still = Ground::Still.cluster().await?.objects()?;
+        let still = Fixture::Still.cluster().await?.objects()?;
         let after = still.get("v1/Pod", "default/evict-stale").await?.context("it was deleted")?;
         assert_eq!(after["metadata"]["deletionTimestamp"], Value::Null);
         // A pod that does not run has no budget; with a version the server does not try for ten seconds.
@@ -249,7 +249,7 @@ async fn law_12_two_budgets_for_one_pod_are_reported() -> Result<()> {
             Err(Refusal::Invalid(status)) => ensure!(status.message.contains("more than one"), "{}", status.message),
             other => anyhow::bail!("{other:?}"),
         }
-        let still = Ground::Still.cluster().await?.objects()?;
+        let still = Fixture::Still.cluster().await?.objects()?;
         let after = still.get("v1/Pod", "default/two-budgets").await?.context("it was deleted")?;
         assert_eq!(after["metadata"]["deletionTimestamp"], Value::Null);
         Ok(())
@@ -261,7 +261,7 @@ async fn law_12_two_budgets_for_one_pod_are_reported() -> Result<()> {
 async fn an_eviction_from_a_namespace_that_goes_is_held() -> Result<()> {
     timed(async {
         let cluster = right().await?;
-        let still = Ground::Still.cluster().await?.objects()?;
+        let still = Fixture::Still.cluster().await?.objects()?;
         still.create(&namespace("evict-going")).await?;
         let object = still.create(&pod("evicted").namespace("evict-going").on("nowhere").build()).await?;
         // Nobody finishes the deletion here: its content stays.

@@ -5,31 +5,31 @@ use serde_json::{Value, json};
 use tapestry_testbed::builders::node;
 use tapestry_testbed::eventually;
 
-use crate::grounds::Ground;
+use crate::fixtures::Fixture;
+use crate::harness::{Harness, Pattern, event_reasons, pattern};
 use crate::looks::{SOON, condition, name, phase, uid};
-use crate::loom::{Loom, Pattern, event_reasons, pattern};
 
 /// One node of 4 CPU and no kubelet.
 fn still(name: &str) -> Pattern {
-    pattern(name).on(Ground::Still).node(node(&format!("{name}-0")).cpu("4").memory("8Gi").pods(10))
+    pattern(name).on(Fixture::Still).node(node(&format!("{name}-0")).cpu("4").memory("8Gi").pods(10))
 }
 
-async fn run_pod(loom: &Loom, pod: &str, cpu: &str) -> Result<Value> {
-    loom.vnode_ready(loom.node()).await?;
-    loom.virtual_side.create(&loom.bound(pod).cpu(cpu).build()).await?;
-    let ppod = loom.copy(pod).await?;
-    loom.play_running(&ppod).await?;
-    loom.runs(pod).await?;
+async fn run_pod(harness: &Harness, pod: &str, cpu: &str) -> Result<Value> {
+    harness.vnode_ready(harness.node()).await?;
+    harness.virtual_side.create(&harness.bound(pod).cpu(cpu).build()).await?;
+    let ppod = harness.copy(pod).await?;
+    harness.play_running(&ppod).await?;
+    harness.runs(pod).await?;
     Ok(ppod)
 }
 
 /// What `kubectl patch pod --subresource resize` sends.
-async fn resize(loom: &Loom, pod: &str, cpu: &str) -> Result<()> {
-    let vpod = loom.vpod(pod).await?;
+async fn resize(harness: &Harness, pod: &str, cpu: &str) -> Result<()> {
+    let vpod = harness.vpod(pod).await?;
     let container =
         json!({ "name": vpod["spec"]["containers"][0]["name"], "resources": { "requests": { "cpu": cpu } } });
     let patch = json!({ "spec": { "containers": [container] } });
-    loom.virtual_side.patch_subresource("resize", "v1/Pod", &loom.at(pod), &patch).await?;
+    harness.virtual_side.patch_subresource("resize", "v1/Pod", &harness.at(pod), &patch).await?;
     Ok(())
 }
 
@@ -37,9 +37,9 @@ fn cpu(pod: &Value) -> &Value {
     &pod["spec"]["containers"][0]["resources"]["requests"]["cpu"]
 }
 
-async fn copy_asks_for(loom: &Loom, pod: &str, wanted: &str) -> Result<Value> {
+async fn copy_asks_for(harness: &Harness, pod: &str, wanted: &str) -> Result<Value> {
     eventually(&format!("the copy of {pod} asks for {wanted}"), SOON, async || {
-        let ppod = loom.copy(pod).await.map_err(|error| error.to_string())?;
+        let ppod = harness.copy(pod).await.map_err(|error| error.to_string())?;
         if *cpu(&ppod) == wanted { Ok(ppod) } else { Err(cpu(&ppod).to_string()) }
     })
     .await
@@ -52,26 +52,27 @@ fn pending(vpod: &Value) -> &Value {
 #[tokio::test]
 async fn a_resize_that_fits_reaches_the_running_copy_and_what_the_kubelet_makes_of_it_comes_back() -> Result<()> {
     still("resize-fits")
-        .run(async |loom| {
-            let before = run_pod(loom, "web", "1").await?;
-            resize(loom, "web", "3").await?;
-            let after = copy_asks_for(loom, "web", "3").await?;
+        .run(async |harness| {
+            let before = run_pod(harness, "web", "1").await?;
+            resize(harness, "web", "3").await?;
+            let after = copy_asks_for(harness, "web", "3").await?;
             assert_eq!(uid(&after), uid(&before), "the pod runs on");
-            let generation = loom.vpod("web").await?["metadata"]["generation"].clone();
+            let generation = harness.vpod("web").await?["metadata"]["generation"].clone();
 
-            let place = format!("{}/{}", loom.mount, name(&after));
-            let mut status = loom.physical_side.get("v1/Pod", &place).await?.unwrap_or_default()["status"].clone();
+            let place = format!("{}/{}", harness.mount, name(&after));
+            let mut status = harness.physical_side.get("v1/Pod", &place).await?.unwrap_or_default()["status"].clone();
             status["containerStatuses"][0]["resources"] = json!({ "requests": { "cpu": "3" } });
             status["containerStatuses"][0]["allocatedResources"] = json!({ "cpu": "3" });
             status["observedGeneration"] = after["metadata"]["generation"].clone();
-            loom.physical_side.patch_subresource("status", "v1/Pod", &place, &json!({ "status": status })).await?;
+            harness.physical_side.patch_subresource("status", "v1/Pod", &place, &json!({ "status": status })).await?;
             let given = |vpod: &Value| vpod["status"]["containerStatuses"][0]["resources"]["requests"]["cpu"] == "3";
-            let vpod = loom.vpod_when("web", "has been given 3 CPU", given).await?;
+            let vpod = harness.vpod_when("web", "has been given 3 CPU", given).await?;
             assert_eq!(phase(&vpod), "Running");
-            loom.vpod_when("web", "says which generation was carried out", |vpod| {
-                vpod["status"]["observedGeneration"] == generation
-            })
-            .await?;
+            harness
+                .vpod_when("web", "says which generation was carried out", |vpod| {
+                    vpod["status"]["observedGeneration"] == generation
+                })
+                .await?;
             Ok(())
         })
         .await
@@ -80,14 +81,15 @@ async fn a_resize_that_fits_reaches_the_running_copy_and_what_the_kubelet_makes_
 #[tokio::test]
 async fn law_09_a_resize_that_does_not_fit_is_deferred_and_carried_out_when_there_is_room() -> Result<()> {
     still("resize-waits")
-        .run(async |loom| {
-            run_pod(loom, "web", "1").await?;
-            let neighbour = run_pod(loom, "big", "2500m").await?;
-            resize(loom, "web", "3").await?;
-            let vpod = loom.vpod_when("web", "is told to wait", |vpod| pending(vpod)["status"] == "True").await?;
+        .run(async |harness| {
+            run_pod(harness, "web", "1").await?;
+            let neighbour = run_pod(harness, "big", "2500m").await?;
+            resize(harness, "web", "3").await?;
+            let vpod = harness.vpod_when("web", "is told to wait", |vpod| pending(vpod)["status"] == "True").await?;
             assert_eq!(pending(&vpod)["reason"], "Deferred");
             eventually("an event says so", SOON, async || {
-                let reasons = event_reasons(&loom.virtual_side, &loom.name, "web").await.map_err(|e| e.to_string())?;
+                let reasons =
+                    event_reasons(&harness.virtual_side, &harness.name, "web").await.map_err(|e| e.to_string())?;
                 if reasons.iter().any(|reason| reason == "ResizeDeferred") {
                     Ok(())
                 } else {
@@ -95,15 +97,15 @@ async fn law_09_a_resize_that_does_not_fit_is_deferred_and_carried_out_when_ther
                 }
             })
             .await?;
-            ensure!(*cpu(&loom.copy("web").await?) == "1", "nothing is taken that is not lent");
-            let (_, other) = loom.runs("big").await?;
+            ensure!(*cpu(&harness.copy("web").await?) == "1", "nothing is taken that is not lent");
+            let (_, other) = harness.runs("big").await?;
             assert_eq!(uid(&other), uid(&neighbour), "nobody has to go for it");
 
-            loom.virtual_side.delete("v1/Pod", &loom.at("big")).await?;
-            loom.physical_leaving(&neighbour).await?;
-            loom.play_removed(&neighbour).await?;
-            copy_asks_for(loom, "web", "3").await?;
-            loom.vpod_when("web", "is told nothing more", |vpod| pending(vpod).is_null()).await?;
+            harness.virtual_side.delete("v1/Pod", &harness.at("big")).await?;
+            harness.physical_leaving(&neighbour).await?;
+            harness.play_removed(&neighbour).await?;
+            copy_asks_for(harness, "web", "3").await?;
+            harness.vpod_when("web", "is told nothing more", |vpod| pending(vpod).is_null()).await?;
             Ok(())
         })
         .await
@@ -112,31 +114,31 @@ async fn law_09_a_resize_that_does_not_fit_is_deferred_and_carried_out_when_ther
 #[tokio::test]
 async fn law_12_a_resize_that_the_physical_cluster_refuses_is_told_with_its_words() -> Result<()> {
     still("resize-refused")
-        .run(async |loom| {
-            run_pod(loom, "web", "1").await?;
+        .run(async |harness| {
+            run_pod(harness, "web", "1").await?;
             let limit = json!({ "type": "Container", "max": { "cpu": "2" }, "defaultRequest": { "cpu": "100m" } });
             let range = json!({
-                "apiVersion": "v1", "kind": "LimitRange", "metadata": { "name": "house-rules", "namespace": loom.mount },
+                "apiVersion": "v1", "kind": "LimitRange", "metadata": { "name": "house-rules", "namespace": harness.mount },
                 "spec": { "limits": [limit] },
             });
-            loom.physical_side.create(&range).await?;
+            harness.physical_side.create(&range).await?;
             // The API server learns of a limit by a watch of its own.
             eventually("the limit holds", SOON, async || {
-                let pod = tapestry_testbed::builders::pod("probe").namespace(&loom.mount).cpu("3").build();
-                match loom.physical_side.create(&pod).await {
+                let pod = tapestry_testbed::builders::pod("probe").namespace(&harness.mount).cpu("3").build();
+                match harness.physical_side.create(&pod).await {
                     Err(_) => Ok(()),
                     Ok(made) => {
-                        let gone = loom.play_removed(&made).await;
+                        let gone = harness.play_removed(&made).await;
                         Err(format!("a pod of 3 CPU was let in; {gone:?}"))
                     }
                 }
             })
             .await?;
-            resize(loom, "web", "3").await?;
-            let vpod = loom.vpod_when("web", "is told", |vpod| pending(vpod)["status"] == "True").await?;
+            resize(harness, "web", "3").await?;
+            let vpod = harness.vpod_when("web", "is told", |vpod| pending(vpod)["status"] == "True").await?;
             let message = pending(&vpod)["message"].as_str().unwrap_or_default();
             ensure!(message.starts_with("the physical cluster refused it: ") && message.contains("cpu"), "{message}");
-            ensure!(*cpu(&loom.copy("web").await?) == "1", "the copy is as it was");
+            ensure!(*cpu(&harness.copy("web").await?) == "1", "the copy is as it was");
             Ok(())
         })
         .await

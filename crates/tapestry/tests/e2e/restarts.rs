@@ -14,9 +14,9 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::grounds::{Ground, Home, bare, own};
+use crate::fixtures::{Fixture, Home, bare, own};
+use crate::harness::{Harness, pattern};
 use crate::looks::{LATE, SOON, name, phase, uid};
-use crate::loom::{Loom, pattern};
 
 /// Pods that run from the beginning to the end.
 const STEADY: usize = 12;
@@ -35,18 +35,18 @@ async fn until_taken<T, Answer: Future<Output = kube::Result<T>>>(mut act: impl 
 }
 
 /// Creates and deletes pods until told to stop; gives how often.
-async fn come_and_go(loom: &Loom, stop: &CancellationToken) -> Result<usize> {
+async fn come_and_go(harness: &Harness, stop: &CancellationToken) -> Result<usize> {
     let mut acts = 0;
     while !stop.is_cancelled() {
         let pod = format!("fleeting-{}", acts % FLEETING);
-        let place = loom.at(&pod);
+        let place = harness.at(&pod);
         // Whoever is there goes, whoever is not comes.
-        let there = until_taken(|| loom.virtual_side.get("v1/Pod", &place)).await?;
+        let there = until_taken(|| harness.virtual_side.get("v1/Pod", &place)).await?;
         let grace = DeleteParams { grace_period_seconds: (acts % 3 == 0).then_some(1), ..Default::default() };
         until_taken(|| async {
             let acted = match &there {
-                None => loom.virtual_side.create(&loom.bound(&pod).cpu("100m").build()).await.map(drop),
-                Some(_) => loom.virtual_side.delete_with("v1/Pod", &place, &grace).await,
+                None => harness.virtual_side.create(&harness.bound(&pod).cpu("100m").build()).await.map(drop),
+                Some(_) => harness.virtual_side.delete_with("v1/Pod", &place, &grace).await,
             };
             match acted {
                 // An answer that was lost: it was taken before.
@@ -71,11 +71,11 @@ async fn restart(cluster: &Cluster, part: Component<'_>) -> Result<()> {
 }
 
 /// UIDs of the pods whose names begin like this, and of their copies.
-async fn who_runs(loom: &Loom, prefix: &str) -> Result<BTreeMap<String, (String, String)>> {
-    let vpods = loom.virtual_side.list("v1/Pod", &loom.name).await?;
+async fn who_runs(harness: &Harness, prefix: &str) -> Result<BTreeMap<String, (String, String)>> {
+    let vpods = harness.virtual_side.list("v1/Pod", &harness.name).await?;
     let run = vpods.iter().filter(|vpod| name(vpod).starts_with(prefix) && phase(vpod) == "Running");
     let pair = async |vpod: &Value| {
-        let copies = loom.copies(name(vpod)).await?;
+        let copies = harness.copies(name(vpod)).await?;
         let copy = copies.first().context("a running pod without a copy")?;
         anyhow::Ok((name(vpod).to_owned(), (uid(vpod).to_owned(), uid(copy).to_owned())))
     };
@@ -92,18 +92,18 @@ async fn law_08_restarts_of_api_servers_and_stores_under_load_lose_no_pod_and_le
         tokio::try_join!(ABOVE.get_or_try_init(|| own(bare("restarts-above"))), BELOW.get_or_try_init(|| own(below)),)?;
     pattern("restarts")
         .home(Home::Own(above))
-        .on(Ground::Own(below))
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
+        .on(Fixture::Own(below))
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
             for number in 0..STEADY {
-                loom.virtual_side.create(&loom.bound(&format!("steady-{number}")).cpu("100m").build()).await?;
+                harness.virtual_side.create(&harness.bound(&format!("steady-{number}")).cpu("100m").build()).await?;
             }
             eventually("all run", SOON, async || {
-                let run = who_runs(loom, "steady-").await.map_err(|error| error.to_string())?.len();
+                let run = who_runs(harness, "steady-").await.map_err(|error| error.to_string())?.len();
                 if run == STEADY { Ok(()) } else { Err(format!("{run}")) }
             })
             .await?;
-            let before = who_runs(loom, "steady-").await?;
+            let before = who_runs(harness, "steady-").await?;
 
             let stop = CancellationToken::new();
             let quake = async {
@@ -115,15 +115,15 @@ async fn law_08_restarts_of_api_servers_and_stores_under_load_lose_no_pod_and_le
                 }
                 Ok(())
             };
-            let (acts, ()) = tokio::try_join!(come_and_go(loom, &stop), quake)?;
+            let (acts, ()) = tokio::try_join!(come_and_go(harness, &stop), quake)?;
             eprintln!("{acts} pods came or went");
             ensure!(acts > FLEETING * 2, "{acts}: there was no load");
 
             let began = Instant::now();
-            loom.at_peace(&[], LATE).await?;
+            harness.at_peace(&[], LATE).await?;
             eprintln!("at peace after {:?}", began.elapsed());
-            assert_eq!(who_runs(loom, "steady-").await?, before);
-            let failed = loom.virtual_side.list("v1/Pod", &loom.name).await?;
+            assert_eq!(who_runs(harness, "steady-").await?, before);
+            let failed = harness.virtual_side.list("v1/Pod", &harness.name).await?;
             let failed: Vec<&Value> = failed.iter().filter(|vpod| phase(vpod) == "Failed").collect();
             ensure!(failed.is_empty(), "nobody ended these: {failed:?}");
             Ok(())

@@ -12,9 +12,9 @@ use tapestry_testbed::{Cluster, Objects, eventually};
 use tokio::process::Command;
 use tokio::sync::OnceCell;
 
-use crate::grounds::{Ground, Home, bare, own};
+use crate::fixtures::{Fixture, Home, bare, own};
+use crate::harness::{Harness, TEST, pattern};
 use crate::looks::{SOON, condition, name, phase, uid};
-use crate::loom::{Loom, TEST, pattern};
 
 /// What is planned is done in a hundredth of it.
 const A_WHILE: Duration = Duration::from_secs(3);
@@ -35,11 +35,11 @@ async fn offline(cluster: &Cluster, work: impl AsyncFnOnce(&Path) -> Result<()>)
     Box::pin(cluster.ready()).await
 }
 
-async fn run_pod(loom: &Loom, pod: &str) -> Result<(Value, Value)> {
-    loom.virtual_side.create(&loom.bound(pod).build()).await?;
-    let ppod = loom.copy(pod).await?;
-    loom.play_running(&ppod).await?;
-    loom.runs(pod).await
+async fn run_pod(harness: &Harness, pod: &str) -> Result<(Value, Value)> {
+    harness.virtual_side.create(&harness.bound(pod).build()).await?;
+    let ppod = harness.copy(pod).await?;
+    harness.play_running(&ppod).await?;
+    harness.runs(pod).await
 }
 
 /// Makes the state much younger than its backup, as hours would: a server that starts writes a little by itself, and what is as
@@ -53,9 +53,9 @@ async fn grow_old(side: &Objects, pod: &str) -> Result<()> {
 }
 
 /// What the binding says of its clusters.
-async fn says(loom: &Loom, reason: &str) -> Result<Value> {
+async fn says(harness: &Harness, reason: &str) -> Result<Value> {
     eventually(&format!("the binding says {reason}"), SOON, async || {
-        let binding = loom.binding().await.map_err(|error| error.to_string())?;
+        let binding = harness.binding().await.map_err(|error| error.to_string())?;
         let connected = condition(&binding, "Connected");
         let told = connected["status"] == "False" && connected["reason"] == reason;
         if told { Ok(connected.clone()) } else { Err(connected.to_string()) }
@@ -64,8 +64,8 @@ async fn says(loom: &Loom, reason: &str) -> Result<Value> {
 }
 
 /// The copies as they were, and nobody asked them to go.
-async fn untouched(loom: &Loom, before: &[Value]) -> Result<()> {
-    let now = loom.ppods().await?;
+async fn untouched(harness: &Harness, before: &[Value]) -> Result<()> {
+    let now = harness.ppods().await?;
     for copy in before {
         let kept = now.iter().find(|ppod| uid(ppod) == uid(copy)).with_context(|| format!("gone: {copy}"))?;
         ensure!(kept["metadata"]["resourceVersion"] == copy["metadata"]["resourceVersion"], "touched: {kept}");
@@ -79,35 +79,35 @@ async fn law_01_a_restored_physical_cluster_ends_no_pod_until_somebody_starts_us
     static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
     let cluster = CLUSTER.get_or_try_init(|| own(bare("restored"))).await?;
     pattern("restored")
-        .on(Ground::Own(cluster))
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
-            let (early, early_copy) = run_pod(loom, "early").await?;
+        .on(Fixture::Own(cluster))
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
+            let (early, early_copy) = run_pod(harness, "early").await?;
             let backup = cluster.folder().join("backup");
             offline(cluster, async |data| copy(data, &backup).await).await?;
-            let (late, late_copy) = run_pod(loom, "late").await?;
-            grow_old(&loom.physical_side, &format!("{}/{}", loom.mount, name(&late_copy))).await?;
+            let (late, late_copy) = run_pod(harness, "late").await?;
+            grow_old(&harness.physical_side, &format!("{}/{}", harness.mount, name(&late_copy))).await?;
             offline(cluster, async |data| {
                 tokio::fs::remove_dir_all(data).await?;
                 copy(&backup, data).await
             })
             .await?;
 
-            says(loom, "PhysicalClusterRestored").await?;
+            says(harness, "PhysicalClusterRestored").await?;
             for (name, before) in [("early", &early), ("late", &late)] {
-                let vpod = loom.vpod(name).await?;
+                let vpod = harness.vpod(name).await?;
                 assert_eq!((uid(&vpod), phase(&vpod)), (uid(before), "Running"));
             }
-            let copies = loom.ppods().await?;
+            let copies = harness.ppods().await?;
             let kept = copies.iter().find(|ppod| uid(ppod) == uid(&early_copy)).context("the early copy is gone")?;
             ensure!(kept["metadata"]["deletionTimestamp"].is_null(), "{kept}");
 
             // Anew, from what is there: what is proven to be gone is told, what is there runs on.
-            loom.stop().await?;
-            loom.start().await?;
-            let lost = loom.vpod_when("late", "is told to be lost", |vpod| phase(vpod) == "Failed").await?;
+            harness.stop().await?;
+            harness.start().await?;
+            let lost = harness.vpod_when("late", "is told to be lost", |vpod| phase(vpod) == "Failed").await?;
             assert_eq!(lost["status"]["reason"], "PhysicalPodLost");
-            let (vpod, ppod) = loom.runs("early").await?;
+            let (vpod, ppod) = harness.runs("early").await?;
             assert_eq!((uid(&vpod), uid(&ppod)), (uid(&early), uid(&early_copy)));
             Ok(())
         })
@@ -120,20 +120,20 @@ async fn law_01_a_restored_virtual_cluster_ends_no_pod_until_somebody_starts_us_
     let cluster = CLUSTER.get_or_try_init(|| own(bare("restored-above"))).await?;
     pattern("restored-above")
         .home(Home::Own(cluster))
-        .on(Ground::Still)
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
-            let (early, early_copy) = run_pod(loom, "early").await?;
-            let (_, asked_copy) = run_pod(loom, "asked").await?;
-            let (_, ended_copy) = run_pod(loom, "ended").await?;
+        .on(Fixture::Still)
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
+            let (early, early_copy) = run_pod(harness, "early").await?;
+            let (_, asked_copy) = run_pod(harness, "asked").await?;
+            let (_, ended_copy) = run_pod(harness, "ended").await?;
             let backup = cluster.folder().join("backup");
             offline(cluster, async |data| copy(data, &backup).await).await?;
-            let (_, late_copy) = run_pod(loom, "late").await?;
-            grow_old(&loom.virtual_side, &loom.at("late")).await?;
-            loom.virtual_side.delete("v1/Pod", &loom.at("ended")).await?;
-            loom.play_removed(&loom.physical_leaving(&ended_copy).await?).await?;
-            loom.gone("ended").await?;
-            let copies = loom.ppods().await?;
+            let (_, late_copy) = run_pod(harness, "late").await?;
+            grow_old(&harness.virtual_side, &harness.at("late")).await?;
+            harness.virtual_side.delete("v1/Pod", &harness.at("ended")).await?;
+            harness.play_removed(&harness.physical_leaving(&ended_copy).await?).await?;
+            harness.gone("ended").await?;
+            let copies = harness.ppods().await?;
             offline(cluster, async |data| {
                 tokio::fs::remove_dir_all(data).await?;
                 copy(&backup, data).await
@@ -141,34 +141,34 @@ async fn law_01_a_restored_virtual_cluster_ends_no_pod_until_somebody_starts_us_
             .await?;
 
             // A pod that nobody made any more, and one that has ended and is back: nothing is done about either.
-            let told = says(loom, "VirtualClusterRestored").await?;
+            let told = says(harness, "VirtualClusterRestored").await?;
             ensure!(told["message"].as_str().is_some_and(|message| message.contains("restart the syncer")), "{told}");
-            loom.virtual_side.create(&loom.bound("new").build()).await?;
-            loom.virtual_side.delete("v1/Pod", &loom.at("asked")).await?;
+            harness.virtual_side.create(&harness.bound("new").build()).await?;
+            harness.virtual_side.delete("v1/Pod", &harness.at("asked")).await?;
             tokio::time::sleep(A_WHILE).await;
-            untouched(loom, &copies).await?;
+            untouched(harness, &copies).await?;
             for pod in ["early", "asked", "ended"] {
-                assert_eq!(phase(&loom.vpod(pod).await?), "Running");
+                assert_eq!(phase(&harness.vpod(pod).await?), "Running");
             }
             // Told once.
-            let again = says(loom, "VirtualClusterRestored").await?;
+            let again = says(harness, "VirtualClusterRestored").await?;
             assert_eq!(again, told);
 
             // Anew, from what is there, and by evidence: who is proven not to be there any more goes, or is told to be lost.
-            loom.stop().await?;
-            loom.start().await?;
-            let leaving = loom.physical_leaving(&late_copy).await?;
-            loom.play_removed(&leaving).await?;
-            let lost = loom.vpod_when("ended", "is told to be lost", |vpod| phase(vpod) == "Failed").await?;
+            harness.stop().await?;
+            harness.start().await?;
+            let leaving = harness.physical_leaving(&late_copy).await?;
+            harness.play_removed(&leaving).await?;
+            let lost = harness.vpod_when("ended", "is told to be lost", |vpod| phase(vpod) == "Failed").await?;
             assert_eq!(lost["status"]["reason"], "PhysicalPodLost");
             // What was asked for meanwhile is done, and what is there runs on.
-            loom.play_removed(&loom.physical_leaving(&asked_copy).await?).await?;
-            loom.gone("asked").await?;
-            loom.play_running(&loom.copy("new").await?).await?;
-            loom.runs("new").await?;
-            let (vpod, ppod) = loom.runs("early").await?;
+            harness.play_removed(&harness.physical_leaving(&asked_copy).await?).await?;
+            harness.gone("asked").await?;
+            harness.play_running(&harness.copy("new").await?).await?;
+            harness.runs("new").await?;
+            let (vpod, ppod) = harness.runs("early").await?;
             assert_eq!((uid(&vpod), uid(&ppod)), (uid(&early), uid(&early_copy)));
-            loom.at_peace(&[], SOON).await
+            harness.at_peace(&[], SOON).await
         })
         .await
 }
@@ -178,38 +178,38 @@ async fn law_01_an_emptied_physical_cluster_at_the_same_address_is_another_one_a
     static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
     let cluster = CLUSTER.get_or_try_init(|| own(bare("emptied"))).await?;
     pattern("emptied")
-        .on(Ground::Own(cluster))
-        .run_without(async |loom| {
+        .on(Fixture::Own(cluster))
+        .run_without(async |harness| {
             // A certificate: it is as good in the new cluster, where a token would be unknown.
-            let user = format!("system:serviceaccount:{}:{}", keys::NAMESPACE, loom.mount);
+            let user = format!("system:serviceaccount:{}:{}", keys::NAMESPACE, harness.mount);
             let kubeconfig = cluster.kubeconfig_for(&user, None)?;
-            loom.virtual_side.apply(&kubeconfig_secret(keys::NAMESPACE, &loom.name, &kubeconfig)).await?;
-            loom.start().await?;
-            loom.vnode_ready(loom.node()).await?;
-            let (web, _) = run_pod(loom, "web").await?;
-            let (leaving, _) = run_pod(loom, "leaving").await?;
+            harness.virtual_side.apply(&kubeconfig_secret(keys::NAMESPACE, &harness.name, &kubeconfig)).await?;
+            harness.start().await?;
+            harness.vnode_ready(harness.node()).await?;
+            let (web, _) = run_pod(harness, "web").await?;
+            let (leaving, _) = run_pod(harness, "leaving").await?;
 
             offline(cluster, async |data| Ok(tokio::fs::remove_dir_all(data).await?)).await?;
             // With the same rights and a node of the same name: only who it is differs.
-            cluster.apply(&namespace(&loom.mount)).await?;
+            cluster.apply(&namespace(&harness.mount)).await?;
             let mark = cluster.audit().mark().await?;
-            cluster.physical_account(&loom.mount).await?;
-            cluster.add_node(&node(loom.node()).label(TEST, &loom.name).build()).await?;
-            says(loom, "PhysicalClusterChanged").await?;
-            let binding = loom.binding().await?;
+            cluster.physical_account(&harness.mount).await?;
+            cluster.add_node(&node(harness.node()).label(TEST, &harness.name).build()).await?;
+            says(harness, "PhysicalClusterChanged").await?;
+            let binding = harness.binding().await?;
             assert_eq!(binding["status"]["phase"], "Failed");
             assert_eq!(binding["status"]["physicalClusterUID"], cluster.identity());
 
             // Work for every plan.
-            loom.virtual_side.create(&loom.bound("late").build()).await?;
-            loom.virtual_side.delete("v1/Pod", &loom.at("leaving")).await?;
+            harness.virtual_side.create(&harness.bound("late").build()).await?;
+            harness.virtual_side.delete("v1/Pod", &harness.at("leaving")).await?;
             tokio::time::sleep(A_WHILE).await;
-            let asked = cluster.audit().since(&mark).await?.by_agent(&user_agent(&loom.name));
+            let asked = cluster.audit().since(&mark).await?.by_agent(&user_agent(&harness.name));
             ensure!(asked.count() > 0, "the audit log does not show our syncer at all");
             let writes = asked.writes();
             assert_eq!(writes.count(), 0, "{}", writes.summary());
             for before in [&web, &leaving] {
-                let now = loom.vpod(name(before)).await?;
+                let now = harness.vpod(name(before)).await?;
                 assert_eq!((phase(&now), uid(&now)), ("Running", uid(before)));
             }
             Ok(())

@@ -14,9 +14,9 @@ use tapestry_testbed::audit::Request;
 use tapestry_testbed::builders::{node, pod};
 use tapestry_testbed::{Objects, eventually};
 
-use crate::grounds::Ground;
+use crate::fixtures::Fixture;
+use crate::harness::{BINDING, Harness, POLICY, pattern};
 use crate::looks::SOON;
-use crate::loom::{BINDING, Loom, POLICY, pattern};
 
 /// The same question as the API server's authorizer was asked.
 fn ask(side: Side, request: &Request) -> Ask<'_> {
@@ -37,38 +37,38 @@ fn ask(side: Side, request: &Request) -> Ask<'_> {
 #[tokio::test]
 async fn law_10_a_syncer_asks_for_what_is_declared_and_is_refused_nothing() -> Result<()> {
     pattern("least")
-        .on(Ground::East)
+        .on(Fixture::East)
         .node(node("least-0").cpu("4"))
         .policy(|policy| policy.with("/spec/forceReclaim", true).with("/spec/gracefulReclaimPeriodSeconds", 60))
         .binding(|binding| binding.with("/spec/guard", json!({ "quota": true, "networkPolicy": true })))
-        .run(async |loom| {
-            loom.vnode_ready(loom.node()).await?;
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
             for name in ["one", "two", "goes"] {
-                loom.virtual_side.create(&loom.bound(name).cpu("1").build()).await?;
-                loom.runs(name).await?;
+                harness.virtual_side.create(&harness.bound(name).cpu("1").build()).await?;
+                harness.runs(name).await?;
             }
-            loom.virtual_side.delete("v1/Pod", &loom.at("goes")).await?;
-            loom.gone("goes").await?;
+            harness.virtual_side.delete("v1/Pod", &harness.at("goes")).await?;
+            harness.gone("goes").await?;
             // Nobody goes for what a node may have had before it was first seen.
-            loom.skip(Duration::from_secs(121));
+            harness.skip(Duration::from_secs(121));
             // One CPU is lent and two are used.
             let less = json!({ "spec": { "resourceLimits": [{ "resource": "cpu", "quantity": "1" }] } });
-            loom.virtual_side.patch(POLICY, &loom.name, &less).await?;
+            harness.virtual_side.patch(POLICY, &harness.name, &less).await?;
             eventually("one of them is evicted", SOON, async || {
-                let copies = loom.ppods().await.map_err(|error| error.to_string())?;
+                let copies = harness.ppods().await.map_err(|error| error.to_string())?;
                 if copies.len() == 1 { Ok(()) } else { Err(format!("{} copies", copies.len())) }
             })
             .await?;
             let off = json!({ "spec": { "guard": { "quota": false, "networkPolicy": false } } });
-            loom.virtual_side.patch(BINDING, &loom.name, &off).await?;
+            harness.virtual_side.patch(BINDING, &harness.name, &off).await?;
             eventually("the guards are gone", SOON, async || {
                 let quota =
-                    loom.physical_side.get("v1/ResourceQuota", &format!("{}/{}", loom.mount, keys::QUOTA)).await;
+                    harness.physical_side.get("v1/ResourceQuota", &format!("{}/{}", harness.mount, keys::QUOTA)).await;
                 if let Ok(None) = quota { Ok(()) } else { Err(format!("{quota:?}")) }
             })
             .await?;
-            loom.stop().await?;
-            let seen = declared(loom).await?;
+            harness.stop().await?;
+            let seen = declared(harness).await?;
             for (side, verb, resource) in [
                 // What no plan asks for, but every start.
                 (Side::Virtual, "get", "namespaces"),
@@ -89,12 +89,12 @@ async fn law_10_a_syncer_asks_for_what_is_declared_and_is_refused_nothing() -> R
 }
 
 /// Checks that all that was asked is declared, and gives it.
-async fn declared(loom: &Loom) -> Result<BTreeSet<(Side, String, String)>> {
+async fn declared(harness: &Harness) -> Result<BTreeSet<(Side, String, String)>> {
     let mut seen = BTreeSet::new();
-    for (side, (cluster, requests)) in Side::BOTH.into_iter().zip(loom.asked().await?) {
+    for (side, (cluster, requests)) in Side::BOTH.into_iter().zip(harness.asked().await?) {
         let account = match side {
             Side::Virtual => "tapestry-syncer",
-            Side::Physical => &loom.mount,
+            Side::Physical => &harness.mount,
         };
         for request in &requests.0 {
             assert_eq!(request.user, format!("system:serviceaccount:{}:{account}", keys::NAMESPACE));
@@ -103,7 +103,7 @@ async fn declared(loom: &Loom) -> Result<BTreeSet<(Side, String, String)>> {
                 continue;
             }
             let ask = ask(side, request);
-            ensure!(ask.is_declared(&loom.mount), "{}: {ask:?} is not declared", cluster.name());
+            ensure!(ask.is_declared(&harness.mount), "{}: {ask:?} is not declared", cluster.name());
             let part = if ask.part.is_empty() { String::new() } else { format!("/{}", ask.part) };
             seen.insert((side, ask.verb.to_owned(), format!("{}{part}", ask.resource)));
         }
@@ -120,34 +120,34 @@ fn refused<T: Debug>(what: &str, answer: &Result<T, kube::Error>) -> Result<()> 
 #[tokio::test]
 async fn law_10_the_shipped_accounts_may_do_nothing_else() -> Result<()> {
     pattern("confined")
-        .on(Ground::Still)
-        .run_without(async |loom| {
-            let audit = loom.physical_cluster.audit();
+        .on(Fixture::Still)
+        .run_without(async |harness| {
+            let audit = harness.physical_cluster.audit();
             let mark = audit.mark().await?;
-            let there = Objects::connect(&loom.physical_kubeconfig).await?;
+            let there = Objects::connect(&harness.physical_kubeconfig).await?;
             ensure!(there.list("v1/Pod", "").await.is_ok(), "what is idle cannot be known");
             refused("a pod elsewhere", &there.create(&pod("x").namespace("default").build()).await)?;
             refused("a pod elsewhere is deleted", &there.delete("v1/Pod", "default/x").await)?;
-            refused("a Secret", &there.get("v1/Secret", &format!("{}/x", loom.mount)).await)?;
+            refused("a Secret", &there.get("v1/Secret", &format!("{}/x", harness.mount)).await)?;
             refused("all Secrets", &there.list("v1/Secret", "").await)?;
-            refused("a node", &there.patch("v1/Node", loom.node(), &json!({ "spec": { "unschedulable": true } })).await)?;
-            let theirs = format!("{}/theirs", loom.mount);
+            refused("a node", &there.patch("v1/Node", harness.node(), &json!({ "spec": { "unschedulable": true } })).await)?;
+            let theirs = format!("{}/theirs", harness.mount);
             refused("the owner's quota", &there.delete("v1/ResourceQuota", &theirs).await)?;
             refused("all quotas", &there.list("v1/ResourceQuota", "").await)?;
             let token = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
-            let account = format!("{}/{}", loom.mount, keys::POD_SERVICE_ACCOUNT);
+            let account = format!("{}/{}", harness.mount, keys::POD_SERVICE_ACCOUNT);
             refused("a token", &there.create_subresource("token", "v1/ServiceAccount", &account, &token).await)?;
 
             // The log tells who had no right, which is what every other test relies on.
-            let told = audit.since(&mark).await?.only(|request| request.forbidden && request.user.ends_with(&loom.mount));
+            let told = audit.since(&mark).await?.only(|request| request.forbidden && request.user.ends_with(&harness.mount));
             assert_eq!(told.count(), 8, "\n{}", told.summary());
 
-            let here = Objects::connect(&loom.virtual_kubeconfig).await?;
-            ensure!(here.get(BINDING, &loom.name).await?.is_some(), "its own binding cannot be read");
-            refused("a new pod", &here.create(&loom.pod("x").build()).await)?;
-            refused("a Secret of a user", &here.get("v1/Secret", &loom.at("x")).await)?;
+            let here = Objects::connect(&harness.virtual_kubeconfig).await?;
+            ensure!(here.get(BINDING, &harness.name).await?.is_some(), "its own binding cannot be read");
+            refused("a new pod", &here.create(&harness.pod("x").build()).await)?;
+            refused("a Secret of a user", &here.get("v1/Secret", &harness.at("x")).await)?;
             refused("all kubeconfigs at once", &here.list("v1/Secret", keys::NAMESPACE).await)?;
-            refused("a policy", &here.patch(POLICY, &loom.name, &json!({ "spec": { "priority": 1 } })).await)?;
+            refused("a policy", &here.patch(POLICY, &harness.name, &json!({ "spec": { "priority": 1 } })).await)?;
             refused("another Lease", &here.get("coordination.k8s.io/v1/Lease", "kube-system/x").await)?;
             let more: Value = json!({
                 "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": { "name": "confined-more" },

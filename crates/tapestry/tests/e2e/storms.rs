@@ -20,9 +20,9 @@ use tapestry_testbed::supervisor::Signal;
 use tapestry_testbed::{Storm, eventually};
 use tokio::time::Instant;
 
-use crate::grounds::Ground;
+use crate::fixtures::Fixture;
+use crate::harness::{Harness, pattern};
 use crate::looks::{SOON, annotation, name, phase};
-use crate::loom::{Loom, pattern};
 use crate::process::syncer::Process;
 
 /// Names of pods; a name that is free again is used again.
@@ -38,16 +38,16 @@ async fn law_08_after_a_storm_on_both_connections_everything_is_as_it_must_be() 
     // For whoever wants to see the same storm again.
     eprintln!("TAPESTRY_CHAOS_SEED={seed} TAPESTRY_CHAOS_SECONDS={}", lasts.as_secs());
     pattern("storm")
-        .on(Ground::West)
+        .on(Fixture::West)
         .node(node(NODES[0]))
         .node(node(NODES[1]))
         .policy(|policy| policy.limit("cpu", "6"))
         .through_proxies()
-        .run_without(async |loom| {
-            let syncer = Process::new(loom, "info,tapestry_cluster=debug")?;
+        .run_without(async |harness| {
+            let syncer = Process::new(harness, "info,tapestry_cluster=debug")?;
             syncer.start()?;
             let told = tokio::select! {
-                told = weather(loom, &syncer, seed, lasts) => told,
+                told = weather(harness, &syncer, seed, lasts) => told,
                 ended = syncer.keep() => ended,
             };
             if told.is_err() {
@@ -60,14 +60,14 @@ async fn law_08_after_a_storm_on_both_connections_everything_is_as_it_must_be() 
         .await
 }
 
-async fn weather(loom: &Loom, syncer: &Process, seed: u64, lasts: Duration) -> Result<()> {
+async fn weather(harness: &Harness, syncer: &Process, seed: u64, lasts: Duration) -> Result<()> {
     for node in NODES {
-        loom.vnode_ready(node).await?;
+        harness.vnode_ready(node).await?;
     }
-    let lodgers = lodge(loom).await?;
+    let lodgers = lodge(harness).await?;
     let until = Instant::now() + lasts;
-    let (v, p) = (loom.proxy(Side::Virtual), loom.proxy(Side::Physical));
-    let mut people = People { loom, syncer, rng: Rng::with_seed(seed), acts: 0, taken: BTreeSet::new() };
+    let (v, p) = (harness.proxy(Side::Virtual), harness.proxy(Side::Physical));
+    let mut people = People { harness, syncer, rng: Rng::with_seed(seed), acts: 0, taken: BTreeSet::new() };
     let ((), (), acted) = tokio::join!(
         v.run_storm("virtual", Storm::new(seed), until),
         p.run_storm("physical", Storm::new(seed.wrapping_add(1)), until),
@@ -79,8 +79,8 @@ async fn weather(loom: &Loom, syncer: &Process, seed: u64, lasts: Duration) -> R
     ensure!(acts > 10, "nothing happened");
     let six = Limit { resource: ResourceName::Cpu, quantity: Quantity::parse("6").ok(), percent: None };
     let began = Instant::now();
-    loom.at_peace(&[six], CALM).await?;
-    let (vpods, ppods) = (loom.virtual_side.list("v1/Pod", &loom.name).await?, loom.ppods().await?);
+    harness.at_peace(&[six], CALM).await?;
+    let (vpods, ppods) = (harness.virtual_side.list("v1/Pod", &harness.name).await?, harness.ppods().await?);
     let run = vpods.iter().filter(|vpod| phase(vpod) == "Running").count();
     eprintln!("at peace after {:?}: {run} of {} virtual pods run", began.elapsed(), vpods.len());
     let touched = lodgers.touched(&ppods);
@@ -91,31 +91,31 @@ async fn weather(loom: &Loom, syncer: &Process, seed: u64, lasts: Duration) -> R
         ensure!(taken.contains(copy), "{} failed, and nobody had deleted {copy:?}: {vpod}", name(vpod));
     }
     // And it works as on the first day.
-    loom.virtual_side.create(&loom.bound("afterwards").build()).await?;
-    loom.runs("afterwards").await.map(drop)
+    harness.virtual_side.create(&harness.bound("afterwards").build()).await?;
+    harness.runs("afterwards").await.map(drop)
 }
 
 /// Pods of somebody else, in the very namespace of the copies: on our nodes, and one that looks like a copy of another origin.
-async fn lodge(loom: &Loom) -> Result<Strangers> {
+async fn lodge(harness: &Harness) -> Result<Strangers> {
     for (number, node) in NODES.into_iter().enumerate() {
-        let lodger = pod(&format!("lodger-{number}")).namespace(&loom.mount).on(node).cpu("1");
-        loom.physical_side.create(&lodger.tolerate_all().build()).await?;
+        let lodger = pod(&format!("lodger-{number}")).namespace(&harness.mount).on(node).cpu("1");
+        harness.physical_side.create(&lodger.tolerate_all().build()).await?;
     }
-    let other = pod("other").namespace(&loom.mount).on(NODES[0]).tolerate_all();
+    let other = pod("other").namespace(&harness.mount).on(NODES[0]).tolerate_all();
     let other = other.label(keys::MANAGED_BY, keys::MANAGED_BY_TAPESTRY).annotation(keys::ORIGIN, "some/body");
-    loom.physical_side.create(&other.build()).await?;
+    harness.physical_side.create(&other.build()).await?;
     eventually("the lodgers run", SOON, async || {
-        let pods = loom.ppods().await.map_err(|error| error.to_string())?;
+        let pods = harness.ppods().await.map_err(|error| error.to_string())?;
         let run = pods.iter().filter(|pod| phase(pod) == "Running").count();
         if run == 3 { Ok(()) } else { Err(format!("{run}")) }
     })
     .await?;
-    Ok(Strangers::among(&loom.ppods().await?, &loom.origin().await?))
+    Ok(Strangers::among(&harness.ppods().await?, &harness.origin().await?))
 }
 
 /// Users of the virtual cluster and the owner of the physical one, who know nothing of storms.
 struct People<'a> {
-    loom: &'a Loom,
+    harness: &'a Harness,
     syncer: &'a Process,
     rng: Rng,
     /// How much they did.
@@ -139,7 +139,7 @@ impl People<'_> {
     }
 
     async fn act(&mut self) -> Result<()> {
-        let (vside, pside) = (&self.loom.virtual_side, &self.loom.physical_side);
+        let (vside, pside) = (&self.harness.virtual_side, &self.harness.physical_side);
         let pod = format!("p{}", self.rng.usize(..PODS));
         let grace = [None, Some(0), Some(1)][self.rng.usize(..3)];
         let grace = DeleteParams { grace_period_seconds: grace, ..Default::default() };
@@ -147,15 +147,15 @@ impl People<'_> {
             0..10 => {
                 let (node, cpu) = (NODES[self.rng.usize(..2)], ["100m", "500m", "3"][self.rng.usize(..3)]);
                 // The name may be taken.
-                vside.create(&self.loom.bound_to(node, &pod).cpu(cpu).build()).await.is_ok()
+                vside.create(&self.harness.bound_to(node, &pod).cpu(cpu).build()).await.is_ok()
             }
             10..17 => {
-                vside.delete_with("v1/Pod", &self.loom.at(&pod), &grace).await?;
+                vside.delete_with("v1/Pod", &self.harness.at(&pod), &grace).await?;
                 true
             }
             17 => match self.copy().await? {
                 Some(copy) => {
-                    pside.delete_with("v1/Pod", &format!("{}/{copy}", self.loom.mount), &grace).await?;
+                    pside.delete_with("v1/Pod", &format!("{}/{copy}", self.harness.mount), &grace).await?;
                     self.taken.insert(copy);
                     true
                 }
@@ -167,7 +167,7 @@ impl People<'_> {
                     let labels = [keys::MANAGED_BY, keys::CLUSTER_BINDING, keys::ORIGIN].map(none);
                     let strip = json!({ "metadata": { "labels": Value::Object(labels.into_iter().collect()) } });
                     // It may be gone by now.
-                    pside.patch("v1/Pod", &format!("{}/{copy}", self.loom.mount), &strip).await.is_ok()
+                    pside.patch("v1/Pod", &format!("{}/{copy}", self.harness.mount), &strip).await.is_ok()
                 }
                 None => false,
             },
@@ -178,8 +178,8 @@ impl People<'_> {
 
     /// The name of one of our copies, by chance.
     async fn copy(&mut self) -> Result<Option<String>> {
-        let origin = self.loom.origin().await?;
-        let copies = self.loom.ppods().await?;
+        let origin = self.harness.origin().await?;
+        let copies = self.harness.ppods().await?;
         let ours: Vec<&Value> = copies.iter().filter(|ppod| annotation(ppod, keys::ORIGIN) == origin).collect();
         Ok(self.rng.choice(ours).map(|ppod| name(ppod).to_owned()))
     }

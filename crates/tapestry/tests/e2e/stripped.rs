@@ -5,49 +5,49 @@ use serde_json::{Map, Value, json};
 use tapestry_api::keys;
 use tapestry_testbed::eventually;
 
-use crate::grounds::Ground;
+use crate::fixtures::Fixture;
+use crate::harness::{Harness, pattern};
 use crate::looks::{SOON, label, phase, uid};
-use crate::loom::{Loom, pattern};
 
 /// `kubectl label node NAME key- …` and `kubectl annotate node NAME key- …` for every key there is, in one request.
-async fn strip(loom: &Loom) -> Result<()> {
-    let vnode = loom.virtual_side.get("v1/Node", &loom.vnode()).await?.context("no virtual node")?;
+async fn strip(harness: &Harness) -> Result<()> {
+    let vnode = harness.virtual_side.get("v1/Node", &harness.vnode()).await?.context("no virtual node")?;
     let none = |field: &str| -> Map<String, Value> {
         let keys = vnode["metadata"][field].as_object().into_iter().flatten();
         keys.map(|(key, _)| (key.clone(), Value::Null)).collect()
     };
     let bare = json!({ "metadata": { "labels": none("labels"), "annotations": none("annotations") } });
-    loom.virtual_side.patch("v1/Node", &loom.vnode(), &bare).await?;
+    harness.virtual_side.patch("v1/Node", &harness.vnode(), &bare).await?;
     Ok(())
 }
 
 /// Waits until the virtual node says again whose it is; it must be the same one, and the only one for its physical node.
-async fn mended(loom: &Loom, before: &Value) -> Result<()> {
+async fn mended(harness: &Harness, before: &Value) -> Result<()> {
     let says = |vnode: &Value| {
         label(vnode, keys::ORIGIN) == label(before, keys::ORIGIN)
             && vnode["metadata"]["annotations"][keys::PHYSICAL_NODE_UID].is_string()
             && vnode["metadata"]["annotations"][keys::EXPECTED_METADATA].is_string()
     };
-    let vnode = loom.vnode_when(loom.node(), "is mended", says).await?;
+    let vnode = harness.vnode_when(harness.node(), "is mended", says).await?;
     ensure!(uid(&vnode) == uid(before), "another node: {}", vnode["metadata"]);
-    let all = loom.virtual_side.list("v1/Node", "").await?;
+    let all = harness.virtual_side.list("v1/Node", "").await?;
     let same = all.iter().filter(|node| node["spec"]["providerID"] == before["spec"]["providerID"]);
     ensure!(same.count() == 1, "lent twice");
     Ok(())
 }
 
 /// A pod runs; gives its virtual node, it, and its copy.
-async fn web_runs(loom: &Loom) -> Result<[Value; 3]> {
-    let vnode = loom.vnode_ready(loom.node()).await?;
-    loom.virtual_side.create(&loom.bound("web").build()).await?;
-    loom.play_running(&loom.copy("web").await?).await?;
-    let (vpod, copy) = loom.runs("web").await?;
+async fn web_runs(harness: &Harness) -> Result<[Value; 3]> {
+    let vnode = harness.vnode_ready(harness.node()).await?;
+    harness.virtual_side.create(&harness.bound("web").build()).await?;
+    harness.play_running(&harness.copy("web").await?).await?;
+    let (vpod, copy) = harness.runs("web").await?;
     Ok([vnode, vpod, copy])
 }
 
 /// The pod and its copy are the same as before and nobody ends them.
-async fn runs_on(loom: &Loom, vpod: &Value, copy: &Value) -> Result<()> {
-    for (now, before) in [(loom.vpod("web").await?, vpod), (loom.copy("web").await?, copy)] {
+async fn runs_on(harness: &Harness, vpod: &Value, copy: &Value) -> Result<()> {
+    for (now, before) in [(harness.vpod("web").await?, vpod), (harness.copy("web").await?, copy)] {
         ensure!(uid(&now) == uid(before) && phase(&now) == "Running", "{now}");
         ensure!(now["metadata"]["deletionTimestamp"].is_null(), "{now}");
     }
@@ -57,20 +57,20 @@ async fn runs_on(loom: &Loom, vpod: &Value, copy: &Value) -> Result<()> {
 #[tokio::test]
 async fn law_09_a_virtual_node_stripped_of_all_our_marks_is_mended_never_doubled_and_its_pods_run_on() -> Result<()> {
     pattern("bare-vnode")
-        .on(Ground::Still)
-        .run(async |loom| {
-            let [vnode, vpod, copy] = web_runs(loom).await?;
+        .on(Fixture::Still)
+        .run(async |harness| {
+            let [vnode, vpod, copy] = web_runs(harness).await?;
 
-            strip(loom).await?;
-            mended(loom, &vnode).await?;
+            strip(harness).await?;
+            mended(harness, &vnode).await?;
             for _ in 0..10 {
-                strip(loom).await?;
+                strip(harness).await?;
             }
-            mended(loom, &vnode).await?;
-            runs_on(loom, &vpod, &copy).await?;
+            mended(harness, &vnode).await?;
+            runs_on(harness, &vpod, &copy).await?;
             // What is bound to it is admitted as ever.
-            loom.virtual_side.create(&loom.bound("next").build()).await?;
-            loom.copy("next").await?;
+            harness.virtual_side.create(&harness.bound("next").build()).await?;
+            harness.copy("next").await?;
             Ok(())
         })
         .await
@@ -79,21 +79,21 @@ async fn law_09_a_virtual_node_stripped_of_all_our_marks_is_mended_never_doubled
 #[tokio::test]
 async fn law_09_a_virtual_node_stripped_while_no_syncer_ran_is_found_by_its_lease() -> Result<()> {
     pattern("stripped-away")
-        .on(Ground::Still)
-        .run(async |loom| {
-            let [vnode, vpod, copy] = web_runs(loom).await?;
-            let lease = format!("kube-node-lease/{}", loom.vnode());
+        .on(Fixture::Still)
+        .run(async |harness| {
+            let [vnode, vpod, copy] = web_runs(harness).await?;
+            let lease = format!("kube-node-lease/{}", harness.vnode());
             eventually("the node has its Lease", SOON, async || {
-                let seen = loom.virtual_side.get("coordination.k8s.io/v1/Lease", &lease).await;
+                let seen = harness.virtual_side.get("coordination.k8s.io/v1/Lease", &lease).await;
                 seen.map_err(|error| error.to_string())?.map(drop).ok_or_else(|| "none".to_owned())
             })
             .await?;
 
-            loom.stop().await?;
-            strip(loom).await?;
-            loom.start().await?;
-            mended(loom, &vnode).await?;
-            runs_on(loom, &vpod, &copy).await
+            harness.stop().await?;
+            strip(harness).await?;
+            harness.start().await?;
+            mended(harness, &vnode).await?;
+            runs_on(harness, &vpod, &copy).await
         })
         .await
 }

@@ -21,9 +21,9 @@ use tokio::sync::{Notify, OnceCell};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::grounds::{bare, own};
+use crate::fixtures::{bare, own};
+use crate::harness::show_logs;
 use crate::looks::SOON;
-use crate::loom::show_logs;
 use crate::stub::{Reply, Stub};
 use crate::timing::timed;
 
@@ -77,20 +77,20 @@ fn decode(json: &Bytes) -> Result<Option<Thing>, serde_json::Error> {
 }
 
 /// A watch and all that came out of it.
-struct Eye<R> {
+struct Observer<R> {
     mailbox: Mailbox<R>,
     seen: Mutex<Vec<Change<R>>>,
     cancel: CancellationToken,
     _tasks: JoinSet<()>,
 }
 
-impl<R> Drop for Eye<R> {
+impl<R> Drop for Observer<R> {
     fn drop(&mut self) {
         self.cancel.cancel();
     }
 }
 
-impl<R: Row + Clone + std::fmt::Debug> Eye<R> {
+impl<R: Row + Clone + std::fmt::Debug> Observer<R> {
     async fn open(
         kubeconfig: &str,
         query: Query,
@@ -121,8 +121,8 @@ fn query(kind: &'static Kind) -> Query {
     Query { kind, namespace: None, labels: String::new(), fields: String::new(), optional: false }
 }
 
-async fn things(kubeconfig: &str, query: Query) -> Result<Eye<Thing>> {
-    Eye::open(kubeconfig, query, decode).await
+async fn things(kubeconfig: &str, query: Query) -> Result<Observer<Thing>> {
+    Observer::open(kubeconfig, query, decode).await
 }
 
 fn listed(seen: &[Change<Thing>], epoch: u32) -> bool {
@@ -155,9 +155,9 @@ fn map(name: &str) -> Value {
 }
 
 /// One API server for the tests that only write objects of their own names.
-async fn ground() -> Result<&'static Cluster> {
-    static GROUND: OnceCell<Cluster> = OnceCell::const_new();
-    GROUND.get_or_try_init(|| own(bare("watched"))).await
+async fn fixture() -> Result<&'static Cluster> {
+    static FIXTURE: OnceCell<Cluster> = OnceCell::const_new();
+    FIXTURE.get_or_try_init(|| own(bare("watched"))).await
 }
 
 fn labelled(mut object: Value, test: &str) -> Value {
@@ -179,20 +179,20 @@ async fn create(objects: &Objects, test: &str, names: &[&str]) -> Result<()> {
 #[tokio::test]
 async fn law_01_rows_arrive_and_only_a_deletion_timestamp_proves_a_deletion() -> Result<()> {
     timed(async {
-        let cluster = ground().await?;
+        let cluster = fixture().await?;
         let objects = cluster.objects()?;
         for name in ["rows-deleted", "rows-unlabelled"] {
             objects.create(&labelled(pod(name).on("nowhere").build(), "rows")).await?;
         }
-        let eye = things(&cluster.kubeconfig_text()?, of_test(&kind::POD, "rows")).await?;
-        let seen = eye.until("the list is complete", |seen| listed(seen, 1)).await?;
+        let observer = things(&cluster.kubeconfig_text()?, of_test(&kind::POD, "rows")).await?;
+        let seen = observer.until("the list is complete", |seen| listed(seen, 1)).await?;
         assert_eq!(names(&seen, 1), ["rows-deleted", "rows-unlabelled"].into());
         objects.create(&labelled(pod("rows-new").on("nowhere").build(), "rows")).await?;
-        eye.until("a new one arrives", |seen| was_put(seen, "rows-new")).await?;
+        observer.until("a new one arrives", |seen| was_put(seen, "rows-new")).await?;
         objects.patch("v1/Pod", "default/rows-unlabelled", &json!({ "metadata": { "labels": null } })).await?;
         let now = kube::api::DeleteParams { grace_period_seconds: Some(0), ..Default::default() };
         objects.delete_with("v1/Pod", "default/rows-deleted", &now).await?;
-        let seen = eye
+        let seen = observer
             .until("both have left", |seen| went(seen, "rows-unlabelled").and(went(seen, "rows-deleted")).is_some())
             .await?;
         assert_eq!(went(&seen, "rows-deleted"), Some(true));
@@ -206,21 +206,21 @@ async fn law_01_rows_arrive_and_only_a_deletion_timestamp_proves_a_deletion() ->
 #[tokio::test]
 async fn law_12_an_object_that_cannot_be_read_is_skipped_and_the_rest_go_on() -> Result<()> {
     timed(async {
-        let cluster = ground().await?;
+        let cluster = fixture().await?;
         let objects = cluster.objects()?;
         create(&objects, "skip", &["good-1", "bad", "good-2"]).await?;
-        let eye = things(&cluster.kubeconfig_text()?, of_test(&CONFIG_MAP, "skip")).await?;
-        let seen = eye.until("the list is complete", |seen| listed(seen, 1)).await?;
+        let observer = things(&cluster.kubeconfig_text()?, of_test(&CONFIG_MAP, "skip")).await?;
+        let seen = observer.until("the list is complete", |seen| listed(seen, 1)).await?;
         assert_eq!(names(&seen, 1), ["good-1", "good-2"].into());
         objects.patch("v1/ConfigMap", "default/bad", &json!({ "data": { "a": "b" } })).await?;
         create(&objects, "skip", &["good-3"]).await?;
-        eye.until("the next one arrives", |seen| was_put(seen, "good-3")).await?;
+        observer.until("the next one arrives", |seen| was_put(seen, "good-3")).await?;
         objects.delete("v1/ConfigMap", "default/good-3").await?;
-        let seen = eye.until("it goes again", |seen| went(seen, "good-3").is_some()).await?;
+        let seen = observer.until("it goes again", |seen| went(seen, "good-3").is_some()).await?;
         ensure!(!listed(&seen, 2), "it started over");
         // Who went is not readable either: only a list can say who is left.
         objects.delete("v1/ConfigMap", "default/bad").await?;
-        let seen = eye.until("it starts over", |seen| listed(seen, 2)).await?;
+        let seen = observer.until("it starts over", |seen| listed(seen, 2)).await?;
         assert_eq!(names(&seen, 2), ["good-1", "good-2"].into());
         Ok(())
     })
@@ -230,7 +230,7 @@ async fn law_12_an_object_that_cannot_be_read_is_skipped_and_the_rest_go_on() ->
 #[tokio::test]
 async fn pods_with_odd_but_legal_fields_are_rows_too() -> Result<()> {
     timed(async {
-        let cluster = ground().await?;
+        let cluster = fixture().await?;
         let objects = cluster.objects()?;
         let odd = [
             pod("odd-exponent").cpu("1e3").memory("1E"),
@@ -246,9 +246,9 @@ async fn pods_with_odd_but_legal_fields_are_rows_too() -> Result<()> {
         }
         let origin = Origin::new("somebody", "else", "x");
         let decode = move |json: &Bytes| PPod::decode(json, &origin);
-        let eye = Eye::open(&cluster.kubeconfig_text()?, of_test(&kind::POD, "odd"), decode).await?;
+        let observer = Observer::open(&cluster.kubeconfig_text()?, of_test(&kind::POD, "odd"), decode).await?;
         let complete = |seen: &[Change<PPod>]| matches!(seen.last(), Some(Change::Listed(_)));
-        let seen = eye.until("the list is complete", complete).await?;
+        let seen = observer.until("the list is complete", complete).await?;
         assert_eq!(seen.len(), odd.len() + 1, "one of them cannot be read: {seen:?}");
         Ok(())
     })
@@ -258,19 +258,19 @@ async fn pods_with_odd_but_legal_fields_are_rows_too() -> Result<()> {
 #[tokio::test]
 async fn a_watch_whose_line_was_cut_goes_on_where_it_was() -> Result<()> {
     timed(async {
-        let cluster = ground().await?;
+        let cluster = fixture().await?;
         let objects = cluster.objects()?;
         create(&objects, "cut", &["cut-stays", "cut-goes"]).await?;
         let proxy = FaultProxy::to(cluster).await?;
-        let eye = things(proxy.kubeconfig(), of_test(&CONFIG_MAP, "cut")).await?;
-        eye.until("the list is complete", |seen| listed(seen, 1)).await?;
+        let observer = things(proxy.kubeconfig(), of_test(&CONFIG_MAP, "cut")).await?;
+        observer.until("the list is complete", |seen| listed(seen, 1)).await?;
         proxy.cut();
         create(&objects, "cut", &["cut-new", "cut-brief"]).await?;
         objects.delete("v1/ConfigMap", "default/cut-goes").await?;
         objects.delete("v1/ConfigMap", "default/cut-brief").await?;
         create(&objects, "cut", &["cut-last"]).await?;
         proxy.restore();
-        let seen = eye.until("the last one arrives", |seen| was_put(seen, "cut-last")).await?;
+        let seen = observer.until("the last one arrives", |seen| was_put(seen, "cut-last")).await?;
         ensure!(was_put(&seen, "cut-new"), "a creation was missed");
         ensure!(went(&seen, "cut-goes").is_some() && went(&seen, "cut-brief").is_some(), "a deletion was missed");
         ensure!(!listed(&seen, 2), "it started over although it could resume");
@@ -286,8 +286,8 @@ async fn law_01_after_a_restart_of_the_server_what_is_gone_is_only_absent_from_a
         let objects = cluster.objects()?;
         create(&objects, "restart", &["restart-stays", "restart-goes"]).await?;
         let proxy = FaultProxy::to(&cluster).await?;
-        let eye = things(proxy.kubeconfig(), of_test(&CONFIG_MAP, "restart")).await?;
-        eye.until("the list is complete", |seen| listed(seen, 1)).await?;
+        let observer = things(proxy.kubeconfig(), of_test(&CONFIG_MAP, "restart")).await?;
+        observer.until("the list is complete", |seen| listed(seen, 1)).await?;
         // The watch ends, and its one attempt to resume waits.
         let freeze = proxy.inject(Fault::Freeze, Requests::all());
         proxy.reset();
@@ -302,11 +302,11 @@ async fn law_01_after_a_restart_of_the_server_what_is_gone_is_only_absent_from_a
         Box::pin(cluster.ready()).await?;
         ensure!(freeze.hits() > 0, "it has not tried to resume");
         drop(freeze);
-        let seen = eye.until("a second list is complete", |seen| listed(seen, 2)).await?;
+        let seen = observer.until("a second list is complete", |seen| listed(seen, 2)).await?;
         assert_eq!(names(&seen, 2), ["restart-new", "restart-stays"].into());
         assert_eq!(went(&seen, "restart-goes"), None, "a deletion was invented");
         create(&cluster.objects()?, "restart", &["restart-later"]).await?;
-        eye.until("it goes on", |seen| was_put(seen, "restart-later")).await?;
+        observer.until("it goes on", |seen| was_put(seen, "restart-later")).await?;
         Ok(())
     })
     .await
@@ -323,14 +323,14 @@ async fn a_server_that_does_not_stream_lists_is_read_in_pages() -> Result<()> {
             let create = async |number: &u32| objects.create(&map(&format!("page-{number}"))).await;
             futures::future::try_join_all(some.iter().map(create)).await?;
         }
-        let eye = things(&cluster.kubeconfig_text()?, query(&CONFIG_MAP)).await?;
+        let observer = things(&cluster.kubeconfig_text()?, query(&CONFIG_MAP)).await?;
         let complete = |seen: &[Change<Thing>]| matches!(seen.last(), Some(Change::Listed(_)));
-        let seen = eye.until("the list is complete", complete).await?;
+        let seen = observer.until("the list is complete", complete).await?;
         // The start that the server refused counts as one.
         let puts = seen.iter().filter(|change| matches!(change, Change::Put(..))).count();
         assert_eq!(puts, 1_100);
         objects.create(&map("page-later")).await?;
-        eye.until("the watch follows", |seen| was_put(seen, "page-later")).await?;
+        observer.until("the watch follows", |seen| was_put(seen, "page-later")).await?;
         Ok(())
     })
     .await
@@ -374,8 +374,8 @@ async fn an_expired_version_starts_over_whether_it_comes_as_an_event_or_as_an_an
             }
         })
         .await?;
-        let eye = things(&stub.kubeconfig(), query(&CONFIG_MAP)).await?;
-        let seen = eye.until("it has started over twice", |seen| listed(seen, 3)).await?;
+        let observer = things(&stub.kubeconfig(), query(&CONFIG_MAP)).await?;
+        let seen = observer.until("it has started over twice", |seen| listed(seen, 3)).await?;
         for list in 1..=3 {
             ensure!(names(&seen, list) == [format!("list-{list}").as_str()].into(), "{seen:?}");
         }
@@ -408,9 +408,9 @@ async fn a_page_that_expired_starts_the_list_over_and_half_a_list_completes_noth
             }
         })
         .await?;
-        let eye = things(&stub.kubeconfig(), query(&CONFIG_MAP)).await?;
+        let observer = things(&stub.kubeconfig(), query(&CONFIG_MAP)).await?;
         let complete = |seen: &[Change<Thing>]| seen.iter().any(|change| matches!(change, Change::Listed(_)));
-        let seen = eye.until("a list is complete", complete).await?;
+        let seen = observer.until("a list is complete", complete).await?;
         let last = seen.iter().position(|change| matches!(change, Change::Listed(_))).context("no list")?;
         ensure!(was_put(&seen[..last], "second"), "complete without its second page: {seen:?}");
         assert_eq!(lists.load(Ordering::Relaxed), 3);
@@ -454,7 +454,7 @@ async fn law_01_another_cluster_behind_the_address_is_a_broken_line_and_no_resto
         let mailbox = feed.subscribe(Arc::default());
         let (mut tasks, cancel) = (JoinSet::new(), CancellationToken::new());
         tasks.spawn(watch(cluster.clone(), query(&CONFIG_MAP), Arc::new(decode), feed, cancel.clone()));
-        let eye = Eye { mailbox, seen: Mutex::default(), cancel, _tasks: tasks };
+        let observer = Observer { mailbox, seen: Mutex::default(), cancel, _tasks: tasks };
         let turn = async |who: &'static str, version: u32| {
             *now.lock().unwrap_or_else(PoisonError::into_inner) = (who, version);
             let before = asks.load(Ordering::Relaxed);
@@ -464,14 +464,14 @@ async fn law_01_another_cluster_behind_the_address_is_a_broken_line_and_no_resto
             })
             .await
         };
-        eye.until("the list is complete", |seen| listed(seen, 1)).await?;
+        observer.until("the list is complete", |seen| listed(seen, 1)).await?;
         // Older and newer than ours: neither counts.
         for version in [5, 500] {
             turn("other", version).await?;
             assert_eq!(cluster.restored(), None, "at {version}");
         }
         turn("ours", 20).await?;
-        eye.until("it goes on", |seen| was_put(seen, "ours-20")).await?;
+        observer.until("it goes on", |seen| was_put(seen, "ours-20")).await?;
         assert_eq!(cluster.restored(), None, "back again");
         // The same from the right cluster is a restore.
         turn("ours", 15).await?;
@@ -493,8 +493,8 @@ async fn ten_thousand_pods_arrive_once_each() -> Result<()> {
             Reply::Open(body + &end_of_list(10_000))
         })
         .await?;
-        let eye = things(&stub.kubeconfig(), query(&CONFIG_MAP)).await?;
-        let seen = eye.until("the list is complete", |seen| listed(seen, 1)).await?;
+        let observer = things(&stub.kubeconfig(), query(&CONFIG_MAP)).await?;
+        let seen = observer.until("the list is complete", |seen| listed(seen, 1)).await?;
         assert_eq!((names(&seen, 1).len(), seen.len()), (10_000, 10_001));
         Ok(())
     })
@@ -537,10 +537,10 @@ fn lists(seen: &[Change<Thing>]) -> Vec<Epoch> {
 #[tokio::test]
 async fn an_optional_kind_is_told_to_be_unserved_until_it_is_served_and_again_when_it_is_not() -> Result<()> {
     timed(async {
-        let cluster = ground().await?;
+        let cluster = fixture().await?;
         let objects = cluster.objects()?;
-        let eye = things(&cluster.kubeconfig_text()?, optional(&GADGET)).await?;
-        let seen = eye.until("it is not served", |seen| !seen.is_empty()).await?;
+        let observer = things(&cluster.kubeconfig_text()?, optional(&GADGET)).await?;
+        let seen = observer.until("it is not served", |seen| !seen.is_empty()).await?;
         assert_eq!(seen, [Change::Unserved], "the group is not known");
 
         let gadgets = format!("{}/{}", GADGET.api_version(), GADGET.kind);
@@ -555,11 +555,11 @@ async fn an_optional_kind_is_told_to_be_unserved_until_it_is_served_and_again_wh
             .create(&json!({ "apiVersion": GADGET.api_version(), "kind": GADGET.kind, "metadata": metadata }))
             .await?;
         let arrived = |seen: &[Change<Thing>]| was_put(seen, "gadget") && !lists(seen).is_empty();
-        eye.until("the object arrives", arrived).await?;
+        observer.until("the object arrives", arrived).await?;
 
         objects.delete(DEFINITION, &format!("{}.{}", GADGET.plural, GADGET.group)).await?;
         let again = |seen: &[Change<Thing>]| seen[1..].contains(&Change::Unserved);
-        let seen = eye.until("it is not served again", again).await?;
+        let seen = observer.until("it is not served again", again).await?;
         ensure!(lists(&seen).is_sorted_by(|older, newer| older < newer), "{seen:?}");
         Ok(())
     })
@@ -640,14 +640,14 @@ async fn law_01_a_404_without_the_word_of_discovery_and_a_403_are_failures_and_n
                 discovery(asked)
             })
             .await?;
-            let eye = things(&stub.kubeconfig(), query).await?;
+            let observer = things(&stub.kubeconfig(), query).await?;
             // Back-off, not the ten seconds of a proven absence.
             let tried = async || {
                 let tries = tries.load(Ordering::Relaxed);
                 if tries >= 4 { Ok(()) } else { Err(format!("{tries} tries")) }
             };
             eventually(what, std::time::Duration::from_secs(8), tried).await?;
-            let seen = eye.mailbox.drain();
+            let seen = observer.mailbox.drain();
             ensure!(seen.is_empty(), "{what}: {seen:?}");
         }
         Ok(())

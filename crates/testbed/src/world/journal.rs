@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tapestry_cluster::{Call, Kind, Side};
 
-use super::eye::Shown;
+use super::observer::Shown;
 use super::server::{Event, Version, What};
 
 /// A run that broke a rule or found no rest. Prints as the seed, the reason, and the last steps.

@@ -10,8 +10,8 @@ use tapestry_engine::run::REPLAN_EVERY;
 use tapestry_engine::{Desk, Model, Now};
 
 use super::World;
-use super::eye::Eye;
 use super::journal::{Entry, Failure, Journal};
+use super::observer::Observer;
 
 mod calls;
 mod config;
@@ -55,9 +55,9 @@ pub struct Life<M: Model> {
     /// Empty, as after a start.
     pub model: M,
     /// Its watches; each begins with a list.
-    pub eyes: Vec<Eye<M::Seen>>,
+    pub observers: Vec<Observer<M::Fact>>,
     /// Told at birth.
-    pub facts: Vec<M::Seen>,
+    pub facts: Vec<M::Fact>,
 }
 
 /// Makes a new life.
@@ -85,7 +85,7 @@ pub struct Schedule<M: Model> {
     rules: Vec<Rule>,
     hooks: Vec<Hook>,
     quiet: Quiet,
-    on_reach: Option<OnReach<M::Seen>>,
+    on_reach: Option<OnReach<M::Fact>>,
     journal: Journal,
     steps: usize,
     executed: usize,
@@ -120,7 +120,7 @@ struct Leader<M: Model> {
 
 struct Alive<M: Model> {
     desk: Desk<M>,
-    eyes: Vec<Eye<M::Seen>>,
+    observers: Vec<Observer<M::Fact>>,
     flights: Vec<Flight<M::Key>>,
     replan_at: Duration,
 }
@@ -207,7 +207,7 @@ impl<M: Model> Schedule<M> {
 
     /// What leaders are told when a side is lost (`false`) or found again.
     #[must_use]
-    pub fn on_reach(mut self, fact: impl Fn(Side, bool) -> Option<M::Seen> + 'static) -> Self {
+    pub fn on_reach(mut self, fact: impl Fn(Side, bool) -> Option<M::Fact> + 'static) -> Self {
         self.on_reach = Some(Box::new(fact));
         self
     }
@@ -243,7 +243,7 @@ impl<M: Model> Schedule<M> {
     }
 
     /// Tells every living leader a fact that no watch brings.
-    pub fn tell(&mut self, fact: impl Fn() -> M::Seen) {
+    pub fn tell(&mut self, fact: impl Fn() -> M::Fact) {
         let now = self.world.now();
         for alive in self.leaders.iter_mut().filter_map(|leader| leader.alive.as_mut()) {
             alive.desk.see(fact(), now);
@@ -406,7 +406,7 @@ impl<M: Model> Schedule<M> {
         self.leaders[leader].lives += 1;
         self.leaders[leader].blind = 0;
         let birth = Birth { leader, life: self.leaders[leader].lives, seed: self.rng.u64(..), now };
-        let Life { model, eyes, facts } = (self.factory)(birth);
+        let Life { model, observers, facts } = (self.factory)(birth);
         let mut desk = Desk::new(model, self.rng.u64(..));
         for fact in facts {
             desk.see(fact, now);
@@ -416,7 +416,7 @@ impl<M: Model> Schedule<M> {
             desk.see(fact, now);
         }
         let replan_at = now.steady + REPLAN_EVERY;
-        self.leaders[leader].alive = Some(Alive { desk, eyes, flights: Vec::new(), replan_at });
+        self.leaders[leader].alive = Some(Alive { desk, observers, flights: Vec::new(), replan_at });
         self.note(Entry::Leader { leader, what: "is born" });
     }
 

@@ -125,7 +125,7 @@ struct Copier {
     gone: BTreeSet<Uid>,
 }
 
-type Seen = (Side, Change<Thing>);
+type Fact = (Side, Change<Thing>);
 
 impl Copier {
     fn find(&self, side: Side, name: &str) -> Option<&Thing> {
@@ -149,9 +149,9 @@ fn target(side: Side, name: Name) -> Target {
 
 impl Model for Copier {
     type Key = String;
-    type Seen = Seen;
+    type Fact = Fact;
 
-    fn observe(&mut self, (side, change): Seen, _: Now, dirty: &mut Dirty<String>) {
+    fn observe(&mut self, (side, change): Fact, _: Now, dirty: &mut Dirty<String>) {
         let table = &mut self.sides[index(side)];
         match change {
             Change::Put(row, epoch) => {
@@ -247,11 +247,11 @@ impl Model for Copier {
 }
 
 fn life(toy: Toy, birth: Birth) -> Life<Copier> {
-    let rows = |side| Eye::rows(side, KIND, decode, move |change| (side, change));
+    let rows = |side| Observer::rows(side, KIND, decode, move |change| (side, change));
     let mine = |object: &Value| object["metadata"]["labels"][MINE] == "yes";
     Life {
         model: Copier { toy, suffix: birth.seed, sides: Default::default(), gone: BTreeSet::new() },
-        eyes: vec![rows(Side::Virtual), rows(Side::Physical).only(mine)],
+        observers: vec![rows(Side::Virtual), rows(Side::Physical).only(mine)],
         facts: Vec::new(),
     }
 }

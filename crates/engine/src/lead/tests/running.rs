@@ -65,13 +65,13 @@ struct Running {
 }
 
 /// Short ones: a second of lease is the least there is.
-const TERMS: Terms = Terms {
+const TIMINGS: LeaseTimings = LeaseTimings {
     lease: Duration::from_secs(1),
     renew_deadline: Duration::from_millis(800),
     retry: Duration::from_millis(200),
 };
 
-fn stand(shared: &Arc<Shared>, identity: &str, terms: Terms) -> Running {
+fn campaign(shared: &Arc<Shared>, identity: &str, timings: LeaseTimings) -> Running {
     let (bell, feed) = (Arc::new(Notify::new()), Arc::new(Feed::default()));
     let mailbox = feed.subscribe(Arc::clone(&bell));
     shared.feeds.lock().unwrap().push(feed);
@@ -79,7 +79,7 @@ fn stand(shared: &Arc<Shared>, identity: &str, terms: Terms) -> Running {
     let fence = Arc::new(Fence::new(Arc::clone(&clock) as Arc<dyn Clock>));
     let leadership = Leadership::behind(Arc::clone(&fence));
     let candidate = Candidate {
-        election: Election::new(Seat { terms, ..seat(identity) }),
+        election: Election::new(Seat { timings, ..seat(identity) }),
         gate: Arc::new(Door(Arc::clone(shared))),
         clock: Arc::clone(&clock) as Arc<dyn Clock>,
         fence,
@@ -119,7 +119,7 @@ impl Running {
 #[tokio::test]
 async fn a_machine_that_slept_does_not_believe_that_it_leads() {
     let shared = Arc::default();
-    let us = stand(&shared, "us", Terms::default());
+    let us = campaign(&shared, "us", LeaseTimings::default());
     let (lead, _) = us.leads().await;
     assert!(lead.lasts());
     us.clock.slept.fetch_add(11, Ordering::Relaxed);
@@ -136,24 +136,24 @@ async fn a_machine_that_slept_does_not_believe_that_it_leads() {
 #[tokio::test]
 async fn a_release_is_seen_at_once_and_a_crash_after_the_lease() {
     let shared: Arc<Shared> = Arc::default();
-    let first = stand(&shared, "first", TERMS);
+    let first = campaign(&shared, "first", TIMINGS);
     first.leads().await;
-    let second = stand(&shared, "second", TERMS);
+    let second = campaign(&shared, "second", TIMINGS);
     // It stays where it is for as long as the first renews.
-    tokio::time::sleep(2 * TERMS.lease).await;
+    tokio::time::sleep(2 * TIMINGS.lease).await;
     assert!(first.leadership.lead().is_some());
     assert!(second.leadership.lead().is_none());
     first.end().await;
     let (_, took) = second.leads().await;
-    assert!(took < TERMS.lease / 2, "{took:?} after a release");
+    assert!(took < TIMINGS.lease / 2, "{took:?} after a release");
     assert_eq!(shared.server.lock().unwrap().holder(), "second");
 
-    let third = stand(&shared, "third", TERMS);
+    let third = campaign(&shared, "third", TIMINGS);
     assert!(third.leadership.lead().is_none());
     // As if it were killed.
     drop(second);
     let (_, took) = third.leads().await;
-    assert!(took > TERMS.lease / 2 && took < TERMS.lease + Duration::from_secs(1), "{took:?} after a crash");
+    assert!(took > TIMINGS.lease / 2 && took < TIMINGS.lease + Duration::from_secs(1), "{took:?} after a crash");
     third.end().await;
     assert_eq!(shared.server.lock().unwrap().holder(), "");
 }

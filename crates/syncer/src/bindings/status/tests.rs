@@ -8,8 +8,8 @@ use tapestry_cluster::refusal::Status;
 use tapestry_cluster::{Answer, Refusal, Side, Uid};
 use tapestry_engine::Plan;
 
-use crate::grounds::Ground;
-use crate::pair::{Key, Seen};
+use crate::pair::{Fact, Key};
+use crate::prerequisites::Prerequisite;
 use crate::scene::{Scene, created, mapped, vpod};
 
 /// Carries out the report that is planned, as an API server would, and gives the status that came of it.
@@ -94,7 +94,7 @@ fn a_pod_that_is_let_in_makes_the_figures_be_looked_at() {
     let row = crate::pods::row::VPod::decode(&text, &scene.pair.home).unwrap().unwrap();
     let Scene { pair, now, .. } = scene;
     let mut desk = tapestry_engine::Desk::new(pair, 0);
-    desk.see(Seen::VPod(tapestry_cluster::feed::Change::Put(row, tapestry_cluster::feed::Epoch(1))), now);
+    desk.see(Fact::VPod(tapestry_cluster::feed::Change::Put(row, tapestry_cluster::feed::Epoch(1))), now);
     let calls: Vec<_> = std::iter::from_fn(|| desk.next(now)).collect();
     let (_, call) = calls.iter().find(|(key, _)| *key == Key::Binding).expect("the binding is looked at");
     assert_eq!(call.body().unwrap()["status"]["used"]["cpu"], "1");
@@ -104,12 +104,12 @@ fn a_pod_that_is_let_in_makes_the_figures_be_looked_at() {
 fn trouble_is_written_at_once_and_so_is_its_end() {
     let mut scene = Scene::new();
     report(&mut scene);
-    scene.see(Seen::Connection(Side::Physical, Connection::Down("connection refused".to_owned())));
+    scene.see(Fact::Connection(Side::Physical, Connection::Down("connection refused".to_owned())));
     let status = report(&mut scene);
     assert_eq!((&status["phase"], &status["nodes"]), (&json!("Failed"), &json!(1)));
     assert_eq!(condition(&status, "Ready")["reason"], "Unreachable");
     assert_eq!(condition(&status, "Connected")["message"], "connection refused");
-    scene.see(Seen::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))));
+    scene.see(Fact::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))));
     assert_eq!(report(&mut scene)["phase"], "Ready");
 }
 
@@ -117,7 +117,7 @@ fn trouble_is_written_at_once_and_so_is_its_end() {
 fn law_01_nothing_is_counted_in_another_cluster() {
     let mut scene = Scene::new();
     report(&mut scene);
-    scene.see(Seen::Connection(Side::Physical, Connection::Up(Uid::new("another"))));
+    scene.see(Fact::Connection(Side::Physical, Connection::Up(Uid::new("another"))));
     let status = report(&mut scene);
     assert_eq!(status["leased"]["cpu"], "4", "as it was");
     assert_eq!(scene.plan(&Key::Binding), Plan::Rest);
@@ -136,9 +136,9 @@ fn a_syncer_that_has_just_started_leaves_the_phase_as_it_is_and_a_new_binding_is
         }
         let text = scene.stamp(object);
         let row = super::BindingRow::decode(&text).unwrap().unwrap();
-        scene.see(Seen::Binding(tapestry_cluster::feed::Change::Put(row, tapestry_cluster::feed::Epoch(1))));
-        scene.see(Seen::Connection(Side::Virtual, Connection::Up(Uid::new("v-cluster"))));
-        scene.see(Seen::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))));
+        scene.see(Fact::Binding(tapestry_cluster::feed::Change::Put(row, tapestry_cluster::feed::Epoch(1))));
+        scene.see(Fact::Connection(Side::Virtual, Connection::Up(Uid::new("v-cluster"))));
+        scene.see(Fact::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))));
         let status = report(&mut scene);
         assert_eq!(status["phase"], phase);
         assert_eq!(status["nodes"], if phase == "Ready" { json!(7) } else { Value::Null }, "nobody has counted yet");
@@ -151,7 +151,7 @@ fn a_missing_mount_namespace_shows_in_the_status_until_it_is_there() {
     scene.see_binding(json!({}));
     scene.see_policy("all", json!({"cluster": "east"}));
     scene.see_lists();
-    let account = Key::Ground(Ground::ServiceAccount);
+    let account = Key::Prerequisite(Prerequisite::ServiceAccount);
     scene.refuse(&account, Refusal::Gone);
     let missing = Status { kind: "Status".to_owned(), code: 404, message: "not found".to_owned(), ..Status::default() };
     scene.refuse(&account, Refusal::Invalid(Box::new(missing)));
@@ -170,10 +170,10 @@ fn a_missing_mount_namespace_shows_in_the_status_until_it_is_there() {
 fn law_12_a_missing_class_that_the_binding_names_shows_in_the_status() {
     let mut scene = Scene::new();
     scene.see_binding(json!({"podPriorityClassName": "theirs"}));
-    let class = Key::Ground(Ground::PriorityClass);
+    let class = Key::Prerequisite(Prerequisite::PriorityClass);
     scene.refuse(&class, Refusal::Gone);
     let status = report(&mut scene);
     let words = condition(&status, "Ready")["message"].as_str().unwrap().to_owned();
     assert!(words.contains("PriorityClass theirs") && words.contains("create it"), "{words}");
-    assert_eq!(scene.call(&class).why, "LookForGround", "it is looked for again");
+    assert_eq!(scene.call(&class).why, "LookForPrerequisite", "it is looked for again");
 }

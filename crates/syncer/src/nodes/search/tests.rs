@@ -9,7 +9,7 @@ use tapestry_cluster::{Answer, Call, Refusal, Verb};
 use tapestry_engine::Plan;
 
 use crate::nodes::row::VNode;
-use crate::pair::{Key, Seen};
+use crate::pair::{Fact, Key};
 use crate::pods::tests::{key as pod, running};
 use crate::scene::{Scene, name, pnode};
 
@@ -31,7 +31,7 @@ fn leave_watch(scene: &mut Scene, vnode: &Value) {
     let text = scene.stamp(vnode.clone());
     let row = VNode::decode(&text).unwrap().unwrap();
     let proven = row.deleting;
-    scene.see(Seen::VNode(Change::Gone { row, proven }));
+    scene.see(Fact::VNode(Change::Gone { row, proven }));
 }
 
 fn answer(scene: &mut Scene, key: &Key, call: &Call, object: Value) {
@@ -97,7 +97,7 @@ fn a_virtual_node_stripped_of_everything_is_looked_for_and_mended_and_its_pods_r
 #[test]
 fn absence_from_a_list_is_only_a_reason_to_look() {
     let mut scene = Scene::new();
-    scene.see(Seen::VNode(Change::Listed(Epoch(2))));
+    scene.see(Fact::VNode(Change::Listed(Epoch(2))));
     let look = look_at(&scene, "Node", VNODE);
     scene.settle(&key(), &look, Err(Refusal::Unknown("no answer".to_owned())));
     look_at(&scene, "Node", VNODE);
@@ -160,7 +160,7 @@ fn law_09_one_physical_node_is_never_lent_twice_while_it_is_unclear_whose_a_node
     let bare = stripped(&Scene::new());
     let unclear = |scene: &mut Scene| {
         assert!(matches!(scene.plan(&key()), Plan::Wait(_)), "no second node");
-        let event = scene.call(&Key::Note(1)).body().unwrap().into_owned();
+        let event = scene.call(&Key::Event(1)).body().unwrap().into_owned();
         assert_eq!(
             (&event["reason"], &event["involvedObject"]["kind"]),
             (&json!("VirtualNodeUnclear"), &json!("ClusterBinding"))

@@ -10,7 +10,7 @@ use tapestry_cluster::feed::Change;
 use tapestry_cluster::{Call, Side, Uid, Verb};
 use tapestry_engine::Plan;
 
-use crate::pair::{Key, Seen};
+use crate::pair::{Fact, Key};
 use crate::scene::{Scene, mapped, merge, name, pnode, run, vpod};
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -27,7 +27,7 @@ fn forced(scene: &mut Scene, pod: &str) -> Call {
     let condition = &announce.body().unwrap()["status"]["conditions"][0];
     assert_eq!((&condition["type"], &condition["reason"]), (&json!("DisruptionTarget"), &json!("Reclaimed")));
     let row = scene.pair.pods.vpods.get_mut(&Uid::new(format!("v-{pod}"))).unwrap();
-    row.print.disruption = true;
+    row.digest.disruption = true;
     scene.call(&key(pod))
 }
 
@@ -318,8 +318,8 @@ fn when_no_policy_selects_the_node_it_is_drained_by_the_rules_it_was_lent_by_and
     assert!(taints(&scene, keys::TAINT_VNODE_DELETING).is_empty());
     let row = scene.pair.pods.vpods.get(&Uid::new("v-web")).unwrap().clone();
     let ppod = scene.pair.pods.ppods.iter().next().unwrap().clone();
-    scene.see(Seen::PPod(Change::Gone { row: ppod, proven: true }));
-    scene.see(Seen::VPod(Change::Gone { row, proven: true }));
+    scene.see(Fact::PPod(Change::Gone { row: ppod, proven: true }));
+    scene.see(Fact::VPod(Change::Gone { row, proven: true }));
     removed(&mut scene);
 }
 
@@ -348,8 +348,8 @@ fn a_pod_that_only_stands_on_a_leaving_node_is_released_when_the_carried_ones_ar
     assert_eq!(scene.plan(&key("daemon")), Plan::Rest);
     let row = scene.pair.pods.vpods.get(&Uid::new("v-web")).unwrap().clone();
     let ppod = scene.pair.pods.ppods.iter().next().unwrap().clone();
-    scene.see(Seen::PPod(Change::Gone { row: ppod, proven: true }));
-    scene.see(Seen::VPod(Change::Gone { row, proven: true }));
+    scene.see(Fact::PPod(Change::Gone { row: ppod, proven: true }));
+    scene.see(Fact::VPod(Change::Gone { row, proven: true }));
     scene.follow_node("n1");
     let release = scene.call(&key("daemon"));
     assert_eq!((release.why, grace(&release)), ("ReleaseWithNode", Some(0)));
@@ -396,7 +396,7 @@ fn a_refused_pod_of_a_controller_is_sent_away_after_five_minutes_and_the_node_ke
     assert_eq!(scene.plan(&key("big")), Plan::Wait(scene.now.steady + 5 * MINUTE));
     scene.pass(5 * MINUTE);
     assert_eq!(scene.call(&key("big")).why, "AnnounceSendAway");
-    scene.pair.pods.vpods.get_mut(&Uid::new("v-big")).unwrap().print.disruption = true;
+    scene.pair.pods.vpods.get_mut(&Uid::new("v-big")).unwrap().digest.disruption = true;
     let away = scene.call(&key("big"));
     assert_eq!((away.why, grace(&away)), ("SendAway", Some(0)));
     let object = scene.stamp(big);

@@ -7,7 +7,7 @@ use tapestry_cluster::{Answer, Call, Refusal, Side, Sub, Verb};
 use tapestry_engine::Plan;
 
 use super::super::tests::{key, run};
-use crate::pair::Seen;
+use crate::pair::Fact;
 use crate::scene::{Scene, merge, vpod};
 
 /// A pod of so many CPUs that runs, told on both sides; returns both objects.
@@ -275,7 +275,7 @@ fn law_09_nobody_is_let_in_before_it_is_known_who_is_inside() {
     let mut fresh = Scene::empty();
     fresh.see_binding(json!({}));
     fresh.see_policy("all", json!({"cluster": "east"}));
-    fresh.see(Seen::Policy(Side::Physical, Change::Listed(Epoch(1))));
+    fresh.see(Fact::Policy(Side::Physical, Change::Listed(Epoch(1))));
     fresh.see_vnode(before.vnode("vnode-east-n1"));
     // As after a restart: the virtual pods are known first, the copies last.
     fresh.see_vpod(&vpod("late"));

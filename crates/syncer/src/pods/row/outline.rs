@@ -10,7 +10,7 @@ use tapestry_domain::resources::{ResourceName, Resources};
 
 use super::{PodJson, SpecJson, read_ports, read_unsupported};
 use crate::json::Meta;
-use crate::pods::print::{Phase, Print};
+use crate::pods::digest::{Phase, StatusDigest};
 
 /// The part of an object that has a form this version does not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,8 +62,8 @@ impl<'a> Outline<'a> {
     }
 
     /// Its status as far as it can be read.
-    pub(super) fn print(&self, generation: Option<i64>) -> Print {
-        Print::read(self.status, generation).unwrap_or_else(|_| Print::of_phase(self.phase))
+    pub(super) fn digest(&self, generation: Option<i64>) -> StatusDigest {
+        StatusDigest::read(self.status, generation).unwrap_or_else(|_| StatusDigest::of_phase(self.phase))
     }
 }
 

@@ -15,7 +15,7 @@ use tapestry_domain::resources::Resources;
 use super::{Outline, Part, PodJson, SpecJson, at_least, count, deleting, read_ports};
 use crate::json::Meta;
 use crate::origin::Origin;
-use crate::pods::print::Print;
+use crate::pods::digest::StatusDigest;
 
 /// A physical pod: small for a stranger's, with the rest for ours.
 #[derive(Debug, Clone)]
@@ -29,7 +29,7 @@ pub struct PPod {
     pub(crate) request: Resources,
     pub(crate) ports: HostPorts,
     /// Set when the pod points back to a virtual pod of our origin.
-    pub(crate) ours: Option<Box<Copy>>,
+    pub(crate) ours: Option<Box<PodCopy>>,
     /// Set when it carries our origin and points nowhere.
     pub(crate) stray: Option<Box<Stray>>,
     /// Set, to its namespace, when it runs as an account of the name that ours has.
@@ -57,7 +57,7 @@ pub(crate) struct Stray {
 
 /// The part of a physical pod that only copies of ours have.
 #[derive(Debug, Clone)]
-pub(crate) struct Copy {
+pub(crate) struct PodCopy {
     pub(crate) namespace: Name,
     pub(crate) name: Name,
     pub(crate) vpod: Back,
@@ -69,7 +69,7 @@ pub(crate) struct Copy {
     pub(crate) sizes: Box<str>,
     /// The tolerations it should have, while its own let the physical cluster evict it from a node in trouble.
     pub(crate) tolerations: Option<Box<Value>>,
-    pub(crate) print: Print,
+    pub(crate) digest: StatusDigest,
     /// When its deletion was asked for.
     pub(crate) deleted: Option<Box<str>>,
     /// `status` as JSON, until the virtual side agrees.
@@ -110,10 +110,10 @@ impl PPod {
         let spec: SpecJson<'_> = serde_json::from_str(raw_spec.get())?;
         let status = status.map_or("{}", RawValue::get);
         let mut row = Self::of_meta(&meta, spec.node_name.clone(), origin);
-        let print = Print::read(status, row.ours.as_ref().map(|copy| copy.generation))?;
-        row.terminal = print.phase.terminal();
+        let digest = StatusDigest::read(status, row.ours.as_ref().map(|copy| copy.generation))?;
+        row.terminal = digest.phase.terminal();
         if let Some(copy) = &mut row.ours {
-            (copy.print, copy.status) = (print, Some(status.into()));
+            (copy.digest, copy.status) = (digest, Some(status.into()));
             copy.tolerations = read_tolerations(raw_spec)?;
         }
         let same = spec.service_account_name.as_deref() == Some(keys::POD_SERVICE_ACCOUNT);
@@ -128,7 +128,7 @@ impl PPod {
         let mut row = Self::of_meta(&outline.meta, outline.node.clone(), origin);
         row.terminal = outline.phase.terminal();
         if let Some(copy) = &mut row.ours {
-            copy.print = outline.print(Some(copy.generation));
+            copy.digest = outline.digest(Some(copy.generation));
             copy.status = (outline.unreadable == Part::Spec).then(|| outline.status.into());
         }
         let namespace = outline.meta.namespace.as_ref().map_or("", Name::as_str);
@@ -139,7 +139,7 @@ impl PPod {
 
     /// What a pod's metadata says; of the rest nothing.
     fn of_meta(meta: &Meta<'_>, node: Option<Name>, origin: &Origin) -> Self {
-        let ours = Copy::read(meta, origin).map(Box::new);
+        let ours = PodCopy::read(meta, origin).map(Box::new);
         Self {
             stray: if ours.is_none() { Stray::read(meta, origin).map(Box::new) } else { None },
             ours,
@@ -182,7 +182,7 @@ impl PPod {
     }
 }
 
-impl Copy {
+impl PodCopy {
     /// A pod is ours when it names our origin and a virtual pod; the labels alone prove nothing.
     fn read(meta: &Meta<'_>, origin: &Origin) -> Option<Self> {
         let marks = Marks::read(meta, origin);
@@ -209,7 +209,7 @@ impl Copy {
             generation,
             sizes: meta.annotation(keys::VIRTUAL_POD_SIZES).unwrap_or_default().into(),
             tolerations: None,
-            print: Print::default(),
+            digest: StatusDigest::default(),
             deleted: meta.deletion_timestamp.as_deref().map(Into::into),
             status: None,
         })

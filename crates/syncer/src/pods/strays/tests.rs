@@ -7,7 +7,7 @@ use tapestry_cluster::{Answer, Refusal, Uid};
 use tapestry_engine::Plan;
 
 use super::*;
-use crate::pair::Seen;
+use crate::pair::Fact;
 use crate::scene::{Scene, created, mapped, merge, vpod};
 
 const BACK: [&str; 3] = [keys::VIRTUAL_POD_NAMESPACE, keys::VIRTUAL_POD_NAME, keys::VIRTUAL_POD_UID];
@@ -110,7 +110,7 @@ fn one_that_nobody_names_is_told_and_collected_after_a_second_live_look() {
     let mut scene = Scene::new();
     scene.see_ppod(&ppod);
     look(&mut scene, &ppod);
-    let told = scene.pair.notes.keys().map(|key| scene.call(&key)).collect::<Vec<_>>();
+    let told = scene.pair.events.keys().map(|key| scene.call(&key)).collect::<Vec<_>>();
     assert_eq!(told.len(), 1);
     let event = told[0].body().unwrap().into_owned();
     assert_eq!((&event["reason"], &event["involvedObject"]["kind"]), (&json!("OrphanFound"), &json!("ClusterBinding")));
@@ -119,7 +119,7 @@ fn one_that_nobody_names_is_told_and_collected_after_a_second_live_look() {
     // The way to a cluster changed: what was read before proves nothing.
     scene.pair.pods.doubt_evidence();
     look(&mut scene, &ppod);
-    assert_eq!(scene.pair.notes.keys().count(), 1, "told once");
+    assert_eq!(scene.pair.events.keys().count(), 1, "told once");
     let call = scene.call(&key(&ppod));
     assert_eq!((call.why, call.target.uid.is_some()), ("CollectStray", true));
     scene.lose_ppod(&ppod, true);
@@ -291,7 +291,7 @@ fn law_05_a_copy_whose_pod_was_deleted_by_force_is_not_given_to_somebody_who_nam
     let copy = ppod["metadata"]["name"].as_str().unwrap();
     scene.see_vpod(&mapped(namesake(), copy, ppod["metadata"]["uid"].as_str()));
     let row = scene.pair.pods.vpods.get(&Uid::new("v-web")).unwrap().clone();
-    scene.see(Seen::VPod(Change::Gone { row, proven: true }));
+    scene.see(Fact::VPod(Change::Gone { row, proven: true }));
     assert_eq!(scene.call(&Key::Pod(Uid::new("v-web"))).why, "VirtualPodGone");
     // Nor is a stray given to one on a node that is none of ours.
     let (_, mut ppod) = left();

@@ -6,7 +6,7 @@ use tapestry_cluster::feed::{Change, Epoch};
 use tapestry_engine::Plan;
 
 use crate::nodes::row::{PNode, VNode};
-use crate::pair::{Key, Seen};
+use crate::pair::{Fact, Key};
 use crate::pods::row::{PPod, VPod};
 use crate::pods::tests::{key, running};
 use crate::scene::{Scene, merge, name, pnode, vpod};
@@ -152,7 +152,7 @@ fn law_12_a_node_that_can_no_longer_be_read_is_neither_absent_nor_lent() {
     let mut odd = pnode("n1");
     odd["status"]["allocatable"]["cpu"] = json!({"atLeast": "4"});
     scene.see_pnode(odd.clone());
-    scene.see(Seen::PNode(Change::Listed(Epoch(1))));
+    scene.see(Fact::PNode(Change::Listed(Epoch(1))));
     assert_eq!(leased(&mut scene), "0");
     let vnode = scene.pair.nodes.vnode(&name("vnode-east-n1")).unwrap();
     assert_eq!(vnode.condition(keys::CONDITION_LENDING).unwrap().reason, "NodeUnreadable");

@@ -9,8 +9,8 @@ use tapestry_cluster::{Answer, Refusal, Side, Uid, Verb};
 use tapestry_engine::Plan;
 
 use crate::nodes::departure::Departure;
-use crate::nodes::standing::Standing;
-use crate::pair::{Key, Seen};
+use crate::nodes::lending::LendingState;
+use crate::pair::{Fact, Key};
 use crate::scene::{Scene, name, pnode, run, vpod};
 
 const SERVED: Option<&[&str]> = Some(&["create", "delete", "get", "list", "watch"]);
@@ -78,14 +78,14 @@ fn not_lending(reason: &str) -> (String, String) {
 }
 
 fn departure(scene: &Scene) -> Option<Departure> {
-    standing(scene).departure
+    lending_state(scene).departure
 }
 
-fn standing(scene: &Scene) -> Standing {
+fn lending_state(scene: &Scene) -> LendingState {
     let vnode = scene.pair.nodes.vnode(&name("vnode-east-n1")).unwrap();
     let pnode = scene.pair.nodes.pnode(&name("n1")).unwrap();
     let terms = scene.pair.terms(pnode, scene.now.wall);
-    scene.pair.standing(vnode, terms.as_ref(), scene.now.wall)
+    scene.pair.lending_state(vnode, terms.as_ref(), scene.now.wall)
 }
 
 /// An hour later it is as it was.
@@ -102,8 +102,8 @@ fn end(scene: &mut Scene, name: &str) {
     let vpod = vpods.get(&Uid::new(format!("v-{name}"))).unwrap().clone();
     let copies = |ppod: &&crate::pods::row::PPod| ppod.ours.as_ref().is_some_and(|copy| copy.vpod.uid == vpod.uid);
     let ppod = ppods.iter().find(copies).unwrap().clone();
-    scene.see(Seen::PPod(Change::Gone { row: ppod, proven: true }));
-    scene.see(Seen::VPod(Change::Gone { row: vpod, proven: true }));
+    scene.see(Fact::PPod(Change::Gone { row: ppod, proven: true }));
+    scene.see(Fact::VPod(Change::Gone { row: vpod, proven: true }));
 }
 
 #[test]
@@ -213,13 +213,13 @@ fn a_kind_that_is_served_again_heals_by_itself() {
     let mut scene = lent(true);
     scene.lose_policy_of(Side::Virtual, "all");
     scene.discover(Side::Virtual, ENDING);
-    scene.see(Seen::Policy(Side::Virtual, Change::Unserved));
+    scene.see(Fact::Policy(Side::Virtual, Change::Unserved));
     scene.follow_node("n1");
     stay(&mut scene);
     assert_eq!(scene.plan(&Key::Serving(Side::Virtual)), Plan::Rest, "the watch tells when it is back");
     // The definition is there again, and so is the policy, as another object.
     scene.see_policy_as("all", "uid-all-again", json!({"cluster": "east", "forceReclaim": true}), 2);
-    scene.see(Seen::Policy(Side::Virtual, Change::Listed(Epoch(2))));
+    scene.see(Fact::Policy(Side::Virtual, Change::Listed(Epoch(2))));
     scene.follow_node("n1");
     assert_eq!(lending(&scene).1, "PoliciesNotServed", "not before discovery says so");
     scene.discover(Side::Virtual, SERVED);
@@ -267,7 +267,7 @@ fn without_an_answer_of_discovery_a_policy_holds_and_without_the_right_to_it_nob
 #[test]
 fn a_start_without_the_kind_keeps_pods_in_step_and_lends_nothing_new() {
     let mut scene = restarted(&lent(true));
-    scene.see(Seen::Policy(Side::Virtual, Change::Unserved));
+    scene.see(Fact::Policy(Side::Virtual, Change::Unserved));
     scene.complete_but_policies();
     scene.follow_node("n1");
     assert_eq!(lending(&scene), not_lending("PoliciesNotServed"));
@@ -284,12 +284,12 @@ fn a_start_without_the_policy_goes_on_where_it_was_once_discovery_has_answered()
     let before = without_policy(true);
     let mut scene = restarted(&before);
     scene.pass(Duration::from_secs(20));
-    scene.see(Seen::Policy(Side::Virtual, Change::Listed(Epoch(1))));
+    scene.see(Fact::Policy(Side::Virtual, Change::Listed(Epoch(1))));
     scene.complete_but_policies();
     assert_eq!(scene.plan(&Key::Node(name("n1"))), Plan::Rest);
     scene.discover(Side::Virtual, SERVED);
     assert_ne!(scene.plan(&Key::Node(name("n1"))), Plan::Rest);
-    assert_eq!(standing(&scene).since.stopped, standing(&before).since.stopped, "pods win no time");
+    assert_eq!(lending_state(&scene).since.stopped, lending_state(&before).since.stopped, "pods win no time");
     assert_eq!(departure(&scene), Some(Departure::PolicyDeleted));
 }
 
@@ -303,18 +303,18 @@ fn the_owners_policies_hold_as_they_were_when_their_kind_goes() {
     assert_eq!(cpu(&scene), "3");
     scene.lose_policy_of(Side::Physical, "mine");
     scene.discover(Side::Physical, ENDING);
-    scene.see(Seen::Policy(Side::Physical, Change::Unserved));
+    scene.see(Fact::Policy(Side::Physical, Change::Unserved));
     scene.follow_node("n1");
     assert_eq!(cpu(&scene), "3", "the last known ones");
     assert!(scene.call(&Key::Binding).body().unwrap().to_string().contains("OwnerPoliciesNotServed"));
 
     // The owner installs the kind again, without the policy: then it is known that there is none.
-    scene.see(Seen::Policy(Side::Physical, Change::Listed(Epoch(2))));
+    scene.see(Fact::Policy(Side::Physical, Change::Listed(Epoch(2))));
     scene.discover(Side::Physical, SERVED);
     scene.follow_node("n1");
     assert_eq!(cpu(&scene), "4");
     assert_eq!(scene.vnode("vnode-east-n1")["metadata"]["annotations"][keys::POLICIES_APPLIED], "all");
-    scene.see(Seen::Policy(Side::Physical, Change::Unserved));
+    scene.see(Fact::Policy(Side::Physical, Change::Unserved));
     scene.follow_node("n1");
     assert_eq!(cpu(&scene), "4", "not served means no restriction where none applied");
 }
@@ -342,7 +342,7 @@ fn law_09_a_start_without_the_owners_kind_lends_nothing_where_an_owners_policy_a
     let mut scene = restarted(&before);
     scene.see_policy("all", json!({"cluster": "east"}));
     scene.see_pnode(pnode("n2"));
-    scene.see(Seen::Policy(Side::Physical, Change::Unserved));
+    scene.see(Fact::Policy(Side::Physical, Change::Unserved));
     scene.complete_but_owner();
     scene.follow_node("n1");
     assert_eq!(lending(&scene), not_lending("OwnerPoliciesNotServed"));

@@ -15,9 +15,9 @@ use tapestry_testbed::supervisor::Signal;
 use tapestry_testbed::{Cluster, eventually};
 use tokio::sync::OnceCell;
 
-use crate::grounds::{Ground, bare, own};
+use crate::fixtures::{Fixture, bare, own};
+use crate::harness::{Harness, pattern, wind_up};
 use crate::looks::{SOON, condition, items, phase, taints, text, uid};
-use crate::loom::{Loom, pattern, wind_up};
 use crate::process::syncer::Process;
 use crate::timing::timed;
 
@@ -43,7 +43,7 @@ fn brief(mut pod: Pod) -> Pod {
 
 /// A pod that runs on both sides, and is to stay the same.
 struct Runner<'a> {
-    loom: &'a Loom,
+    harness: &'a Harness,
     name: &'static str,
     vpod: Value,
     ppod: Value,
@@ -51,41 +51,44 @@ struct Runner<'a> {
 
 impl<'a> Runner<'a> {
     /// Where kwok plays the kubelets.
-    async fn start(loom: &'a Loom, name: &'static str, pod: Pod) -> Result<Self> {
-        loom.virtual_side.create(&pod.build()).await?;
-        let (vpod, ppod) = loom.runs(name).await?;
-        Ok(Self { loom, name, vpod, ppod })
+    async fn start(harness: &'a Harness, name: &'static str, pod: Pod) -> Result<Self> {
+        harness.virtual_side.create(&pod.build()).await?;
+        let (vpod, ppod) = harness.runs(name).await?;
+        Ok(Self { harness, name, vpod, ppod })
     }
 
     /// Where the test does.
-    async fn play(loom: &'a Loom, name: &'static str, pod: Pod) -> Result<Self> {
-        loom.virtual_side.create(&pod.build()).await?;
-        loom.play_running(&loom.copy(name).await?).await?;
-        let (vpod, ppod) = loom.runs(name).await?;
-        Ok(Self { loom, name, vpod, ppod })
+    async fn play(harness: &'a Harness, name: &'static str, pod: Pod) -> Result<Self> {
+        harness.virtual_side.create(&pod.build()).await?;
+        harness.play_running(&harness.copy(name).await?).await?;
+        let (vpod, ppod) = harness.runs(name).await?;
+        Ok(Self { harness, name, vpod, ppod })
     }
 
     /// It is the one that was started, it runs, and nobody has asked it to go.
     async fn lives_above(&self) -> Result<()> {
-        let vpod = self.loom.vpod(self.name).await?;
+        let vpod = self.harness.vpod(self.name).await?;
         let lives = vpod["metadata"]["deletionTimestamp"].is_null() && phase(&vpod) == "Running";
-        ensure!(lives && uid(&vpod) == uid(&self.vpod), "{} was touched: {vpod}", self.loom.at(self.name));
+        ensure!(lives && uid(&vpod) == uid(&self.vpod), "{} was touched: {vpod}", self.harness.at(self.name));
         Ok(())
     }
 
     /// The same of both, and no container was started again.
     async fn lives(&self) -> Result<()> {
         self.lives_above().await?;
-        let ppod = self.loom.copy(self.name).await?;
+        let ppod = self.harness.copy(self.name).await?;
         let lives = ppod["metadata"]["deletionTimestamp"].is_null() && phase(&ppod) == "Running";
         let same = uid(&ppod) == uid(&self.ppod) && ppod["status"]["startTime"] == self.ppod["status"]["startTime"];
-        ensure!(lives && same, "the copy of {} was touched: {ppod}", self.loom.at(self.name));
+        ensure!(lives && same, "the copy of {} was touched: {ppod}", self.harness.at(self.name));
         ensure!(items(&ppod["status"]["containerStatuses"]).iter().all(|status| status["restartCount"] == 0), "{ppod}");
         Ok(())
     }
 
     async fn is_ready(&self) -> Result<()> {
-        self.loom.vpod_when(self.name, "is ready", |vpod| condition(vpod, "Ready")["status"] == "True").await.map(drop)
+        self.harness
+            .vpod_when(self.name, "is ready", |vpod| condition(vpod, "Ready")["status"] == "True")
+            .await
+            .map(drop)
     }
 }
 
@@ -106,18 +109,18 @@ fn leaving(vpod: &Value) -> bool {
     !vpod["metadata"]["deletionTimestamp"].is_null()
 }
 
-async fn vnode(loom: &Loom) -> Result<Value> {
-    loom.virtual_side.get("v1/Node", &loom.vnode()).await?.context("no virtual node")
+async fn vnode(harness: &Harness) -> Result<Value> {
+    harness.virtual_side.get("v1/Node", &harness.vnode()).await?.context("no virtual node")
 }
 
 /// Says of a pod that it is not ready, as the controller-manager does when it takes a node for dead.
-async fn flip_ready(loom: &Loom, pod: &str) -> Result<()> {
-    let mut conditions = items(&loom.vpod(pod).await?["status"]["conditions"]).to_vec();
+async fn flip_ready(harness: &Harness, pod: &str) -> Result<()> {
+    let mut conditions = items(&harness.vpod(pod).await?["status"]["conditions"]).to_vec();
     for condition in conditions.iter_mut().filter(|condition| condition["type"] == "Ready") {
         condition["status"] = json!("False");
     }
     let patch = json!({ "status": { "conditions": conditions } });
-    loom.virtual_side.patch_subresource("status", "v1/Pod", &loom.at(pod), &patch).await?;
+    harness.virtual_side.patch_subresource("status", "v1/Pod", &harness.at(pod), &patch).await?;
     Ok(())
 }
 
@@ -131,22 +134,23 @@ async fn all_the_while(began: Instant, look: impl AsyncFn() -> Result<()>) -> Re
 }
 
 /// `partition: Hold`, the default: the physical API server is gone, and nobody is.
-async fn hold(cluster: &Cluster, loom: &Loom, bright: &Loom) -> Result<()> {
-    loom.vnode_ready(loom.node()).await?;
+async fn hold(cluster: &Cluster, harness: &Harness, bright: &Harness) -> Result<()> {
+    harness.vnode_ready(harness.node()).await?;
     bright.vnode_ready(bright.node()).await?;
-    let web = Runner::play(loom, "web", brief(loom.bound("web"))).await?;
+    let web = Runner::play(harness, "web", brief(harness.bound("web"))).await?;
     let beside = Runner::start(bright, "web", brief(bright.bound("web"))).await?;
-    let mark = loom.virtual_cluster.audit().mark().await?;
+    let mark = harness.virtual_cluster.audit().mark().await?;
 
     cluster.apiserver().kill().await?;
     let began = Instant::now();
-    loom.vnode_when(loom.node(), "says that its cluster is gone", |vnode| dark(vnode) && reachable(vnode) == "False")
+    harness
+        .vnode_when(harness.node(), "says that its cluster is gone", |vnode| dark(vnode) && reachable(vnode) == "False")
         .await?;
     let took = began.elapsed();
     ensure!(took < Duration::from_secs(15), "visible only after {took:?}");
-    flip_ready(loom, "web").await?;
+    flip_ready(harness, "web").await?;
     // One that may go there only, and some that may go to either.
-    loom.virtual_side.create(&brief(loom.pod("late")).build()).await?;
+    harness.virtual_side.create(&brief(harness.pod("late")).build()).await?;
     for pod in ["either-0", "either-1", "either-2"] {
         let toleration = json!({ "key": keys::TAINT_VNODE, "operator": "Exists" });
         let either = tapestry_testbed::builders::pod(pod).namespace(&bright.name).tolerate(toleration);
@@ -157,26 +161,26 @@ async fn hold(cluster: &Cluster, loom: &Loom, bright: &Loom) -> Result<()> {
         assert_eq!(text(&vpod["spec"]["nodeName"]), bright.vnode());
     }
     all_the_while(began, async || {
-        let seen = vnode(loom).await?;
+        let seen = vnode(harness).await?;
         let held = dark(&seen) && condition(&seen, "Ready")["status"] == "True" && !given_up(&seen);
         ensure!(held, "the node was given up after {:?}: {} {}", began.elapsed(), seen["spec"], seen["status"]);
         web.lives_above().await?;
-        let late = loom.vpod("late").await?;
+        let late = harness.vpod("late").await?;
         ensure!(late["spec"]["nodeName"].is_null(), "placed where nobody answers: {late}");
         beside.lives().await
     })
     .await?;
-    assert_eq!(condition(&loom.vpod("web").await?, "Ready")["status"], "False", "statuses are frozen");
+    assert_eq!(condition(&harness.vpod("web").await?, "Ready")["status"], "False", "statuses are frozen");
 
     cluster.apiserver().start()?;
     Box::pin(cluster.ready()).await?;
     let returned = Instant::now();
     let back = |vnode: &Value| !dark(vnode) && reachable(vnode) == "True";
-    loom.vnode_when(loom.node(), "is as before", back).await?;
+    harness.vnode_when(harness.node(), "is as before", back).await?;
     web.is_ready().await?;
-    let late = loom.copy("late").await?;
-    loom.play_running(&late).await?;
-    loom.runs("late").await?;
+    let late = harness.copy("late").await?;
+    harness.play_running(&late).await?;
+    harness.runs("late").await?;
     let took = returned.elapsed();
     eprintln!("all is well {took:?} after the return");
     // The probe asks every 5 s; watches must not sleep on after it has been answered.
@@ -184,32 +188,32 @@ async fn hold(cluster: &Cluster, loom: &Loom, bright: &Loom) -> Result<()> {
     web.lives().await?;
     beside.lives().await?;
     // What was known is said again before anything new begins.
-    let said = loom.virtual_cluster.audit().since(&mark).await?.by_agent(&user_agent(&loom.name));
+    let said = harness.virtual_cluster.audit().since(&mark).await?.by_agent(&user_agent(&harness.name));
     let about = |pod: &str, subresource: &str| {
         let these = said.only(|request| {
-            request.namespace == loom.name && request.name == pod && request.subresource == subresource
+            request.namespace == harness.name && request.name == pod && request.subresource == subresource
         });
         these.0.iter().map(|request| request.received).min().with_context(|| format!("nothing was said of {pod}"))
     };
     let (ready, mapped) = (about("web", "status")?, about("late", "")?);
     ensure!(ready < mapped, "late was mapped at {mapped}, and web told to be ready at {ready}");
-    loom.at_peace(&[], SOON).await?;
+    harness.at_peace(&[], SOON).await?;
     bright.at_peace(&[], SOON).await
 }
 
 /// Nobody renews: Kubernetes calls the node unknown and evicts who does not tolerate it. Whoever comes back finishes that,
 /// and leaves the others as they are.
-async fn dead(loom: &Loom) -> Result<()> {
-    let syncer = Process::new(loom, "info,tapestry_cluster=debug")?;
+async fn dead(harness: &Harness) -> Result<()> {
+    let syncer = Process::new(harness, "info,tapestry_cluster=debug")?;
     syncer.start()?;
-    loom.vnode_ready(loom.node()).await?;
-    let stays = Runner::start(loom, "stays", loom.bound("stays")).await?;
-    let goes = Runner::start(loom, "goes", brief(loom.bound("goes"))).await?;
+    harness.vnode_ready(harness.node()).await?;
+    let stays = Runner::start(harness, "stays", harness.bound("stays")).await?;
+    let goes = Runner::start(harness, "goes", brief(harness.bound("goes"))).await?;
     syncer.end(Signal::Kill).await?;
     let began = Instant::now();
     eventually("the node is unknown and its pod evicted", LONG + SOON, async || {
-        let seen = vnode(loom).await.map_err(|error| error.to_string())?;
-        let vpod = loom.vpod("goes").await.map_err(|error| error.to_string())?;
+        let seen = vnode(harness).await.map_err(|error| error.to_string())?;
+        let vpod = harness.vpod("goes").await.map_err(|error| error.to_string())?;
         let unknown = condition(&seen, "Ready")["status"] == "Unknown" && given_up(&seen);
         let told = format!("{} {}", condition(&seen, "Ready"), vpod["metadata"]);
         if unknown && leaving(&vpod) { Ok(()) } else { Err(told) }
@@ -220,60 +224,63 @@ async fn dead(loom: &Loom) -> Result<()> {
     // At its death the last renewal was ten seconds old at most.
     ensure!(took + Duration::from_secs(10) > MONITOR_GRACE, "{took:?}: it was not the silence");
     stays.lives_above().await?;
-    assert_eq!(condition(&loom.vpod("stays").await?, "Ready")["status"], "False", "the controller-manager said so");
+    assert_eq!(condition(&harness.vpod("stays").await?, "Ready")["status"], "False", "the controller-manager said so");
     // Nobody was there to end anything.
-    let copies = loom.ppods().await?;
+    let copies = harness.ppods().await?;
     ensure!(copies.len() == 2 && copies.iter().all(|ppod| !leaving(ppod)), "{copies:?}");
     ensure!(copies.iter().any(|ppod| uid(ppod) == uid(&goes.ppod)), "{copies:?}");
 
     syncer.start()?;
-    loom.vnode_when(loom.node(), "is trusted again", |vnode| {
-        condition(vnode, "Ready")["status"] == "True" && !given_up(vnode)
-    })
-    .await?;
-    loom.gone("goes").await?;
+    harness
+        .vnode_when(harness.node(), "is trusted again", |vnode| {
+            condition(vnode, "Ready")["status"] == "True" && !given_up(vnode)
+        })
+        .await?;
+    harness.gone("goes").await?;
     stays.is_ready().await?;
     stays.lives().await?;
-    loom.at_peace(&[], SOON).await
+    harness.at_peace(&[], SOON).await
 }
 
 /// A physical node that is not ready is no outage: mirrored as it is, and Kubernetes does what it does.
-async fn broken(loom: &Loom) -> Result<()> {
+async fn broken(harness: &Harness) -> Result<()> {
     let kubelet_says = async |ready: &str| {
         let ready = json!([{
             "type": "Ready", "status": ready, "reason": "SaidByATest", "message": "",
             "lastTransitionTime": "2026-01-02T00:00:00Z", "lastHeartbeatTime": "2026-01-02T00:00:00Z",
         }]);
         let status = json!({ "status": { "conditions": ready } });
-        loom.physical_side.patch_subresource("status", "v1/Node", loom.node(), &status).await
+        harness.physical_side.patch_subresource("status", "v1/Node", harness.node(), &status).await
     };
-    loom.vnode_ready(loom.node()).await?;
-    let stays = Runner::play(loom, "stays", loom.bound("stays")).await?;
-    let goes = Runner::play(loom, "goes", brief(loom.bound("goes"))).await?;
+    harness.vnode_ready(harness.node()).await?;
+    let stays = Runner::play(harness, "stays", harness.bound("stays")).await?;
+    let goes = Runner::play(harness, "goes", brief(harness.bound("goes"))).await?;
     kubelet_says("False").await?;
-    let vnode =
-        loom.vnode_when(loom.node(), "is not ready", |vnode| condition(vnode, "Ready")["status"] == "False").await?;
+    let vnode = harness
+        .vnode_when(harness.node(), "is not ready", |vnode| condition(vnode, "Ready")["status"] == "False")
+        .await?;
     assert_eq!((dark(&vnode), reachable(&vnode)), (false, "True"), "the API server answers");
-    let copy = loom.physical_leaving(&goes.ppod).await?;
-    loom.play_removed(&copy).await?;
-    loom.gone("goes").await?;
+    let copy = harness.physical_leaving(&goes.ppod).await?;
+    harness.play_removed(&copy).await?;
+    harness.gone("goes").await?;
     kubelet_says("True").await?;
-    loom.vnode_when(loom.node(), "is ready again", |vnode| {
-        condition(vnode, "Ready")["status"] == "True" && !given_up(vnode)
-    })
-    .await?;
+    harness
+        .vnode_when(harness.node(), "is ready again", |vnode| {
+            condition(vnode, "Ready")["status"] == "True" && !given_up(vnode)
+        })
+        .await?;
     stays.is_ready().await?;
     stays.lives().await?;
-    Runner::play(loom, "late", loom.pod("late")).await?.lives().await
+    Runner::play(harness, "late", harness.pod("late")).await?.lives().await
 }
 
 /// The clock of the syncer's machine is set forward by hours, and back by more: no node looks dead, nothing ends.
-async fn clocks(loom: &Loom) -> Result<()> {
-    loom.vnode_ready(loom.node()).await?;
-    let web = Runner::start(loom, "web", brief(loom.bound("web"))).await?;
-    let place = format!("kube-node-lease/{}", loom.vnode());
+async fn clocks(harness: &Harness) -> Result<()> {
+    harness.vnode_ready(harness.node()).await?;
+    let web = Runner::start(harness, "web", brief(harness.bound("web"))).await?;
+    let place = format!("kube-node-lease/{}", harness.vnode());
     let renewed = async || -> Result<Timestamp> {
-        let lease = loom.virtual_side.get(LEASE, &place).await?.context("no Lease")?;
+        let lease = harness.virtual_side.get(LEASE, &place).await?.context("no Lease")?;
         Ok(text(&lease["spec"]["renewTime"]).parse()?)
     };
     let renewed_after = async |what: &str, moment: Timestamp| {
@@ -284,13 +291,13 @@ async fn clocks(loom: &Loom) -> Result<()> {
         .await
     };
     let start = renewed().await?;
-    loom.set_clock(SignedDuration::from_hours(5));
+    harness.set_clock(SignedDuration::from_hours(5));
     let ahead = renewed_after("renewed with the clock ahead", start + Duration::from_hours(4)).await?;
     web.lives().await?;
-    loom.set_clock(SignedDuration::from_hours(-11));
+    harness.set_clock(SignedDuration::from_hours(-11));
     let began = Instant::now();
     all_the_while(began, async || {
-        let seen = vnode(loom).await?;
+        let seen = vnode(harness).await?;
         let ready = condition(&seen, "Ready")["status"] == "True" && !given_up(&seen);
         ensure!(ready, "called dead after {:?}: {} {}", began.elapsed(), seen["spec"], seen["status"]);
         web.lives().await
@@ -299,24 +306,24 @@ async fn clocks(loom: &Loom) -> Result<()> {
     // For the controller-manager only a later time is a renewal.
     renewed_after("renewed with the clock set back", ahead).await?;
     // And it works as before.
-    Runner::start(loom, "late", loom.pod("late")).await?.lives().await?;
-    loom.at_peace(&[], SOON).await
+    Runner::start(harness, "late", harness.pod("late")).await?.lives().await?;
+    harness.at_peace(&[], SOON).await
 }
 
 #[tokio::test]
 async fn law_01_silences_longer_than_every_grace_end_no_pod_while_somebody_renews() -> Result<()> {
     static DARK: OnceCell<Cluster> = OnceCell::const_new();
-    // Boxed: it holds several looms.
+    // Boxed: it holds several harnesses.
     Box::pin(timed(async {
         let cluster = DARK.get_or_try_init(|| own(bare("dark"))).await?;
         let pooled = |name: &str| node(name).label(POOL, "long");
         let (mut held, mut bright, lost, mut broke, mut clock) = tokio::try_join!(
-            pattern("long-dark").on(Ground::Own(cluster)).node(pooled("long-dark-0")).set_up(),
+            pattern("long-dark").on(Fixture::Own(cluster)).node(pooled("long-dark-0")).set_up(),
             // More nodes than can be down: else the controller-manager would take it for its own fault and evict nobody.
-            pattern("long-bright").on(Ground::East).node(pooled("long-bright-0")).node(node("long-bright-1")).set_up(),
-            pattern("long-dead").on(Ground::West).set_up(),
-            pattern("long-broken").on(Ground::Still).set_up(),
-            pattern("long-clocks").on(Ground::East).set_up(),
+            pattern("long-bright").on(Fixture::East).node(pooled("long-bright-0")).node(node("long-bright-1")).set_up(),
+            pattern("long-dead").on(Fixture::West).set_up(),
+            pattern("long-broken").on(Fixture::Still).set_up(),
+            pattern("long-clocks").on(Fixture::East).set_up(),
         )?;
         let test = async {
             tokio::try_join!(held.start(), bright.start(), broke.start(), clock.start())?;

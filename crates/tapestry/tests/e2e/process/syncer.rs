@@ -14,10 +14,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::TAPESTRY;
+use crate::harness::Harness;
 use crate::looks::SOON;
-use crate::loom::Loom;
 
-/// `tapestry syncer` of a loom, under a supervisor that outlives even a killed test.
+/// `tapestry syncer` of a harness, under a supervisor that outlives even a killed test.
 pub(crate) struct Process {
     supervisor: Supervisor,
     pub(crate) args: Vec<String>,
@@ -29,24 +29,24 @@ pub(crate) struct Process {
 
 impl Process {
     /// Not started yet. Started anew after a crash it bears the same name, so that it need not wait for its own Lease.
-    pub(crate) fn new(loom: &Loom, log: &str) -> Result<Self> {
-        Self::named(loom, "alone", log, &[])
+    pub(crate) fn new(harness: &Harness, log: &str) -> Result<Self> {
+        Self::named(harness, "alone", log, &[])
     }
 
     /// As [`Self::new`], for several of one binding: each with a name of its own, and flags.
-    pub(crate) fn named(loom: &Loom, identity: &str, log: &str, flags: &[&str]) -> Result<Self> {
-        let folder = format!("tapestry-e2e-{}-{}-{identity}", std::process::id(), loom.name);
+    pub(crate) fn named(harness: &Harness, identity: &str, log: &str, flags: &[&str]) -> Result<Self> {
+        let folder = format!("tapestry-e2e-{}-{}-{identity}", std::process::id(), harness.name);
         let folder = std::env::temp_dir().join(folder);
         std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
         let supervisor = Supervisor::start(&folder)?;
         let kubeconfig = supervisor.folder().join("kubeconfig");
-        std::fs::write(&kubeconfig, loom.kubeconfig(Side::Virtual))?;
+        std::fs::write(&kubeconfig, harness.kubeconfig(Side::Virtual))?;
         // An address of its own, so that no two processes meet.
         let address = Address::reserve()?;
         let (metrics, health) = (address.at(Port::ApiServer), address.at(Port::Kubelet));
         let debug = address.at(Port::Scheduler);
         let args = [
-            ("--cluster-binding", loom.name.clone()),
+            ("--cluster-binding", harness.name.clone()),
             ("--virtual-kubeconfig", kubeconfig.display().to_string()),
             ("--metrics-address", metrics.to_string()),
             ("--health-address", health.to_string()),

@@ -1,4 +1,4 @@
-//! `testbed demo`: a physical cluster lends its idle nodes to a virtual one, on this machine, before your eyes.
+//! `testbed demo`: a physical cluster lends its idle nodes to a virtual one, on this machine, before your observers.
 //! Must show nothing that it has not checked, and must leave nothing behind however it ends.
 
 mod nodes;

@@ -150,11 +150,12 @@ impl<M: Model> Schedule<M> {
     }
 
     fn deliver_all(&mut self, leader: usize) {
-        let eyes = self.leaders[leader].alive.as_ref().map_or(0, |alive| alive.eyes.len());
-        for eye in 0..eyes {
-            while self.leaders[leader].alive.as_mut().is_some_and(|alive| alive.eyes[eye].waits(&self.world)) {
+        let observers = self.leaders[leader].alive.as_ref().map_or(0, |alive| alive.observers.len());
+        for observer in 0..observers {
+            while self.leaders[leader].alive.as_mut().is_some_and(|alive| alive.observers[observer].waits(&self.world))
+            {
                 let most = self.rng.usize(1..10);
-                self.deliver(leader, eye, most);
+                self.deliver(leader, observer, most);
             }
         }
     }

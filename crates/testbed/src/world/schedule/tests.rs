@@ -8,7 +8,7 @@ use tapestry_cluster::feed::Epoch;
 use tapestry_cluster::{Name, Target, Uid, Verb, kind};
 use tapestry_engine::{Dirty, Plan};
 
-use super::super::eye::Sight;
+use super::super::observer::View;
 use super::super::server::What;
 use super::super::{Kubelet, explore};
 use super::*;
@@ -27,7 +27,7 @@ struct Pod {
     runs: bool,
 }
 
-enum Seen {
+enum Fact {
     Put(Value, Epoch),
     Gone(Value),
     Listed(Epoch),
@@ -39,11 +39,11 @@ fn uid(pod: &Value) -> Uid {
 
 impl Model for Evictor {
     type Key = Uid;
-    type Seen = Seen;
+    type Fact = Fact;
 
-    fn observe(&mut self, seen: Seen, _: Now, dirty: &mut Dirty<Uid>) {
+    fn observe(&mut self, seen: Fact, _: Now, dirty: &mut Dirty<Uid>) {
         match seen {
-            Seen::Put(pod, epoch) => {
+            Fact::Put(pod, epoch) => {
                 let metadata = &pod["metadata"];
                 let row = Pod {
                     name: Name::parse(metadata["name"].as_str().unwrap()).unwrap(),
@@ -59,8 +59,8 @@ impl Model for Evictor {
                 }
                 known.epoch = epoch;
             }
-            Seen::Gone(pod) => drop(self.pods.remove(&uid(&pod))),
-            Seen::Listed(epoch) => self.pods.retain(|_, pod| pod.epoch >= epoch),
+            Fact::Gone(pod) => drop(self.pods.remove(&uid(&pod))),
+            Fact::Listed(epoch) => self.pods.retain(|_, pod| pod.epoch >= epoch),
         }
     }
 
@@ -91,16 +91,16 @@ fn schedule(seed: u64, held: &Arc<AtomicUsize>) -> Schedule<Evictor> {
     let held = Arc::clone(held);
     let life = move |_| {
         let read = |text: &bytes::Bytes| serde_json::from_slice::<Value>(text).unwrap();
-        let eye = Eye::new(Side::Physical, &kind::POD, move |sight| {
+        let observer = Observer::new(Side::Physical, &kind::POD, move |sight| {
             Some(match sight {
-                Sight::Put(text, epoch) => Seen::Put(read(text), epoch),
-                Sight::Gone(text) => Seen::Gone(read(text)),
-                Sight::Listed(epoch) => Seen::Listed(epoch),
-                Sight::Unserved | Sight::Reached(_) => return None,
+                View::Put(text, epoch) => Fact::Put(read(text), epoch),
+                View::Gone(text) => Fact::Gone(read(text)),
+                View::Listed(epoch) => Fact::Listed(epoch),
+                View::Unserved | View::Reached(_) => return None,
             })
         });
         let model = Evictor { held: Arc::clone(&held), ..Evictor::default() };
-        Life { model, eyes: vec![eye], facts: Vec::new() }
+        Life { model, observers: vec![observer], facts: Vec::new() }
     };
     let user = |world: &mut World, rng: &mut Rng| {
         let spec = json!({"nodeName": "n", "containers": [{"name": "main", "image": "x"}]});

@@ -32,46 +32,46 @@ impl<M: Model> Schedule<M> {
                 continue;
             }
             let Some(alive) = &mut self.leaders[leader].alive else { continue };
-            let eyes = alive.eyes.len();
-            let shift = if eyes == 0 { 0 } else { self.rng.usize(..eyes) };
-            let ready = (0..eyes).map(|place| (place + shift) % eyes).find(|place| {
-                let eye = &mut alive.eyes[*place];
-                self.world.reachable(eye.side()) && eye.waits(&self.world)
+            let observers = alive.observers.len();
+            let shift = if observers == 0 { 0 } else { self.rng.usize(..observers) };
+            let ready = (0..observers).map(|place| (place + shift) % observers).find(|place| {
+                let observer = &mut alive.observers[*place];
+                self.world.reachable(observer.side()) && observer.waits(&self.world)
             });
-            let Some(eye) = ready else { continue };
+            let Some(observer) = ready else { continue };
             let most = if self.chance(self.config.faults.coalesce) { self.rng.usize(2..20) } else { 1 };
-            self.deliver(leader, eye, most);
+            self.deliver(leader, observer, most);
             return true;
         }
         false
     }
 
-    pub(super) fn deliver(&mut self, leader: usize, eye: usize, most: usize) {
+    pub(super) fn deliver(&mut self, leader: usize, observer: usize, most: usize) {
         let now = self.world.now();
         let Some(alive) = &mut self.leaders[leader].alive else { return };
-        let eye = &mut alive.eyes[eye];
-        let (side, kind) = (eye.side(), eye.kind());
-        let batch = eye.take(&self.world, most);
+        let observer = &mut alive.observers[observer];
+        let (side, kind) = (observer.side(), observer.kind());
+        let batch = observer.take(&self.world, most);
         let mut entries = Vec::with_capacity(batch.changes.len() + 1);
         for shown in batch.changes {
-            if let Some(fact) = eye.decode(&shown) {
+            if let Some(fact) = observer.decode(&shown) {
                 alive.desk.see(fact, now);
                 entries.push(Entry::Told { leader, side, kind, shown, note: "" });
             }
         }
         if batch.unserved {
-            if let Some(fact) = eye.decode_unserved() {
+            if let Some(fact) = observer.decode_unserved() {
                 alive.desk.see(fact, now);
             }
             entries.push(Entry::Unserved { leader, side, kind });
         }
         if let Some(epoch) = batch.listed {
-            if let Some(fact) = eye.decode_listed(epoch) {
+            if let Some(fact) = observer.decode_listed(epoch) {
                 alive.desk.see(fact, now);
             }
             entries.push(Entry::Listed { leader, side, kind });
         }
-        if let Some(fact) = batch.reached.and_then(|rv| eye.decode_reached(rv)) {
+        if let Some(fact) = batch.reached.and_then(|rv| observer.decode_reached(rv)) {
             alive.desk.see(fact, now);
         }
         for entry in entries {
@@ -83,10 +83,10 @@ impl<M: Model> Schedule<M> {
     pub(super) fn bookmark(&mut self, leader: usize) {
         let now = self.world.now();
         let Leader { alive: Some(alive), blind: 0, frozen: false, .. } = &mut self.leaders[leader] else { return };
-        for eye in &mut alive.eyes {
-            let reachable = self.world.reachable(eye.side());
-            let bookmark = reachable.then(|| eye.bookmark(&self.world)).flatten();
-            if let Some(fact) = bookmark.and_then(|rv| eye.decode_reached(rv)) {
+        for observer in &mut alive.observers {
+            let reachable = self.world.reachable(observer.side());
+            let bookmark = reachable.then(|| observer.bookmark(&self.world)).flatten();
+            if let Some(fact) = bookmark.and_then(|rv| observer.decode_reached(rv)) {
                 alive.desk.see(fact, now);
             }
         }
@@ -96,14 +96,14 @@ impl<M: Model> Schedule<M> {
     pub(super) fn replay(&mut self, leader: usize) {
         let now = self.world.now();
         let Leader { alive: Some(alive), blind: 0, frozen: false, .. } = &mut self.leaders[leader] else { return };
-        if alive.eyes.is_empty() {
+        if alive.observers.is_empty() {
             return;
         }
-        let place = self.rng.usize(..alive.eyes.len());
-        let eye = &alive.eyes[place];
-        let Some(shown) = eye.again(&self.world, &mut self.rng) else { return };
-        if let Some(fact) = eye.decode(&shown) {
-            let (side, kind) = (eye.side(), eye.kind());
+        let place = self.rng.usize(..alive.observers.len());
+        let observer = &alive.observers[place];
+        let Some(shown) = observer.again(&self.world, &mut self.rng) else { return };
+        if let Some(fact) = observer.decode(&shown) {
+            let (side, kind) = (observer.side(), observer.kind());
             alive.desk.see(fact, now);
             self.note(Entry::Told { leader, side, kind, shown, note: " again" });
         }
@@ -119,12 +119,12 @@ impl<M: Model> Schedule<M> {
     /// Starts one watch over, or all of a side.
     pub(super) fn relist(&mut self, leader: usize, of: Option<Side>) {
         let Some(alive) = &mut self.leaders[leader].alive else { return };
-        let one = self.rng.usize(..alive.eyes.len().max(1));
+        let one = self.rng.usize(..alive.observers.len().max(1));
         let mut entries = Vec::new();
-        for (place, eye) in alive.eyes.iter_mut().enumerate() {
-            let (side, kind) = (eye.side(), eye.kind());
+        for (place, observer) in alive.observers.iter_mut().enumerate() {
+            let (side, kind) = (observer.side(), observer.kind());
             if of.map_or(place == one, |of| of == side) && self.world.reachable(side) {
-                eye.list(&self.world);
+                observer.list(&self.world);
                 entries.push(Entry::Relist { leader, side, kind });
             }
         }

@@ -15,7 +15,7 @@ use super::stage::{LENT_PERCENT, Stage};
 use super::{is_true, text};
 
 /// Both sides at one moment.
-pub(super) struct Sight {
+pub(super) struct View {
     lenders: Vec<Lender>,
     /// Nodes of the virtual cluster, whoever made them.
     vnodes: usize,
@@ -42,16 +42,16 @@ struct Offer {
 const COUNTED: [ResourceName; 3] = [ResourceName::Cpu, ResourceName::Memory, ResourceName::Pods];
 
 /// Looks at both clusters. `origin` marks the pods that are ours.
-pub(super) async fn look(stage: &Stage, origin: &str) -> Result<Sight> {
+pub(super) async fn look(stage: &Stage, origin: &str) -> Result<View> {
     let (pnodes, ppods, vnodes) = tokio::try_join!(
         stage.physical_side.list("v1/Node", ""),
         stage.physical_side.list("v1/Pod", ""),
         stage.virtual_side.list("v1/Node", ""),
     )?;
-    Ok(Sight { lenders: pair(&pnodes, &ppods, &vnodes, origin)?, vnodes: vnodes.len() })
+    Ok(View { lenders: pair(&pnodes, &ppods, &vnodes, origin)?, vnodes: vnodes.len() })
 }
 
-impl Sight {
+impl View {
     /// How many virtual nodes are Ready.
     pub(super) fn ready(&self) -> usize {
         self.lenders.iter().filter(|lender| lender.is_ready()).count()

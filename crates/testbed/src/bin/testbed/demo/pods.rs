@@ -11,7 +11,7 @@ use super::stage::{MOUNT, Stage};
 use super::{is_true, text};
 
 /// Both sides at one moment.
-pub(super) struct Sight {
+pub(super) struct View {
     /// Virtual pods of the demo's namespace.
     vpods: Vec<Value>,
     /// Physical pods that carry our origin, by `namespace/name`.
@@ -36,17 +36,17 @@ pub(super) struct Count {
 }
 
 /// Looks at both clusters. `origin` marks the copies.
-pub(super) async fn look(stage: &Stage, namespace: &str, origin: &str) -> Result<Sight> {
+pub(super) async fn look(stage: &Stage, namespace: &str, origin: &str) -> Result<View> {
     let ours = format!("{}={origin}", keys::ORIGIN);
     let (vpods, ppods, vnodes) = tokio::try_join!(
         stage.virtual_side.list("v1/Pod", namespace),
         stage.physical_side.list_where("v1/Pod", "", &ours),
         stage.virtual_side.list("v1/Node", ""),
     )?;
-    Ok(Sight::new(vpods, ppods, &vnodes))
+    Ok(View::new(vpods, ppods, &vnodes))
 }
 
-impl Sight {
+impl View {
     fn new(vpods: Vec<Value>, ppods: Vec<Value>, vnodes: &[Value]) -> Self {
         let ppods = ppods.into_iter().map(|ppod| (place(&ppod), ppod)).collect();
         let physical = |vnode: &Value| text(&vnode["metadata"]["annotations"][keys::PHYSICAL_NODE_NAME]).to_owned();
@@ -182,7 +182,7 @@ mod tests {
 
     fn faults(ppods: Vec<Value>) -> Vec<String> {
         let vnode = node("vnode-demo-a").annotation(keys::PHYSICAL_NODE_NAME, "a").build();
-        Sight::new(vec![vpod()], ppods, &[vnode]).faults(1)
+        View::new(vec![vpod()], ppods, &[vnode]).faults(1)
     }
 
     #[test]

@@ -127,7 +127,7 @@ impl Story {
         self.nodes_appear(scene).await.map(drop)
     }
 
-    async fn nodes_appear(&self, scene: &Scene) -> Result<nodes::Sight> {
+    async fn nodes_appear(&self, scene: &Scene) -> Result<nodes::View> {
         let nodes = self.nodes;
         let begin = Instant::now();
         let look = async || {
@@ -144,7 +144,7 @@ impl Story {
         Ok(sight)
     }
 
-    async fn pods_run(&self, scene: &Scene, begin: Instant, replicas: usize) -> Result<pods::Sight> {
+    async fn pods_run(&self, scene: &Scene, begin: Instant, replicas: usize) -> Result<pods::View> {
         let look = async || {
             let sight = pods::look(&scene.stage, HELLO.0, &scene.origin).await.map_err(|error| format!("{error:#}"))?;
             let (count, bar) = (sight.count(), bar(sight.count().running, replicas));

@@ -83,7 +83,7 @@ pub(crate) struct Since {
 
 /// What is true of a virtual node at a moment.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Standing {
+pub(crate) struct LendingState {
     pub(crate) stop: Option<Stop>,
     /// Its pods hold more than is lent.
     pub(crate) over: bool,
@@ -97,7 +97,7 @@ pub(crate) struct Standing {
     pub(crate) rules: Rules,
 }
 
-impl Standing {
+impl LendingState {
     /// When Kubernetes is told to evict: a grace period after a stop that is forced.
     pub(crate) fn force_at(&self) -> Option<Timestamp> {
         let forced = self.stop.is_some_and(|stop| stop.forced(&self.rules));
@@ -108,7 +108,7 @@ impl Standing {
 impl Pair {
     /// Where a virtual node stands on these terms; without any it is on its way out. One that nothing lends any more goes when its
     /// last pod has gone.
-    pub(crate) fn standing(&self, vnode: &VNode, terms: Option<&Terms<'_>>, at: Timestamp) -> Standing {
+    pub(crate) fn lending_state(&self, vnode: &VNode, terms: Option<&Terms<'_>>, at: Timestamp) -> LendingState {
         let stop = terms.and_then(|terms| terms.stop);
         let ends = self.ends(vnode, terms);
         let withdrawn = terms.and_then(|terms| terms.withdrawn);
@@ -134,7 +134,7 @@ impl Pair {
         let since = Since { stopped, over: over_since, leaving: leaving_since };
         let vanished = matches!(stop, Some(Stop::Withdrawn(_)));
         let held = vanished && rules.force && self.holds_drain(&vnode.name);
-        Standing { stop, over, leaving, departure: ends.or(withdrawn), held, since, rules }
+        LendingState { stop, over, leaving, departure: ends.or(withdrawn), held, since, rules }
     }
 
     /// Why a virtual node has to go, whoever is on it.
@@ -171,7 +171,7 @@ impl Pair {
         let pnode = self.nodes.pnode(&vnode.physical);
         let terms = pnode.and_then(|pnode| self.terms(pnode, self.now.wall));
         let early = terms.as_ref().and_then(|terms| terms.early).map(|early| early.end);
-        let since = self.standing(vnode, terms.as_ref(), self.now.wall).since;
+        let since = self.lending_state(vnode, terms.as_ref(), self.now.wall).since;
         if since != Since::default() || early.is_some() || self.nodes.cases.contains_key(&vnode.physical) {
             let case = self.nodes.cases.entry(vnode.physical.clone()).or_default();
             (case.since, case.early) = (since, early);

@@ -29,7 +29,7 @@ pub(crate) enum Served {
 
 /// What is known of one side.
 #[derive(Debug, Default)]
-pub(super) struct Sight {
+pub(super) struct Serving {
     said: Option<Served>,
     /// Counts what made an answer necessary; one that was asked for before the last of it says nothing.
     mark: u64,
@@ -37,7 +37,7 @@ pub(super) struct Sight {
     due: Option<Duration>,
 }
 
-impl Sight {
+impl Serving {
     /// A policy is gone, or going.
     pub(super) fn lose(&mut self, now: Now) {
         // Once unknown, only a complete list begins anew: what is lost meanwhile may be listed by then.
@@ -76,7 +76,7 @@ impl Sight {
     }
 
     /// Whether nothing can be read or written of policies: they have not been listed since their kind went.
-    pub(super) fn silent(&self) -> bool {
+    pub(super) fn unreadable(&self) -> bool {
         self.unknown() && self.due.is_none()
     }
 
@@ -88,14 +88,15 @@ impl Sight {
 impl Pair {
     /// Asks discovery when a loss has to be judged.
     pub(crate) fn plan_serving(&self, side: Side, now: Now) -> Plan {
-        let sight = self.policies.sight(side);
-        let (Some(due), Some(_), Some(target)) = (sight.due, self.working(), Target::kind(side, &kind::POLICY)) else {
+        let serving = self.policies.serving(side);
+        let (Some(due), Some(_), Some(target)) = (serving.due, self.working(), Target::kind(side, &kind::POLICY))
+        else {
             return Plan::Rest;
         };
         if now.steady < due {
             return Plan::Wait(due);
         }
-        Call { target, verb: Verb::Discover { mark: sight.mark }, why: "LookForPolicyKind" }.into()
+        Call { target, verb: Verb::Discover { mark: serving.mark }, why: "LookForPolicyKind" }.into()
     }
 
     pub(crate) fn settle_serving(
@@ -105,9 +106,9 @@ impl Pair {
         done: Result<Answer, Refusal>,
         dirty: &mut Dirty<Key>,
     ) {
-        let sight = &mut self.policies.sights[side as usize];
+        let serving = &mut self.policies.serving[side as usize];
         let Verb::Discover { mark } = call.verb else { return };
-        if mark != sight.mark {
+        if mark != serving.mark {
             return;
         }
         let served = match done {
@@ -121,17 +122,17 @@ impl Pair {
             // No answer; the desk asks again.
             Err(_) => return,
         };
-        if sight.said != Some(served) && served != Served::Fully {
+        if serving.said != Some(served) && served != Served::Fully {
             tracing::warn!(
                 side = side.as_str(),
                 ?served,
                 "it is not known which policies there are: nothing new is lent"
             );
         }
-        sight.said = Some(served);
+        serving.said = Some(served);
         // What may not be read is asked for again, at the desk's pace.
-        sight.due = sight.due.filter(|_| served == Served::Unclear);
-        self.bury_policies(side, dirty);
+        serving.due = serving.due.filter(|_| served == Served::Unclear);
+        self.forget_deleted_policies(side, dirty);
         self.note_drains(dirty);
     }
 }

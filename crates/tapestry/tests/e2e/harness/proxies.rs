@@ -4,7 +4,7 @@ use anyhow::Result;
 use tapestry_cluster::Side;
 use tapestry_testbed::FaultProxy;
 
-use super::Loom;
+use super::Harness;
 
 /// The two proxies of a syncer.
 pub(super) struct Proxies {
@@ -21,7 +21,7 @@ impl Proxies {
     }
 }
 
-impl Loom {
+impl Harness {
     /// The proxy between the syncer and one side.
     ///
     /// # Panics

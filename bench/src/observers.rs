@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) const LABEL: &str = "bench-pod";
 
 /// Two watches and what they saw.
-pub(crate) struct Eyes {
+pub(crate) struct Observers {
     book: Arc<Mutex<Book>>,
     bell: Arc<Notify>,
     _watches: JoinSet<()>,
@@ -99,7 +99,7 @@ struct Status<'a> {
     phase: Cow<'a, str>,
 }
 
-impl Eyes {
+impl Observers {
     /// Opens them on both sides.
     pub(crate) fn open(virtual_cluster: &Cluster, physical_cluster: &Cluster) -> Self {
         let (book, bell) = (Arc::<Mutex<Book>>::default(), Arc::<Notify>::default());

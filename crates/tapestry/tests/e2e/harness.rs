@@ -2,12 +2,12 @@
 //! Must leave nothing that another test could meet, also when a test fails or panics.
 //!
 //! ```text
-//! pattern("grace").on(Ground::Still).run(async |loom| { loom.virtual_side.create(&loom.pod("web").build()).await?; … })
+//! pattern("grace").on(Fixture::Still).run(async |harness| { harness.virtual_side.create(&harness.pod("web").build()).await?; … })
 //! ```
 
 mod play;
 mod proxies;
-mod sight;
+mod view;
 mod waits;
 
 use std::panic::AssertUnwindSafe;
@@ -35,7 +35,7 @@ use tapestry_testbed::{Cluster, Objects, eventually};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::grounds::{Ground, Home};
+use crate::fixtures::{Fixture, Home};
 use crate::looks::{SOON, name};
 use crate::timing::{Note, test_name};
 
@@ -51,7 +51,7 @@ pub(crate) const BINDING: &str = "cloud.tencent.com/v1beta1/ClusterBinding";
 pub(crate) struct Pattern {
     name: String,
     home: Home,
-    ground: Ground,
+    fixture: Fixture,
     mount: String,
     nodes: Option<Vec<Value>>,
     policies: Vec<Value>,
@@ -66,7 +66,7 @@ pub(crate) fn pattern(name: &str) -> Pattern {
     Pattern {
         name: name.to_owned(),
         home: Home::Fleet,
-        ground: Ground::East,
+        fixture: Fixture::East,
         mount: format!("{name}-mount"),
         nodes: None,
         policies: vec![policy(name).cluster(name).build()],
@@ -81,16 +81,16 @@ impl Pattern {
         self
     }
 
-    pub(crate) fn on(mut self, ground: Ground) -> Self {
-        self.ground = ground;
-        if ground.is_still() {
+    pub(crate) fn on(mut self, fixture: Fixture) -> Self {
+        self.fixture = fixture;
+        if fixture.is_still() {
             // There is no scheduler.
             self.binding = self.binding.with("/spec/directScheduling", true);
         }
         self
     }
 
-    /// Adds a physical node to lend. Without any, there is one of 32 CPU, [`Loom::node`].
+    /// Adds a physical node to lend. Without any, there is one of 32 CPU, [`Harness::node`].
     pub(crate) fn node(mut self, node: Node) -> Self {
         let node = node.label(TEST, &self.name).build();
         self.nodes.get_or_insert_default().push(node);
@@ -137,23 +137,23 @@ impl Pattern {
         self
     }
 
-    /// Puts a fault proxy between the syncer and each of its two clusters: [`Loom::proxy`].
+    /// Puts a fault proxy between the syncer and each of its two clusters: [`Harness::proxy`].
     pub(crate) fn through_proxies(mut self) -> Self {
         self.proxies = true;
         self
     }
 
     /// Sets up, starts the syncer, runs the test, stops, sweeps.
-    pub(crate) async fn run<Test: AsyncFnOnce(&mut Loom) -> Result<()>>(self, test: Test) -> Result<()> {
+    pub(crate) async fn run<Test: AsyncFnOnce(&mut Harness) -> Result<()>>(self, test: Test) -> Result<()> {
         let _note = Note::begin(test_name::<Test>());
-        let mut loom = self.set_up().await?;
+        let mut harness = self.set_up().await?;
         let run = async {
-            loom.start().await?;
-            test(&mut loom).await
+            harness.start().await?;
+            test(&mut harness).await
         };
         let ended = AssertUnwindSafe(run).catch_unwind().await;
-        let stopped = loom.stop().await;
-        loom.sweep().await;
+        let stopped = harness.stop().await;
+        harness.sweep().await;
         match ended {
             Ok(result) => result.and(stopped),
             Err(panic) => std::panic::resume_unwind(panic),
@@ -161,12 +161,12 @@ impl Pattern {
     }
 
     /// As [`Self::run`], but no syncer runs: the test starts one.
-    pub(crate) async fn run_without<Test: AsyncFnOnce(&mut Loom) -> Result<()>>(self, test: Test) -> Result<()> {
+    pub(crate) async fn run_without<Test: AsyncFnOnce(&mut Harness) -> Result<()>>(self, test: Test) -> Result<()> {
         let _note = Note::begin(test_name::<Test>());
-        let mut loom = self.set_up().await?;
-        let ended = AssertUnwindSafe(test(&mut loom)).catch_unwind().await;
-        let stopped = loom.stop().await;
-        loom.sweep().await;
+        let mut harness = self.set_up().await?;
+        let ended = AssertUnwindSafe(test(&mut harness)).catch_unwind().await;
+        let stopped = harness.stop().await;
+        harness.sweep().await;
         match ended {
             Ok(result) => result.and(stopped),
             Err(panic) => std::panic::resume_unwind(panic),
@@ -174,14 +174,14 @@ impl Pattern {
     }
 
     /// Everything but the syncer.
-    pub(crate) async fn set_up(self) -> Result<Loom> {
+    pub(crate) async fn set_up(self) -> Result<Harness> {
         show_logs();
         let ((virtual_cluster, virtual_kubeconfig), physical_cluster) =
-            tokio::try_join!(self.home.open(), self.ground.cluster())?;
+            tokio::try_join!(self.home.open(), self.fixture.cluster())?;
         let (virtual_side, physical_side) = (virtual_cluster.objects()?, physical_cluster.objects()?);
         let one = || vec![builders::node(&format!("{}-0", self.name)).label(TEST, &self.name).build()];
         let mut nodes = self.nodes.unwrap_or_else(one);
-        if self.ground.is_still() {
+        if self.fixture.is_still() {
             nodes.iter_mut().for_each(play::make_ready);
         }
         // From here on the API servers note what our syncer asks for.
@@ -193,7 +193,7 @@ impl Pattern {
         } else {
             None
         };
-        let loom = Loom {
+        let harness = Harness {
             name: self.name,
             virtual_cluster,
             physical_cluster,
@@ -203,33 +203,33 @@ impl Pattern {
             physical_kubeconfig,
             marks: [marks.0, marks.1],
             mount: self.mount,
-            shared: self.ground.is_shared(),
+            shared: self.fixture.is_shared(),
             // A server that a test restarts forbids everything until it has read its roles.
-            pardoned: !self.ground.is_shared() || matches!(self.home, Home::Own(_)),
+            pardoned: !self.fixture.is_shared() || matches!(self.home, Home::Own(_)),
             nodes: nodes.iter().map(|node| name(node).to_owned()).collect(),
             clock: Arc::new(SkippingClock::start()),
             proxies,
             running: None,
         };
-        loom.virtual_side.create(&namespace(&loom.name)).await?;
+        harness.virtual_side.create(&namespace(&harness.name)).await?;
         for node in &nodes {
-            loom.physical_side.create(node).await?;
+            harness.physical_side.create(node).await?;
         }
-        let secret = builders::kubeconfig_secret(keys::NAMESPACE, &loom.name, loom.kubeconfig(Side::Physical));
-        loom.virtual_side.create(&secret).await?;
-        loom.virtual_side.create(&self.binding.mount_namespace(&loom.mount).build()).await?;
+        let secret = builders::kubeconfig_secret(keys::NAMESPACE, &harness.name, harness.kubeconfig(Side::Physical));
+        harness.virtual_side.create(&secret).await?;
+        harness.virtual_side.create(&self.binding.mount_namespace(&harness.mount).build()).await?;
         for policy in &self.policies {
-            loom.virtual_side.create(policy).await?;
+            harness.virtual_side.create(policy).await?;
         }
         if self.home.has_accounts() {
-            loom.takes_pods().await?;
+            harness.takes_pods().await?;
         }
-        Ok(loom)
+        Ok(harness)
     }
 }
 
 /// A binding at work.
-pub(crate) struct Loom {
+pub(crate) struct Harness {
     pub(crate) name: String,
     pub(crate) virtual_cluster: &'static Cluster,
     pub(crate) physical_cluster: &'static Cluster,
@@ -282,7 +282,7 @@ impl Clock for SkippingClock {
     }
 }
 
-impl Loom {
+impl Harness {
     /// Starts the syncer and waits until it is ready.
     pub(crate) async fn start(&mut self) -> Result<()> {
         let readiness = self.start_syncer().await?;
@@ -451,13 +451,13 @@ impl Loom {
     }
 }
 
-/// Ends a test of several looms: all are stopped and swept, however it ended; the first failure counts.
-pub(crate) async fn wind_up<const N: usize>(ended: Result<()>, mut looms: [Loom; N]) -> Result<()> {
+/// Ends a test of several harnesses: all are stopped and swept, however it ended; the first failure counts.
+pub(crate) async fn wind_up<const N: usize>(ended: Result<()>, mut harnesses: [Harness; N]) -> Result<()> {
     let mut all = ended;
-    for loom in &mut looms {
-        all = all.and(loom.stop().await);
+    for harness in &mut harnesses {
+        all = all.and(harness.stop().await);
     }
-    join_all(looms.iter().map(Loom::sweep)).await;
+    join_all(harnesses.iter().map(Harness::sweep)).await;
     all
 }
 

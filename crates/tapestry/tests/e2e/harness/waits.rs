@@ -5,10 +5,10 @@ use serde_json::Value;
 use tapestry_api::keys;
 use tapestry_testbed::{Objects, eventually};
 
-use super::{BINDING, Loom};
+use super::{BINDING, Harness};
 use crate::looks::{LATE, SOON, annotation, phase, takes_pods};
 
-impl Loom {
+impl Harness {
     /// A virtual pod, which must exist.
     pub(crate) async fn vpod(&self, name: &str) -> Result<Value> {
         self.virtual_side.get("v1/Pod", &self.at(name)).await?.with_context(|| format!("no virtual pod {name}"))

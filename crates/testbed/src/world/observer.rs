@@ -15,7 +15,7 @@ use super::server::{Event, Serving, Version, What};
 
 /// What a watch says, before it is decoded.
 #[derive(Debug, Clone, Copy)]
-pub enum Sight<'a> {
+pub enum View<'a> {
     /// The object exists and looks like this.
     Put(&'a Bytes, Epoch),
     /// A DELETED event with this object: gone, or out of the selector.
@@ -29,10 +29,10 @@ pub enum Sight<'a> {
 }
 
 type Filter = Box<dyn Fn(&Value) -> bool>;
-type Decode<S> = Box<dyn Fn(Sight<'_>) -> Option<S>>;
+type Decode<S> = Box<dyn Fn(View<'_>) -> Option<S>>;
 
 /// A watch that ends in facts of type `S`.
-pub struct Eye<S> {
+pub struct Observer<S> {
     side: Side,
     kind: &'static Kind,
     filter: Option<Filter>,
@@ -69,9 +69,9 @@ pub(super) struct Batch {
     pub(super) reached: Option<Rv>,
 }
 
-impl<S> Eye<S> {
+impl<S> Observer<S> {
     /// A watch of all objects of a kind.
-    pub fn new(side: Side, kind: &'static Kind, decode: impl Fn(Sight<'_>) -> Option<S> + 'static) -> Self {
+    pub fn new(side: Side, kind: &'static Kind, decode: impl Fn(View<'_>) -> Option<S> + 'static) -> Self {
         Self {
             side,
             kind,
@@ -98,27 +98,27 @@ impl<S> Eye<S> {
         let read = move |object: &Bytes| decode(object).ok().flatten();
         Self::new(side, kind, move |sight| {
             Some(fact(match sight {
-                Sight::Put(object, epoch) => Change::Put(read(object)?, epoch),
-                Sight::Gone(object) => {
+                View::Put(object, epoch) => Change::Put(read(object)?, epoch),
+                View::Gone(object) => {
                     let row = read(object)?;
                     Change::Gone { proven: row.deleting(), row }
                 }
-                Sight::Listed(epoch) => Change::Listed(epoch),
-                Sight::Unserved => Change::Unserved,
-                Sight::Reached(rv) => Change::Reached(rv),
+                View::Listed(epoch) => Change::Listed(epoch),
+                View::Unserved => Change::Unserved,
+                View::Reached(rv) => Change::Reached(rv),
             }))
         })
     }
 
     /// The same watch, whose facts are wrapped.
     #[must_use]
-    pub fn wrap<T>(self, wrap: impl Fn(S) -> T + 'static) -> Eye<T>
+    pub fn wrap<T>(self, wrap: impl Fn(S) -> T + 'static) -> Observer<T>
     where
         S: 'static,
     {
         let Self { side, kind, filter, decode, epoch, listing, unmarked, cursor, start, unserved, version } = self;
-        let decode: Decode<T> = Box::new(move |sight: Sight<'_>| decode(sight).map(&wrap));
-        Eye { side, kind, filter, decode, epoch, listing, unmarked, cursor, start, unserved, version }
+        let decode: Decode<T> = Box::new(move |sight: View<'_>| decode(sight).map(&wrap));
+        Observer { side, kind, filter, decode, epoch, listing, unmarked, cursor, start, unserved, version }
     }
 
     /// Only objects that a selector accepts. Losing it shows as DELETED with the object's last accepted state.
@@ -151,7 +151,7 @@ impl<S> Eye<S> {
         self.version = server.rv();
     }
 
-    /// Whether there is something that has not been shown. An eye that was never opened has its whole list.
+    /// Whether there is something that has not been shown. An observer that was never opened has its whole list.
     pub fn waits(&mut self, world: &World) -> bool {
         let served = world.server(self.side).serving(self.kind) != Serving::Not;
         if served == self.unserved {
@@ -234,19 +234,19 @@ impl<S> Eye<S> {
     /// The fact in what is shown; `None` where the decoder keeps nothing.
     pub(super) fn decode(&self, shown: &Shown) -> Option<S> {
         let object = shown.object.text();
-        (self.decode)(if shown.gone { Sight::Gone(object) } else { Sight::Put(object, self.epoch) })
+        (self.decode)(if shown.gone { View::Gone(object) } else { View::Put(object, self.epoch) })
     }
 
     pub(super) fn decode_unserved(&self) -> Option<S> {
-        (self.decode)(Sight::Unserved)
+        (self.decode)(View::Unserved)
     }
 
     pub(super) fn decode_listed(&self, epoch: Epoch) -> Option<S> {
-        (self.decode)(Sight::Listed(epoch))
+        (self.decode)(View::Listed(epoch))
     }
 
     pub(super) fn decode_reached(&self, rv: Rv) -> Option<S> {
-        (self.decode)(Sight::Reached(rv))
+        (self.decode)(View::Reached(rv))
     }
 
     fn accepts(&self, object: &Version) -> bool {

@@ -34,9 +34,9 @@ pub(crate) enum Phase {
     Unknown,
 }
 
-/// What is compared of a status: equal prints on both sides mean that nothing needs to be written.
+/// What is compared of a status: equal digests on both sides mean that nothing needs to be written.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub(crate) struct Print {
+pub(crate) struct StatusDigest {
     pub(crate) phase: Phase,
     /// Everything carried except what stands below.
     rest: u64,
@@ -151,7 +151,7 @@ impl Containers {
     }
 }
 
-impl Print {
+impl StatusDigest {
     /// Of a status of which nothing else can be read.
     pub(crate) fn of_phase(phase: Phase) -> Self {
         Self { phase, ..Self::default() }
@@ -161,7 +161,7 @@ impl Print {
     /// on the physical side, the virtual generation that was last pushed.
     pub(crate) fn read(status: &str, generation: Option<i64>) -> Result<Self, serde_json::Error> {
         let status: Carried<'_> = serde_json::from_str(status)?;
-        let mut print = Self { phase: status.phase, ..Self::default() };
+        let mut digest = Self { phase: status.phase, ..Self::default() };
         let mut others = Vec::with_capacity(CONDITIONS.len());
         for condition in &status.conditions {
             let Condition { kind, status, reason, message, last_transition_time } = condition;
@@ -170,27 +170,27 @@ impl Print {
                 (fingerprint(&**status), text(reason), text(message), text(last_transition_time))
             };
             match CONDITIONS.iter().position(|ours| **ours == **kind) {
-                None => print.disruption |= &**kind == DISRUPTION && &**status == "True",
+                None => digest.disruption |= &**kind == DISRUPTION && &**status == "True",
                 Some(bit) if CONDITIONS[bit] == READY => {
-                    print.ready = fingerprint(content());
-                    print.ready_false = &**status == "False";
-                    print.present |= 1 << bit;
+                    digest.ready = fingerprint(content());
+                    digest.ready_false = &**status == "False";
+                    digest.present |= 1 << bit;
                 }
                 Some(bit) if CONDITIONS[bit] == RESIZE_PENDING => {
                     let text = |part: &Option<Text<'_>>| part.as_deref().unwrap_or_default().to_owned();
-                    print.pending = Pending::print(status, &text(reason), &text(message));
-                    print.present |= 1 << bit;
+                    digest.pending = Pending::digest(status, &text(reason), &text(message));
+                    digest.present |= 1 << bit;
                 }
                 Some(bit) => {
                     others.push((bit, content()));
-                    print.present |= 1 << bit;
+                    digest.present |= 1 << bit;
                 }
             }
         }
         others.sort_unstable();
         let text = |part: Option<&RawValue>| part.map_or(0, |raw| fingerprint(raw.get()));
         let observed = status.observed_generation.map(|own| generation.unwrap_or(own));
-        print.rest = fingerprint((
+        digest.rest = fingerprint((
             [text(status.reason), text(status.message), text(status.start_time)],
             [text(status.host_ip), text(status.host_ips), text(status.pod_ip), text(status.pod_ips)],
             observed,
@@ -200,14 +200,14 @@ impl Print {
         for raw in status.all_containers() {
             containers.push((short(&serde_json::from_str::<Named<'_>>(raw.get())?.name), fingerprint(raw.get())));
         }
-        print.containers = containers.into();
-        Ok(print)
+        digest.containers = containers.into();
+        Ok(digest)
     }
 
     /// Whether the virtual status (self) says what the physical one does.
     pub(crate) fn agrees_with(&self, physical: &Self, containers: &Containers, amend: &Amend) -> bool {
         let ready = if amend.leaving { self.ready_false && self.disruption } else { self.ready == physical.ready };
-        let pending = amend.pending.as_ref().map_or(physical.pending, Pending::as_print);
+        let pending = amend.pending.as_ref().map_or(physical.pending, Pending::as_digest);
         ready
             && self.pending == pending
             && self.phase == physical.phase
@@ -218,7 +218,7 @@ impl Print {
 
     /// Whether it tells this of a resize.
     pub(crate) fn says(&self, pending: &Pending) -> bool {
-        self.pending == pending.as_print()
+        self.pending == pending.as_digest()
     }
 
     pub(crate) fn hash(&self) -> u64 {
@@ -232,12 +232,12 @@ impl Pending {
     /// Never.
     pub(crate) const INFEASIBLE: &'static str = "Infeasible";
 
-    fn print(status: &str, reason: &str, message: &str) -> u64 {
+    fn digest(status: &str, reason: &str, message: &str) -> u64 {
         fingerprint((status, reason, message))
     }
 
-    fn as_print(&self) -> u64 {
-        Self::print("True", self.reason, &self.message)
+    fn as_digest(&self) -> u64 {
+        Self::digest("True", self.reason, &self.message)
     }
 
     /// The reason of the event that tells it.
@@ -261,12 +261,12 @@ impl<'a> Carried<'a> {
     }
 }
 
-/// The strategic merge patch of `status` that makes `virtual_print` agree with a physical status;
+/// The strategic merge patch of `status` that makes `virtual_digest` agree with a physical status;
 /// `since` is when the copy's deletion was asked for, if it was.
 pub(crate) fn render_patch(
     physical: &str,
     generation: i64,
-    virtual_print: &Print,
+    virtual_digest: &StatusDigest,
     containers: &Containers,
     amend: &Amend,
     since: Option<&str>,
@@ -309,14 +309,14 @@ pub(crate) fn render_patch(
         }
         set(key, if ours.is_empty() { Value::Null } else { Value::Array(ours) });
     }
-    set("conditions", Value::Array(render_conditions(&status, generation, virtual_print, amend, since)));
+    set("conditions", Value::Array(render_conditions(&status, generation, virtual_digest, amend, since)));
     Ok(patch)
 }
 
 fn render_conditions(
     status: &Carried<'_>,
     generation: i64,
-    virtual_print: &Print,
+    virtual_digest: &StatusDigest,
     amend: &Amend,
     since: Option<&str>,
 ) -> Vec<Value> {
@@ -360,7 +360,7 @@ fn render_conditions(
         present |= bit(RESIZE_PENDING);
     }
     for (bit, kind) in CONDITIONS.iter().enumerate() {
-        if virtual_print.present & !present & (1 << bit) != 0 {
+        if virtual_digest.present & !present & (1 << bit) != 0 {
             list.push(json!({"type": kind, "$patch": "delete"}));
         }
     }

@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 
 /// A task that others rely on is not there any more. Whoever goes on without it believes what has long ceased to be true.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{crew} ended before their time: {how}")]
-pub struct Deserted {
+#[error("{group} ended before their time: {how}")]
+pub struct TaskEnded {
     /// Whose task it was.
-    pub crew: &'static str,
+    pub group: &'static str,
     /// How it ended.
     pub how: String,
 }
@@ -22,28 +22,28 @@ pub struct Deserted {
 /// good order, and tells who is missing.
 pub async fn work_with<T>(
     work: impl Future<Output = T>,
-    mut crews: Vec<(&'static str, &mut JoinSet<()>)>,
+    mut groups: Vec<(&'static str, &mut JoinSet<()>)>,
     stop: &CancellationToken,
-) -> Result<T, Deserted> {
+) -> Result<T, TaskEnded> {
     let mut work = pin!(work);
-    let deserted = tokio::select! {
+    let ended = tokio::select! {
         done = &mut work => return Ok(done),
-        deserted = first_to_go(&mut crews, stop) => deserted,
+        ended = first_to_go(&mut groups, stop) => ended,
     };
-    tracing::error!(%deserted, "stopping: nobody would notice what happens from now on");
+    tracing::error!(%ended, "stopping: nobody would notice what happens from now on");
     stop.cancel();
     work.await;
-    Err(deserted)
+    Err(ended)
 }
 
-async fn first_to_go(crews: &mut [(&'static str, &mut JoinSet<()>)], stop: &CancellationToken) -> Deserted {
+async fn first_to_go(groups: &mut [(&'static str, &mut JoinSet<()>)], stop: &CancellationToken) -> TaskEnded {
     poll_fn(|context| {
-        for (crew, tasks) in &mut *crews {
+        for (group, tasks) in &mut *groups {
             while let Poll::Ready(Some(ended)) = tasks.poll_join_next(context) {
                 // When the work stops, so do they.
                 if !stop.is_cancelled() {
                     let how = ended.map_or_else(|error| error.to_string(), |()| "nobody asked for it".to_owned());
-                    return Poll::Ready(Deserted { crew, how });
+                    return Poll::Ready(TaskEnded { group, how });
                 }
             }
         }
@@ -58,8 +58,8 @@ mod tests {
 
     use super::*;
 
-    /// What the work and the crew are told to do, and what comes of it.
-    async fn outcome(task: impl Future<Output = ()> + Send + 'static) -> Result<&'static str, Deserted> {
+    /// What the work and the group are told to do, and what comes of it.
+    async fn outcome(task: impl Future<Output = ()> + Send + 'static) -> Result<&'static str, TaskEnded> {
         let (stop, mut none, mut some) = (CancellationToken::new(), JoinSet::new(), JoinSet::new());
         some.spawn(pending());
         some.spawn(task);
@@ -67,16 +67,16 @@ mod tests {
             stop.cancelled().await;
             "in good order"
         };
-        let crews = vec![("nobody", &mut none), ("the watches", &mut some)];
+        let groups = vec![("nobody", &mut none), ("the watches", &mut some)];
         let limit = std::time::Duration::from_secs(10);
-        tokio::time::timeout(limit, work_with(work, crews, &stop)).await.expect("the work goes on")
+        tokio::time::timeout(limit, work_with(work, groups, &stop)).await.expect("the work goes on")
     }
 
     #[tokio::test]
     async fn a_task_that_panics_or_ends_early_ends_the_work() {
-        let deserted = outcome(async { panic!("a row that cannot be") }).await.unwrap_err();
-        assert_eq!(deserted.crew, "the watches");
-        assert!(deserted.how.contains("a row that cannot be"), "{deserted}");
+        let ended = outcome(async { panic!("a row that cannot be") }).await.unwrap_err();
+        assert_eq!(ended.group, "the watches");
+        assert!(ended.how.contains("a row that cannot be"), "{ended}");
         assert_eq!(outcome(async {}).await.unwrap_err().how, "nobody asked for it");
     }
 

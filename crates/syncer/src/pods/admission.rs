@@ -14,7 +14,7 @@ use tapestry_domain::resources::Resources;
 use tapestry_domain::security::{SecurityShape, check};
 use tapestry_engine::Dirty;
 
-use super::Closed;
+use super::NotAdmitted;
 use super::row::{Daemon, UNREADABLE, VPod};
 use crate::bindings::Bound;
 use crate::guards::Guard;
@@ -114,34 +114,34 @@ impl Pair {
     }
 
     /// Lets in whoever fits, in order of arrival; the others learn why not.
-    pub(crate) fn open_door(&mut self, vnode: &Name, dirty: &mut Dirty<Key>) {
+    pub(crate) fn admit(&mut self, vnode: &Name, dirty: &mut Dirty<Key>) {
         let lent = self.lent(vnode, self.now.wall);
         let mut moved = self.ask_out(vnode, lent.as_ref());
-        let Some(door) = self.pods.doors.get(vnode) else { return self.weigh(vnode, None, dirty) };
-        let mut held = door.held.clone();
-        let queue: Vec<(u64, Uid)> = door.waiting.iter().map(|(turn, uid)| (*turn, uid.clone())).collect();
+        let Some(admission) = self.pods.admissions.get(vnode) else { return self.weigh(vnode, None, dirty) };
+        let mut held = admission.held.clone();
+        let queue: Vec<(u64, Uid)> = admission.waiting.iter().map(|(turn, uid)| (*turn, uid.clone())).collect();
         for (turn, uid) in queue {
             let Some(vpod) = self.pods.vpods.get(&uid) else { continue };
             let grows = self.pods.grows_by(vpod);
-            let closed = match (&lent, &grows) {
-                (None, _) => Some(Closed::NotLending),
-                (Some(Err(stop)), _) => Some(Closed::Stopped(*stop, self.tell_stop(vnode, *stop))),
+            let not_admitted = match (&lent, &grows) {
+                (None, _) => Some(NotAdmitted::NotLending),
+                (Some(Err(stop)), _) => Some(NotAdmitted::Stopped(*stop, self.tell_stop(vnode, *stop))),
                 (Some(Ok(lent)), Some(more)) => short(more, lent, &held),
                 (Some(Ok(lent)), None) => self.judge(vpod, vnode, lent, &held),
             };
-            let closed = match closed {
-                Some(Closed::Short(_)) if self.awaits_quota(vpod, grows.as_ref(), vnode, &held) => {
+            let not_admitted = match not_admitted {
+                Some(NotAdmitted::Short(_)) if self.awaits_quota(vpod, grows.as_ref(), vnode, &held) => {
                     // The quota is about to be raised: nothing to tell a user of.
                     let Some(trouble) = self.quota_trouble() else { continue };
                     let message = Guard::Quota.message(trouble, &self.home.mount);
-                    Some(Closed::Unguarded(Guard::Quota.reason(trouble), message.into()))
+                    Some(NotAdmitted::Unguarded(Guard::Quota.reason(trouble), message.into()))
                 }
-                closed => closed,
+                not_admitted => not_admitted,
             };
-            if let Some(closed) = closed {
+            if let Some(not_admitted) = not_admitted {
                 let case = self.pods.case(&uid);
-                if case.closed.as_deref() != Some(&closed) {
-                    case.closed = Some(Box::new(closed));
+                if case.not_admitted.as_deref() != Some(&not_admitted) {
+                    case.not_admitted = Some(Box::new(not_admitted));
                     dirty.mark(Key::Pod(uid));
                 }
                 continue;
@@ -153,7 +153,7 @@ impl Pair {
                 self.pods.case(&uid).name = Some(name);
             } else {
                 self.pods.nameless = Some(self.now.steady);
-                self.pods.case(&uid).closed = Some(Box::new(Closed::Nameless));
+                self.pods.case(&uid).not_admitted = Some(Box::new(NotAdmitted::Nameless));
                 dirty.mark(Key::Pod(uid));
                 continue;
             }
@@ -161,11 +161,11 @@ impl Pair {
             moved = true;
             let case = self.pods.case(&uid);
             case.turn = None;
-            case.closed = None;
+            case.not_admitted = None;
             dirty.mark(Key::Pod(uid));
-            if let Some(door) = self.pods.doors.get_mut(vnode) {
-                door.waiting.remove(&turn);
-                door.held.clone_from(&held);
+            if let Some(admission) = self.pods.admissions.get_mut(vnode) {
+                admission.waiting.remove(&turn);
+                admission.held.clone_from(&held);
             }
         }
         if moved {
@@ -201,9 +201,9 @@ impl Pair {
                 case.name = None;
             }
             let after = self.footprint(uid);
-            let door = self.pods.doors.entry(vnode.clone()).or_default();
-            before.held.iter().for_each(|(_, request)| door.held.saturating_sub(request));
-            after.held.iter().for_each(|(_, request)| door.held.add(request));
+            let admission = self.pods.admissions.entry(vnode.clone()).or_default();
+            before.held.iter().for_each(|(_, request)| admission.held.saturating_sub(request));
+            after.held.iter().for_each(|(_, request)| admission.held.add(request));
             self.pods.queue(uid, before.waits.as_ref(), after.waits.as_ref());
         }
         !promised.is_empty()
@@ -220,13 +220,13 @@ impl Pair {
     }
 
     /// Why a pod may not enter a node that is lent. Room first: it is what changes, and the cheapest to tell.
-    fn judge(&self, vpod: &VPod, vnode: &Name, lent: &Resources, held: &Resources) -> Option<Closed> {
+    fn judge(&self, vpod: &VPod, vnode: &Name, lent: &Resources, held: &Resources) -> Option<NotAdmitted> {
         if let Some(short) = short(&vpod.request, lent, held) {
             return Some(short);
         }
         let (binding, vnode) = (&self.bound.as_ref()?.binding, self.nodes.vnode(vnode)?);
         // Without its JSON it was inside before, and was judged then.
-        let unreadable = || Some(Closed::Insecure("the pod cannot be read".to_owned()));
+        let unreadable = || Some(NotAdmitted::Insecure("the pod cannot be read".to_owned()));
         let Ok(asks) = serde_json::from_str::<Asks<'_>>(vpod.raw.as_deref()?) else { return unreadable() };
         let spec = asks.spec.get();
         let (Ok(placement), Ok(shape)) =
@@ -238,16 +238,16 @@ impl Pair {
         let taints = taints.map(|taint| TaintRef { key: &taint.key, value: &taint.value, effect: &taint.effect });
         let label = |key: &str| vnode.labels.get(key).map(String::as_str);
         if let Err(misplaced) = placed(&placement, label, vnode.name.as_str(), taints) {
-            return Some(Closed::Misplaced(misplaced));
+            return Some(NotAdmitted::Misplaced(misplaced));
         }
         let annotations = asks.metadata.annotations.iter().flat_map(|pairs| &pairs.0);
         let violations = check(binding.pod_security, &shape, annotations.map(|(key, value)| (&**key, &**value)));
         let told: Vec<_> = violations.iter().map(|violation| violation.message.as_str()).collect();
         if !told.is_empty() {
-            return Some(Closed::Insecure(told.join(", ").chars().take(LONGEST_TEXT).collect()));
+            return Some(NotAdmitted::Insecure(told.join(", ").chars().take(LONGEST_TEXT).collect()));
         }
         // Last: it looks at every pod of the cluster.
-        self.port_conflict(vpod, vnode).map(Closed::Port)
+        self.port_conflict(vpod, vnode).map(NotAdmitted::Port)
     }
 
     /// A port of the node that the pod wants and another one has, be it of ours or not.
@@ -264,24 +264,24 @@ impl Pair {
         conflicts.min_by_key(|port| port.port).cloned()
     }
 
-    /// All doors anew: the rules changed.
-    pub(crate) fn open_all_doors(&mut self, dirty: &mut Dirty<Key>) {
+    /// All admissions anew: the rules changed.
+    pub(crate) fn admit_all(&mut self, dirty: &mut Dirty<Key>) {
         // Who waited longer stays before who came later.
         let mut queue: Vec<(Option<u64>, Uid)> = Vec::with_capacity(self.pods.cases.len());
         queue.extend(self.pods.cases.iter_mut().map(|(uid, case)| (case.turn.take(), uid.clone())));
         queue.sort_unstable();
-        self.pods.doors.clear();
+        self.pods.admissions.clear();
         for (_, uid) in &queue {
             let footprint = self.footprint(uid);
             if let Some((vnode, request)) = footprint.held {
-                self.pods.doors.entry(vnode).or_default().held.add(&request);
+                self.pods.admissions.entry(vnode).or_default().held.add(&request);
             }
             self.pods.queue(uid, None, footprint.waits.as_ref());
         }
-        let mut vnodes: Vec<Name> = self.pods.doors.keys().cloned().collect();
+        let mut vnodes: Vec<Name> = self.pods.admissions.keys().cloned().collect();
         vnodes.sort_unstable();
         for vnode in vnodes {
-            self.open_door(&vnode, dirty);
+            self.admit(&vnode, dirty);
         }
         dirty.mark_all();
     }
@@ -290,7 +290,7 @@ impl Pair {
     pub(crate) fn draw_again(&mut self, dirty: &mut Dirty<Key>) {
         if self.pods.nameless.is_some_and(|failed| self.now.steady >= failed + DRAW_AGAIN) {
             self.pods.nameless = None;
-            self.open_all_doors(dirty);
+            self.admit_all(dirty);
         }
     }
 
@@ -312,13 +312,13 @@ impl Pair {
 }
 
 /// Why so much more cannot be held.
-fn short(more: &Resources, lent: &Resources, held: &Resources) -> Option<Closed> {
+fn short(more: &Resources, lent: &Resources, held: &Resources) -> Option<NotAdmitted> {
     let mut free = lent.clone();
     free.saturating_sub(held);
-    more.fits_within(&free).err().map(Closed::Short)
+    more.fits_within(&free).err().map(NotAdmitted::Short)
 }
 
-impl Closed {
+impl NotAdmitted {
     pub(super) fn verdict(&self) -> Verdict {
         match self {
             Self::NotLending => {

@@ -5,7 +5,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use tapestry_testbed::eventually;
 
-use super::Loom;
+use super::Harness;
 use crate::looks::{SOON, items, name};
 
 /// What a kubelet would say of a healthy node.
@@ -17,8 +17,8 @@ pub(super) fn make_ready(node: &mut Value) {
     }]);
 }
 
-/// Plays the kubelet of [`Ground::Still`].
-impl Loom {
+/// Plays the kubelet of [`Fixture::Still`].
+impl Harness {
     /// The copy's container runs.
     pub(crate) async fn play_running(&self, ppod: &Value) -> Result<()> {
         let state = json!({ "running": { "startedAt": "2026-01-01T00:00:01Z" } });

@@ -13,7 +13,7 @@ use crate::pair::{Key, Pair};
 use crate::pods::row::VPod;
 
 /// An event to be written.
-pub(crate) struct Note {
+pub(crate) struct Event {
     namespace: Name,
     name: Name,
     body: Value,
@@ -21,15 +21,15 @@ pub(crate) struct Note {
 
 /// Events that wait to be written.
 #[derive(Default)]
-pub(crate) struct Notes {
-    waiting: IndexMap<u64, Note>,
+pub(crate) struct Events {
+    waiting: IndexMap<u64, Event>,
     last: u64,
 }
 
 /// More than this wait only when the virtual cluster takes none; then the oldest are the least interesting.
 const LIMIT: usize = 256;
 
-impl Note {
+impl Event {
     /// A warning about a virtual pod.
     pub(crate) fn about_vpod(vpod: &VPod, reason: &str, message: &str, now: Now) -> Option<Self> {
         let whom = json!({
@@ -84,15 +84,15 @@ impl Note {
     }
 }
 
-impl Notes {
-    pub(crate) fn add(&mut self, note: Option<Note>, dirty: &mut Dirty<Key>) {
-        let Some(note) = note else { return };
+impl Events {
+    pub(crate) fn add(&mut self, event: Option<Event>, dirty: &mut Dirty<Key>) {
+        let Some(event) = event else { return };
         if self.waiting.len() >= LIMIT {
             self.waiting.shift_remove_index(0);
         }
         self.last += 1;
-        self.waiting.insert(self.last, note);
-        dirty.mark(Key::Note(self.last));
+        self.waiting.insert(self.last, event);
+        dirty.mark(Key::Event(self.last));
     }
 
     /// What was noted while another one led is told already.
@@ -101,19 +101,19 @@ impl Notes {
     }
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
-        self.waiting.keys().copied().map(Key::Note)
+        self.waiting.keys().copied().map(Key::Event)
     }
 }
 
 impl Pair {
-    pub(crate) fn plan_note(&self, id: u64) -> Plan {
-        let (Some(note), Some(_)) = (self.notes.waiting.get(&id), self.knowing()) else { return Plan::Rest };
-        let target = Target::namespaced(Side::Virtual, &kind::EVENT, note.namespace.clone(), note.name.clone());
-        Call { target, verb: Verb::Create(note.body.clone()), why: "Event" }.into()
+    pub(crate) fn plan_event(&self, id: u64) -> Plan {
+        let (Some(event), Some(_)) = (self.events.waiting.get(&id), self.knowing()) else { return Plan::Rest };
+        let target = Target::namespaced(Side::Virtual, &kind::EVENT, event.namespace.clone(), event.name.clone());
+        Call { target, verb: Verb::Create(event.body.clone()), why: "Event" }.into()
     }
 
     /// Written or not, an event is tried once.
-    pub(crate) fn settle_note(&mut self, id: u64) {
-        self.notes.waiting.shift_remove(&id);
+    pub(crate) fn settle_event(&mut self, id: u64) {
+        self.events.waiting.shift_remove(&id);
     }
 }

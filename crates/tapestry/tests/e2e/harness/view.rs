@@ -7,12 +7,12 @@ use serde_json::Value;
 use tapestry_api::keys;
 use tapestry_domain::capacity::Limit;
 use tapestry_testbed::eventually;
-use tapestry_testbed::invariants::Sight;
+use tapestry_testbed::invariants::Snapshot;
 
-use super::Loom;
+use super::Harness;
 use crate::looks::{label, text, uid};
 
-impl Loom {
+impl Harness {
     /// The origin of everything that the syncer makes.
     pub(crate) async fn origin(&self) -> Result<String> {
         Ok(format!("{}/{}", self.virtual_cluster.identity(), uid(&self.binding().await?)))
@@ -28,7 +28,7 @@ impl Loom {
             vnodes.iter().filter(|vnode| label(vnode, keys::CLUSTER_BINDING) == self.name).collect();
         let prefix = format!("vnode-{}-", self.name);
         let ours = |vpod: &&Value| text(&vpod["spec"]["nodeName"]).starts_with(&prefix);
-        let sight = Sight {
+        let snapshot = Snapshot {
             origin: &origin,
             vpods: vpods.iter().filter(ours).collect(),
             ppods: ppods.iter().collect(),
@@ -36,7 +36,7 @@ impl Loom {
             pnodes: pnodes.iter().collect(),
             limits: &|_| Some(limits.to_vec()),
         };
-        Ok(sight.violations())
+        Ok(snapshot.violations())
     }
 
     /// Waits until everything is as it must be.

@@ -8,12 +8,12 @@ use tapestry_testbed::builders::namespace;
 use tapestry_testbed::{Cluster, ClusterConfig, Fleet, Part, eventually, fleet};
 use tokio::sync::OnceCell;
 
+use crate::harness::{BINDING, POLICY};
 use crate::looks::SOON;
-use crate::loom::{BINDING, POLICY};
 
 /// Where a test's physical nodes are.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Ground {
+pub(crate) enum Fixture {
     /// The fleet's first physical cluster: kwok plays the kubelets.
     East,
     /// The fleet's second one.
@@ -35,7 +35,7 @@ pub(crate) enum Home {
     Own(&'static Cluster),
 }
 
-impl Ground {
+impl Fixture {
     pub(crate) async fn cluster(self) -> Result<&'static Cluster> {
         static STILL: OnceCell<Cluster> = OnceCell::const_new();
         match self {

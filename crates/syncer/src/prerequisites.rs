@@ -13,11 +13,11 @@ use tapestry_engine::{Dirty, Now, Plan};
 
 use crate::bindings::Bound;
 use crate::pair::{Key, Pair};
-use crate::pods::door::Verdict;
+use crate::pods::admission::Verdict;
 
 /// One of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Ground {
+pub enum Prerequisite {
     /// `tapestry-pod`, without rights and secrets: a tenant's pod never gets a physical token.
     ServiceAccount,
     /// `tapestry-default`: below everything the owner runs, and never preempting.
@@ -26,7 +26,7 @@ pub enum Ground {
 
 /// What is known of them.
 #[derive(Default)]
-pub(crate) struct Grounds {
+pub(crate) struct Prerequisites {
     states: [State; 2],
     /// Why one of them cannot be had.
     failure: Option<String>,
@@ -57,11 +57,11 @@ enum State {
     There,
 }
 
-impl Ground {
+impl Prerequisite {
     pub(crate) const ALL: [Self; 2] = [Self::ServiceAccount, Self::PriorityClass];
 }
 
-impl Grounds {
+impl Prerequisites {
     pub(crate) fn ready(&self) -> bool {
         self.states.iter().all(|state| *state == State::There)
     }
@@ -81,8 +81,8 @@ impl Grounds {
         if self.doubted.is_none_or(|at| now.steady >= at + LOOK_EVERY) {
             self.reset();
             self.doubted = Some(now.steady);
-            for ground in Ground::ALL {
-                dirty.mark(Key::Ground(ground));
+            for prerequisite in Prerequisite::ALL {
+                dirty.mark(Key::Prerequisite(prerequisite));
             }
         }
     }
@@ -95,17 +95,17 @@ impl Grounds {
 }
 
 impl Pair {
-    pub(crate) fn plan_ground(&self, ground: Ground) -> Plan {
+    pub(crate) fn plan_prerequisite(&self, prerequisite: Prerequisite) -> Plan {
         let Some(bound) = self.working() else { return Plan::Rest };
         if bound.leaving() {
-            return if ground == Ground::ServiceAccount { self.plan_account_removal() } else { Plan::Rest };
+            return if prerequisite == Prerequisite::ServiceAccount { self.plan_account_removal() } else { Plan::Rest };
         }
-        let (target, body) = match ground {
-            Ground::ServiceAccount => {
+        let (target, body) = match prerequisite {
+            Prerequisite::ServiceAccount => {
                 let Some(target) = self.account_target() else { return Plan::Rest };
                 (target, json!({"automountServiceAccountToken": false}))
             }
-            Ground::PriorityClass => {
+            Prerequisite::PriorityClass => {
                 let Ok(name) = Name::parse(&bound.binding.priority_class) else { return Plan::Rest };
                 let body = json!({
                     "value": -10000, "preemptionPolicy": "Never",
@@ -114,12 +114,12 @@ impl Pair {
                 (Target::cluster(Side::Physical, &kind::PRIORITY_CLASS, name), body)
             }
         };
-        match self.grounds.states[ground as usize] {
+        match self.prerequisites.states[prerequisite as usize] {
             State::There => Plan::Rest,
-            State::Unknown => Call { target, verb: Verb::Get, why: "LookForGround" }.into(),
+            State::Unknown => Call { target, verb: Verb::Get, why: "LookForPrerequisite" }.into(),
             State::Missing => {
                 let verb = Verb::Create(self.dress(body, &target));
-                Call { target, verb, why: "CreateGround" }.into()
+                Call { target, verb, why: "CreatePrerequisite" }.into()
             }
         }
     }
@@ -135,17 +135,17 @@ impl Pair {
         let Some(target) = self.account_target().filter(|_| self.nothing_lent() && self.guards.none_left()) else {
             return Plan::Rest;
         };
-        match &self.grounds.account {
-            Account::Unknown => Call { target, verb: Verb::Get, why: "LookForGround" }.into(),
+        match &self.prerequisites.account {
+            Account::Unknown => Call { target, verb: Verb::Get, why: "LookForPrerequisite" }.into(),
             Account::Ours(uid) => {
-                Call { target: target.uid(uid), verb: Verb::Delete { grace: None }, why: "RemoveGround" }.into()
+                Call { target: target.uid(uid), verb: Verb::Delete { grace: None }, why: "RemovePrerequisite" }.into()
             }
             Account::Settled => Plan::Rest,
         }
     }
 
     fn settle_account_removal(&mut self, call: &Call, done: &Result<Answer, Refusal>, dirty: &mut Dirty<Key>) {
-        self.grounds.account = match (&call.verb, done) {
+        self.prerequisites.account = match (&call.verb, done) {
             (Verb::Get, Ok(answer)) => match read_account(answer, &self.origin.full) {
                 Some(uid) if !self.pods.account_used(&self.home.mount) => Account::Ours(uid),
                 _ => Account::Settled,
@@ -155,7 +155,7 @@ impl Pair {
             }
             (_, Err(_)) => return,
         };
-        dirty.mark(Key::Ground(Ground::ServiceAccount));
+        dirty.mark(Key::Prerequisite(Prerequisite::ServiceAccount));
         dirty.mark(Key::Binding);
     }
 
@@ -173,9 +173,9 @@ impl Pair {
         body
     }
 
-    pub(crate) fn settle_ground(
+    pub(crate) fn settle_prerequisite(
         &mut self,
-        ground: Ground,
+        prerequisite: Prerequisite,
         call: &Call,
         done: &Result<Answer, Refusal>,
         dirty: &mut Dirty<Key>,
@@ -184,7 +184,7 @@ impl Pair {
             return self.settle_account_removal(call, done, dirty);
         }
         let named = self.bound.as_ref().map(|bound| bound.binding.priority_class.as_str());
-        let named = named.filter(|class| ground == Ground::PriorityClass && *class != keys::PRIORITY_CLASS);
+        let named = named.filter(|class| prerequisite == Prerequisite::PriorityClass && *class != keys::PRIORITY_CLASS);
         let state = match (done, named) {
             (Ok(_), _) => State::There,
             // It is the owner's to make: we look again now and then.
@@ -192,37 +192,38 @@ impl Pair {
                 let why = format!(
                     "PriorityClass {class}, which the binding names in podPriorityClassName, does not exist: create it"
                 );
-                return self.fail_ground(&why, dirty);
+                return self.fail_prerequisite(&why, dirty);
             }
             (Err(Refusal::Gone), None) => State::Missing,
             (Err(Refusal::Exists), _) => State::Unknown,
             (Err(Refusal::Invalid(status)), _) if status.code == 404 => {
-                return self.fail_ground(&format!("namespace {} does not exist: create it", self.home.mount), dirty);
+                return self
+                    .fail_prerequisite(&format!("namespace {} does not exist: create it", self.home.mount), dirty);
             }
             // A role in a namespace goes with it: without the namespace we are told that we may not look.
-            (Err(Refusal::Denied(status)), _) if ground == Ground::ServiceAccount => {
+            (Err(Refusal::Denied(status)), _) if prerequisite == Prerequisite::ServiceAccount => {
                 let mount = &self.home.mount;
                 let why =
                     format!("{}; create namespace {mount} and apply deploy/rbac/physical.yaml to it", status.message);
-                return self.fail_ground(&why, dirty);
+                return self.fail_prerequisite(&why, dirty);
             }
             (Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_))), _) => {
-                return self.fail_ground(refused.message(), dirty);
+                return self.fail_prerequisite(refused.message(), dirty);
             }
             (Err(_), _) => return,
         };
-        self.grounds.states[ground as usize] = state;
-        dirty.mark(Key::Ground(ground));
-        if self.grounds.ready() {
-            self.grounds.failure = None;
+        self.prerequisites.states[prerequisite as usize] = state;
+        dirty.mark(Key::Prerequisite(prerequisite));
+        if self.prerequisites.ready() {
+            self.prerequisites.failure = None;
             dirty.mark_all();
         }
     }
     /// Pods wait for it, and say so; so does the binding.
-    fn fail_ground(&mut self, why: &str, dirty: &mut Dirty<Key>) {
+    fn fail_prerequisite(&mut self, why: &str, dirty: &mut Dirty<Key>) {
         let failure = format!("the physical cluster is not ready for pods: {why}");
-        if self.grounds.failure.as_ref() != Some(&failure) {
-            self.grounds.failure = Some(failure);
+        if self.prerequisites.failure.as_ref() != Some(&failure) {
+            self.prerequisites.failure = Some(failure);
             dirty.mark_all();
         }
     }

@@ -6,18 +6,18 @@ use tapestry_cluster::feed::{Change, Epoch};
 use tapestry_cluster::{Answer, Refusal, Verb};
 use tapestry_engine::Plan;
 
-use super::Ground;
+use super::Prerequisite;
 use crate::guards::Guard;
-use crate::pair::{Key, Seen};
+use crate::pair::{Fact, Key};
 use crate::scene::Scene;
 
-const ACCOUNT: Key = Key::Ground(Ground::ServiceAccount);
+const ACCOUNT: Key = Key::Prerequisite(Prerequisite::ServiceAccount);
 
 /// A binding that is being deleted, with nothing left but the account.
 fn leaving() -> Scene {
     let mut scene = Scene::new();
     for guard in Guard::ALL {
-        scene.see(Seen::Guard(guard, Change::Listed(Epoch(1))));
+        scene.see(Fact::Guard(guard, Change::Listed(Epoch(1))));
     }
     scene.see_binding_leaving(json!({}));
     assert_eq!(scene.plan(&ACCOUNT), Plan::Rest, "copies may need it still");
@@ -56,7 +56,7 @@ fn the_account_that_we_made_goes_with_the_binding_under_its_uid() {
     let remove = scene.call(&ACCOUNT);
     assert_eq!(
         (remove.why, remove.target.uid.as_ref().map(tapestry_cluster::Uid::as_str)),
-        ("RemoveGround", Some("a"))
+        ("RemovePrerequisite", Some("a"))
     );
     assert!(!goes(&scene));
     let object = scene.stamp(json!({}));
