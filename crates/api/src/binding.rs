@@ -324,6 +324,7 @@ pub struct BreakerTrip {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
 pub struct UnaskedEnds {
     /// How many within the last minute, or the last hour while many are missing.
+    #[schemars(range(min = 0))]
     pub ends: i64,
 
     /// When the last of them was counted.

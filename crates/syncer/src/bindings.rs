@@ -124,7 +124,7 @@ impl Pair {
 
     /// The binding, when everything may be planned: both clusters answer and are the right ones, all lists are in.
     pub(crate) fn working(&self) -> Option<&Bound> {
-        let up = Side::BOTH.iter().all(|side| matches!(self.connection(*side), Connection::Up(_)));
+        let up = Side::BOTH.into_iter().all(|side| self.answers(side));
         self.knowing().filter(|_| up)
     }
 

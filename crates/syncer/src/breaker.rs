@@ -198,7 +198,7 @@ impl Breaker {
     fn is_written(&self, ends: usize, now: Now) -> bool {
         let Some(UnaskedEnds { ends: written, at, by }) = &self.written else { return false };
         let age = at.parse().map_or(Duration::MAX, |at: Timestamp| age(at, now));
-        self.name.as_ref() == Some(by) && usize::try_from(*written).is_ok_and(|written| written >= ends) && age < FRESH
+        self.name.as_ref() == Some(by) && sane(*written) >= ends && age < FRESH
     }
 
     /// What the binding says of ends before us counts like our own.
@@ -208,11 +208,17 @@ impl Breaker {
         {
             let age = at.parse().map_or(Duration::ZERO, |at: Timestamp| age(at, now));
             // Whoever wrote it has counted ours, if there were any.
-            let others = usize::try_from(*ends).unwrap_or(usize::MAX).saturating_sub(self.let_go.len());
+            let others = sane(*ends).saturating_sub(self.let_go.len());
             self.inherited = Some((others, now.steady.saturating_sub(age)));
         }
         self.written = written;
     }
+}
+
+/// A count as a user may have edited it: nobody ends fewer than none, and no cluster has more pods than this.
+fn sane(count: i64) -> usize {
+    const MOST: i64 = 1_000_000;
+    usize::try_from(count.clamp(0, MOST)).unwrap_or_default()
 }
 
 /// How long ago; a moment that is still to come is now.

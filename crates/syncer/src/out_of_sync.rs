@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use tapestry_cluster::probe::Connection;
 use tapestry_cluster::watch::{Trouble, WatchState};
 use tapestry_cluster::watches::Watched;
 use tapestry_cluster::{Kind, Side, kind};
 use tapestry_engine::Dirty;
 
+use crate::guards::Guard;
 use crate::pair::{Key, Pair};
 
 /// What does not bear on who may enter a virtual node. Every other kind does.
@@ -25,6 +25,10 @@ impl OutOfSync {
             WatchState::OutOfSync(trouble) => self.0.insert(watched, trouble.clone()).as_ref() != Some(&trouble),
             WatchState::InSync | WatchState::Starting => self.0.remove(&watched).is_some(),
         }
+    }
+
+    fn lacks(&self, watched: &Watched) -> bool {
+        self.0.contains_key(watched)
     }
 
     /// Those of the clusters that answer: where the cluster itself does not, that is what has to be said.
@@ -47,6 +51,10 @@ impl Pair {
         let blind = self.blind();
         if !self.out_of_sync.learn(watched, state) {
             return;
+        }
+        if self.out_of_sync.lacks(&watched) && Guard::ALL.iter().any(|guard| guard.kind() == watched.kind) {
+            // These are in the mount namespace: perhaps it is gone, and our rights with it.
+            self.prerequisites.doubt(self.now, dirty);
         }
         dirty.mark(Key::Binding);
         if blind != self.blind() {
@@ -73,7 +81,7 @@ impl Pair {
     }
 
     fn untrusted(&self) -> impl Iterator<Item = (&Watched, &Trouble)> {
-        self.out_of_sync.of(|side| matches!(self.connection(side), Connection::Up(_)))
+        self.out_of_sync.of(|side| self.answers(side))
     }
 }
 

@@ -156,6 +156,11 @@ impl Pair {
         &self.connections[side as usize]
     }
 
+    /// Whether a cluster answers at the moment, whichever it is.
+    pub(crate) fn answers(&self, side: Side) -> bool {
+        matches!(self.connection(side), Connection::Up(_))
+    }
+
     pub(crate) fn identity(&self, side: Side) -> Option<&Uid> {
         self.identities[side as usize].as_ref()
     }

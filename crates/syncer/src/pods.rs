@@ -172,9 +172,23 @@ impl Pods {
         claimants().find(named).or_else(|| claimants().next())
     }
 
+    /// What copies ask for beyond their virtual pods, all together: containers that the physical cluster added, and copies whose
+    /// virtual pod is gone.
+    pub(crate) fn beyond_virtual(&self) -> Resources {
+        let mut beyond = Resources::new();
+        for ppod in self.ppods.iter().filter(|ppod| !ppod.terminal && (ppod.ours.is_some() || ppod.made_by_us())) {
+            beyond.add(&self.counts(ppod));
+        }
+        beyond
+    }
+
     /// What a physical pod takes away from what can be lent.
     fn contribution(&self, ppod: &PPod) -> Option<(Name, Resources)> {
         let node = ppod.node.clone().filter(|_| !ppod.terminal)?;
+        Some((node, self.counts(ppod)))
+    }
+
+    fn counts(&self, ppod: &PPod) -> Resources {
         let mut counts = ppod.request.clone();
         if let Some(copy) = &ppod.ours
             && let Some(vpod) = self.vpods.get(&copy.vpod.uid).filter(|vpod| !vpod.terminal())
@@ -183,7 +197,7 @@ impl Pods {
             // The virtual scheduler counts the virtual pod; only what the physical side added is others' use.
             counts.saturating_sub(&vpod.request);
         }
-        Some((node, counts))
+        counts
     }
 }
 

@@ -68,6 +68,11 @@ impl Policies {
         self.serving(side).confirmed()
     }
 
+    /// Whether the first answer of discovery is still to come.
+    pub(crate) fn awaited(&self, side: Side) -> bool {
+        self.serving(side).awaited()
+    }
+
     /// Why nobody can say which policies there are, if so.
     pub(crate) fn unknown(&self, side: Side) -> Option<Served> {
         self.serving(side).said().filter(|_| self.serving(side).unknown())
@@ -189,7 +194,7 @@ impl Pair {
                         self.doubt_policy(side, &uid, rv, side == Side::Physical, dirty);
                     }
                 }
-                self.policies.serving[side as usize].listed(side, self.now);
+                self.policies.serving[side as usize].listed(self.now);
             }
             Change::Unserved => {
                 self.policies.serving[side as usize].unserved();

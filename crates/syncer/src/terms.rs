@@ -274,10 +274,10 @@ impl Pair {
         })
     }
 
-    /// Whether an owner's policy applied that is not known and cannot be: the physical cluster does not serve policies. Where none
-    /// ever applied, that means that the owner restricts nothing.
+    /// Whether an owner's policy applied that is not known, and discovery has not confirmed that its owner deleted it. Where none
+    /// ever applied, the owner restricts nothing.
     fn owner_missing(&self, vnode: Option<&VNode>) -> bool {
-        if self.policies.unknown(Side::Physical).is_none() {
+        if self.policies.confirmed(Side::Physical) {
             return false;
         }
         match vnode {

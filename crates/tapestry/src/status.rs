@@ -84,13 +84,12 @@ impl Overview {
             "BreakerTripped" | "Paused" => condition.status == "True",
             _ => condition.status != "True",
         };
-        // Ready only repeats what another condition says, if that is in trouble.
-        let (ready, others): (Vec<&Condition>, Vec<&Condition>) = status
-            .conditions
-            .iter()
-            .filter(|condition| bad(condition))
-            .partition(|condition| condition.type_ == "Ready");
-        let troubles = if others.is_empty() { ready } else { others };
+        let troubles: Vec<&Condition> = status.conditions.iter().filter(|condition| bad(condition)).collect();
+        // Ready may only repeat the reason of another condition.
+        let repeats = |ready: &Condition| {
+            let others = troubles.iter().filter(|other| other.type_ != "Ready");
+            ready.type_ == "Ready" && others.into_iter().any(|other| other.reason == ready.reason)
+        };
         Self {
             binding: binding.metadata.name.unwrap_or_default(),
             cluster: binding.spec.cluster_id,
@@ -98,7 +97,8 @@ impl Overview {
             connected,
             nodes,
             troubles: troubles
-                .into_iter()
+                .iter()
+                .filter(|condition| !repeats(condition))
                 .map(|condition| format!("{}: {}", condition.reason, condition.message))
                 .collect(),
             leased: status.leased,

@@ -153,14 +153,15 @@ impl Pair {
     /// Whether everything works for this binding, and if not, where to read why.
     fn judge_ready(&self, row: &BindingRow, connected: &Said) -> (Phase, Said) {
         let failed = |reason: &str, message: String| (Phase::Failed, Said::new("False", reason, message));
+        // First: without the mount namespace our rights in it are gone too, and watches fail for no other reason.
+        if let Some(missing) = self.prerequisites.verdict().filter(|_| self.answers(Side::Physical)) {
+            return failed(missing.reason, missing.message);
+        }
         if connected.status != "True" {
             return failed(&connected.reason, format!("condition {CONNECTED} says why"));
         }
         if self.breaker.trip().is_some() {
             return failed(MASS_DELETION, format!("condition {TRIPPED} says why"));
-        }
-        if let Some(missing) = self.prerequisites.verdict() {
-            return failed(missing.reason, missing.message);
         }
         if let Some(policies) = self.judge_policies(row).filter(|policies| policies.status != "True") {
             return failed(&policies.reason, format!("condition {POLICIES_KNOWN} says why"));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tapestry_api::binding::UnaskedEnds;
 use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Epoch};
 use tapestry_cluster::probe::Connection;
@@ -268,6 +269,22 @@ fn law_01_what_another_process_ended_lately_counts_and_after_a_minute_no_more() 
     scene.pass(Duration::from_secs(61));
     look(&mut scene);
     assert_eq!(scene.call(&key(20)).why, "PhysicalPodLost");
+}
+
+#[test]
+fn an_absurd_count_in_the_binding_neither_overflows_nor_hides_a_loss() {
+    for absurd in [-1, i64::MIN, i64::MAX] {
+        let (mut scene, _) = crowd(3);
+        let by = "another".to_owned();
+        let now = scene.now;
+        scene.pair.breaker.read(Some(UnaskedEnds { ends: absurd, at: format!("{:.0}", now.wall), by }), now);
+        let tally = scene.pair.breaker.tally(now);
+        assert_eq!(tally.certain, if absurd < 0 { 0 } else { 1_000_000 }, "{absurd}");
+        scene.see(Fact::PPod(Change::Listed(Epoch(2))));
+        let look = scene.call(&key(0));
+        scene.settle(&key(0), &look, Err(Refusal::Gone));
+        assert_eq!(scene.pair.breaker.trip().is_some(), absurd > 0, "{absurd}");
+    }
 }
 
 #[test]

@@ -57,6 +57,8 @@ impl Grants {
 pub(super) struct Asks {
     /// By physical node: the larger of what its virtual node says and what it is to say.
     pub(super) nodes: BTreeMap<Name, Resources>,
+    /// What copies ask for beyond their virtual pods. It lessens what their nodes offer, and the quota counts it too.
+    beyond: Resources,
     /// When the calendar next changes something of this.
     pub(super) until: Option<Timestamp>,
 }
@@ -70,7 +72,7 @@ impl Asks {
         for (node, amount) in grants.granted.iter().chain(revoked) {
             nodes.entry(node.clone()).or_default().max(amount);
         }
-        let mut total = Resources::new();
+        let mut total = self.beyond.clone();
         for amount in nodes.values() {
             total.add(amount);
         }
@@ -81,7 +83,7 @@ impl Asks {
 impl Pair {
     pub(super) fn asks(&self, at: Timestamp) -> Asks {
         let says = self.nodes.vnodes().map(|vnode| (vnode.physical.clone(), vnode.allocatable.clone()));
-        let mut asks = Asks { nodes: says.collect(), until: None };
+        let mut asks = Asks { nodes: says.collect(), beyond: self.pods.beyond_virtual(), until: None };
         for pnode in self.nodes.pnodes() {
             let Some(terms) = self.terms(pnode, at) else { continue };
             asks.until = asks.until.into_iter().chain(terms.until).min();

@@ -101,6 +101,21 @@ fn law_09_what_is_not_leased_is_limited_to_nothing() {
 }
 
 #[test]
+fn what_the_physical_cluster_adds_to_a_copy_is_not_taken_from_the_quota_twice() {
+    let mut scene = Scene::new();
+    let (_, mut ppod) = crate::scene::run(&mut scene, "web", json!({}));
+    let sidecar = json!({"name": "sidecar", "resources": {"requests": {"cpu": "100m"}}});
+    ppod["spec"]["containers"].as_array_mut().unwrap().push(sidecar);
+    scene.see_ppod(&ppod);
+    scene.follow_node("n1");
+    assert_eq!(scene.vnode("vnode-east-n1")["status"]["allocatable"]["cpu"], "3900m");
+    scene.see_binding(json!({"guard": {"quota": true}}));
+    scene.now.steady += Duration::from_secs(2);
+    // The copy uses 1100m of it, so the 2900m fit that are left on the virtual node.
+    assert_eq!(scene.make_guard(&QUOTA)["spec"]["hard"]["requests.cpu"], "4");
+}
+
+#[test]
 fn a_difference_takes_away_what_a_stranger_added() {
     let want = isolation();
     let mut edited = want.clone();

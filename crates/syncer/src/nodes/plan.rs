@@ -93,7 +93,11 @@ impl Pair {
     /// Whether it depends on an answer of discovery that is still to come what the absence of a policy means.
     pub(crate) fn awaits_discovery(&self, terms: Option<&Terms<'_>>) -> bool {
         let stop = terms.and_then(|terms| terms.stop);
-        stop == Some(Stop::Withdrawn(Departure::PolicyDeleted)) && !self.policies.confirmed(Side::Virtual)
+        match stop {
+            Some(Stop::Withdrawn(Departure::PolicyDeleted)) => !self.policies.confirmed(Side::Virtual),
+            Some(Stop::OwnerUnserved) => self.policies.awaited(Side::Physical),
+            _ => false,
+        }
     }
 
     fn plan_new(&self, bound: &Bound, case: &Case, pnode: &PNode, terms: &Terms<'_>, now: Now) -> Plan {
@@ -161,7 +165,7 @@ impl Pair {
             &Circumstances {
                 bound,
                 leased: self.covered(&pnode.name, terms.map(Terms::leased).unwrap_or_default()),
-                owner_unknown: self.policies.unknown(Side::Physical).is_some(),
+                owner_unknown: !self.policies.confirmed(Side::Physical),
                 origin: &self.origin,
                 name,
                 vnode,

@@ -47,11 +47,16 @@ impl Serving {
     }
 
     /// All policies that exist have been listed.
-    pub(super) fn listed(&mut self, side: Side, now: Now) {
-        // Nodes may have lost their policies while we were away; an owner's that we never knew restricted nothing.
-        if self.unknown() || (self.said.is_none() && side == Side::Virtual) {
+    pub(super) fn listed(&mut self, now: Now) {
+        // Policies may have gone while no syncer ran, with their kind or without it.
+        if self.unknown() || self.said.is_none() {
             self.ask(now);
         }
+    }
+
+    /// Whether the first answer is still to come.
+    pub(super) fn awaited(&self) -> bool {
+        self.said.is_none() && self.due.is_some()
     }
 
     /// The watch has proven that the kind is not served.

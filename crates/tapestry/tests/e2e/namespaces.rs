@@ -82,6 +82,13 @@ async fn pods_whose_mount_namespace_is_deleted_are_told_and_run_again_when_it_is
                 }
             })
             .await?;
+            eventually("the binding says so", SOON, async || {
+                let binding = harness.binding().await.map_err(|error| error.to_string())?;
+                let ready = condition(&binding, "Ready");
+                let named = ready["message"].as_str().is_some_and(|message| message.contains(&harness.mount));
+                if ready["reason"] == "PhysicalClusterNotReady" && named { Ok(()) } else { Err(ready.to_string()) }
+            })
+            .await?;
             // That there is no copy cannot be proven by who may not look (law 1): it waits.
             harness.virtual_side.create(&harness.bound("gives-up").build()).await?;
             harness.vpod_when("gives-up", "is told", refused).await?;

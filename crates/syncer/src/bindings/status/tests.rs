@@ -5,7 +5,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::refusal::Status;
-use tapestry_cluster::{Answer, Refusal, Side, Uid};
+use tapestry_cluster::watch::{Trouble, WatchState};
+use tapestry_cluster::watches::Watched;
+use tapestry_cluster::{Answer, Refusal, Side, Uid, kind};
 use tapestry_engine::Plan;
 
 use crate::pair::{Fact, Key};
@@ -176,4 +178,20 @@ fn law_12_a_missing_class_that_the_binding_names_shows_in_the_status() {
     let words = condition(&status, "Ready")["message"].as_str().unwrap().to_owned();
     assert!(words.contains("PriorityClass theirs") && words.contains("create it"), "{words}");
     assert_eq!(scene.call(&class).why, "LookForPrerequisite", "it is looked for again");
+}
+
+#[test]
+fn a_missing_mount_namespace_is_told_also_when_its_watches_fail() {
+    let mut scene = Scene::new();
+    let quotas = Watched { side: Side::Physical, kind: &kind::RESOURCE_QUOTA };
+    let trouble = Trouble { verb: "list", why: "HTTP 403 Forbidden".to_owned() };
+    scene.see(Fact::Watch(quotas, WatchState::OutOfSync(trouble)));
+    // It looks whether what it needs there is still there, and may not.
+    let denied = Status { code: 403, message: "serviceaccounts is forbidden".to_owned(), ..Status::default() };
+    scene.refuse(&Key::Prerequisite(Prerequisite::ServiceAccount), Refusal::Denied(Box::new(denied)));
+    let status = report(&mut scene);
+    assert_eq!(condition(&status, "Connected")["reason"], "WatchOutOfSync");
+    let ready = condition(&status, "Ready");
+    assert_eq!(ready["reason"], "PhysicalClusterNotReady");
+    assert!(ready["message"].as_str().unwrap().contains("create namespace mount"), "{ready}");
 }

@@ -357,3 +357,32 @@ fn law_09_a_start_without_the_owners_kind_lends_nothing_where_an_owners_policy_a
     scene.follow_node("n1");
     assert_eq!(lending(&scene).1, "Lending");
 }
+
+#[test]
+fn law_09_a_start_while_the_owners_kind_is_being_deleted_lifts_no_restriction() {
+    let cpu = |scene: &Scene| scene.vnode("vnode-east-n1")["status"]["allocatable"]["cpu"].clone();
+    let start = || {
+        let mut before = lent(false);
+        let limit = json!([{"resource": "cpu", "quantity": "3"}]);
+        before.see_policy_of(Side::Physical, "mine", json!({"cluster": "east", "resourceLimits": limit}));
+        before.follow_node("n1");
+        let mut scene = restarted(&before);
+        scene.see_policy("all", json!({"cluster": "east"}));
+        // The kind is still served, and the policies are gone already.
+        scene.complete();
+        scene.follow_node("n1");
+        assert_eq!(cpu(&scene), "3", "an empty list alone lifts nothing");
+        scene
+    };
+    let mut scene = start();
+    scene.discover(Side::Physical, ENDING);
+    scene.follow_node("n1");
+    assert_eq!(lending(&scene), not_lending("OwnerPoliciesNotServed"));
+    let applied = scene.vnode("vnode-east-n1")["metadata"]["annotations"][keys::POLICIES_APPLIED].clone();
+    assert_eq!(applied, "all,owner/mine");
+
+    let mut scene = start();
+    scene.discover(Side::Physical, SERVED);
+    scene.follow_node("n1");
+    assert_eq!(cpu(&scene), "4", "the owner deleted the policy");
+}
