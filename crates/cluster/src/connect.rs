@@ -1,24 +1,25 @@
 //! One accessor per cluster: its client stack, its name in logs, its pinned identity.
 //! Builds nothing from a kubeconfig that was not checked (see `kubeconfig`); retries nothing.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Request, Response};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::Config;
-use kube::client::{Body, ConfigExt as _};
+use kube::client::Body;
 use tokio::sync::{Notify, watch};
-use tower::util::BoxCloneSyncService;
-use tower::{BoxError, ServiceBuilder, ServiceExt as _};
+use tower::ServiceExt as _;
 
-use crate::kubeconfig::{self, BadValue, unbuildable};
+mod pools;
+
+pub use pools::Traffic;
+use pools::{Client, Pools};
+
+use crate::kubeconfig::{self, BadValue};
 use crate::object::Uid;
 use crate::{Kind, Name, Rv, kind};
 
@@ -31,16 +32,12 @@ pub struct Cluster {
     inner: Arc<Inner>,
 }
 
-/// The stack of layers over a pool of connections. Not kube's `Client`, which puts a queue and a task before it.
-pub(crate) type Client = BoxCloneSyncService<Request<Body>, Response<Incoming>, BoxError>;
-
 struct Inner {
     /// What logs and metrics call it: `virtual`, or the binding's name.
     name: String,
     agent: HeaderValue,
     way: Arc<Way>,
-    /// With the number of the configuration it was built from.
-    client: RwLock<(u64, Client)>,
+    built: RwLock<Built>,
     /// Set once, by the first who learns it; see [`Cluster::pin`].
     identity: OnceLock<Uid>,
     /// See [`Cluster::set_elsewhere`].
@@ -60,6 +57,15 @@ pub(crate) struct Awaited {
     pub(crate) rv: Rv,
 }
 
+/// The client and its connections.
+#[derive(Clone)]
+struct Built {
+    /// The number of the configuration it was built from.
+    turn: u64,
+    client: Client,
+    pools: Arc<Pools>,
+}
+
 /// How to get there: shared by all accessors of one cluster, so that a new kubeconfig reaches all of them.
 struct Way {
     config: RwLock<Config>,
@@ -72,11 +78,12 @@ impl Way {
         Self { config: RwLock::new(config), turn: AtomicU64::new(0) }
     }
 
-    fn build(&self) -> Result<(u64, Client), ConnectError> {
+    fn build(&self) -> Result<Built, ConnectError> {
         // Before the configuration: a client may be newer than its number says, and is then built once more.
         let turn = self.turn.load(Ordering::Acquire);
         let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
-        Ok((turn, build_client(&config)?))
+        let (pools, client) = Pools::build(&config)?;
+        Ok(Built { turn, client, pools })
     }
 }
 
@@ -144,11 +151,10 @@ impl Cluster {
     }
 
     fn over(name: &str, agent: HeaderValue, way: Arc<Way>, identity: OnceLock<Uid>) -> Result<Self, ConnectError> {
-        let client = RwLock::new(way.build()?);
+        let built = RwLock::new(way.build()?);
         let (elsewhere, restored, renewed) = (RwLock::default(), OnceLock::new(), Notify::new());
         let awaited = watch::Sender::new(None);
-        let inner =
-            Inner { name: name.to_owned(), agent, way, client, identity, elsewhere, restored, renewed, awaited };
+        let inner = Inner { name: name.to_owned(), agent, way, built, identity, elsewhere, restored, renewed, awaited };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -218,20 +224,31 @@ impl Cluster {
 
     fn rebuild(&self) {
         match self.inner.way.build() {
-            Ok(fresh) => *self.inner.client.write().unwrap_or_else(PoisonError::into_inner) = fresh,
+            Ok(fresh) => *self.inner.built.write().unwrap_or_else(PoisonError::into_inner) = fresh,
             // The configuration built a client before; keep the old one, its sockets time out by themselves.
             Err(error) => tracing::warn!(cluster = self.name(), %error, "keeping the old connections"),
         }
     }
 
-    pub(crate) fn client(&self) -> Client {
-        let built = |cluster: &Self| cluster.inner.client.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let (turn, client) = built(self);
-        if turn == self.inner.way.turn.load(Ordering::Acquire) {
-            return client;
+    fn built(&self) -> Built {
+        let current = |cluster: &Self| cluster.inner.built.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let built = current(self);
+        if built.turn == self.inner.way.turn.load(Ordering::Acquire) {
+            return built;
         }
         self.rebuild();
-        built(self).1
+        current(self)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn client(&self) -> Client {
+        self.built().client
+    }
+
+    /// What was sent at `sent` was never answered: sends the next requests on another connection. With HTTP/2 they would share
+    /// the one that may be dead above its PINGs.
+    pub(crate) fn abandon(&self, traffic: Traffic, sent: Instant) {
+        self.built().pools.abandon(traffic, sent);
     }
 
     /// Waits until the cluster answers again after an outage, as the probe has it.
@@ -297,9 +314,10 @@ impl Cluster {
     }
 
     /// Sends one request and hands out the answer as soon as its head is there.
-    pub async fn send(&self, mut request: Request<Body>) -> Result<Response<Incoming>, String> {
+    pub async fn send(&self, traffic: Traffic, mut request: Request<Body>) -> Result<Response<Incoming>, String> {
         request.headers_mut().insert(http::header::USER_AGENT, self.inner.agent.clone());
-        self.client().oneshot(request).await.map_err(|error| deepest(&*error))
+        request.extensions_mut().insert(traffic);
+        self.built().client.oneshot(request).await.map_err(|error| deepest(&*error))
     }
 
     /// Sends one request and reads the whole answer: code, `Retry-After` in seconds, body.
@@ -309,7 +327,7 @@ impl Cluster {
         deadline: Duration,
     ) -> Result<(u16, Option<u32>, Bytes), String> {
         let whole = async {
-            let response = self.send(request).await?;
+            let response = self.send(Traffic::Calls, request).await?;
             let code = response.status().as_u16();
             let retry_after = response.headers().get(http::header::RETRY_AFTER);
             let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok());
@@ -322,7 +340,11 @@ impl Cluster {
             }
             Ok((code, retry_after, bytes.freeze()))
         };
-        tokio::time::timeout(deadline, whole).await.unwrap_or_else(|_| Err(format!("no answer within {deadline:?}")))
+        let sent = Instant::now();
+        tokio::time::timeout(deadline, whole).await.unwrap_or_else(|_| {
+            self.abandon(Traffic::Calls, sent);
+            Err(format!("no answer within {deadline:?}"))
+        })
     }
 }
 
@@ -333,34 +355,4 @@ fn deepest(error: &dyn std::error::Error) -> String {
         cause = inner;
     }
     cause.to_string()
-}
-
-fn build_client(config: &Config) -> Result<Client, ConnectError> {
-    let failed = |error: kube::Error| unbuildable(&error);
-    // A token that a program prints is seen only in here, and one that is no header panics there.
-    let auth = catch_unwind(AssertUnwindSafe(|| config.auth_layer()))
-        .map_err(|_| ConnectError::BuildClient("the exec plugin or auth-provider gave no usable token".to_owned()))?;
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(Duration::from_secs(5)));
-    // The ping of a connection, since HTTP/1.1 has none: a peer that is dead without a word is noticed after 15 s, when idle
-    // (9 + 3 + 3 s) and when written to.
-    tcp.set_keepalive(Some(Duration::from_secs(9)));
-    tcp.set_keepalive_interval(Some(Duration::from_secs(3)));
-    tcp.set_keepalive_retries(Some(3));
-    tcp.set_tcp_user_timeout(Some(CALL_DEADLINE));
-    let tls = config.rustls_https_connector_with_connector(tcp).map_err(failed)?;
-    let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
-        .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(Duration::from_secs(30))
-        .build::<_, Body>(tls);
-    // No retry layer: whether to try again is decided by a plan, with fresh eyes.
-    let service = ServiceBuilder::new()
-        .layer(config.base_uri_layer())
-        .option_layer(auth.map_err(failed)?)
-        .layer(config.extra_headers_layer().map_err(failed)?)
-        .map_err(BoxError::from)
-        .service(http);
-    Ok(Client::new(service))
 }

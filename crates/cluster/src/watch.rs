@@ -14,7 +14,7 @@ use kube::client::Body;
 use tokio::sync::watch as channel;
 use tokio_util::sync::CancellationToken;
 
-use crate::connect::{Awaited, Cluster};
+use crate::connect::{Awaited, Cluster, Traffic};
 use crate::feed::{Change, Epoch, Feed, Row};
 use crate::frames::{Event, Lines, split};
 use crate::refusal::Status;
@@ -139,8 +139,10 @@ enum End {
     NoStreaming,
     /// The server does not serve the kind, and need not.
     Unserved,
-    /// The server did not answer, or the way to it broke.
+    /// The way to the server broke.
     Broken(String),
+    /// The server said nothing for too long; its connection may be dead.
+    Unanswered(String),
     /// The server answered with something else.
     Failed(String),
 }
@@ -166,6 +168,9 @@ impl<R: Row + Clone> Watch<R> {
             let kind = self.query.kind.plural;
             let verb = self.verb;
             self.feed.vitals.closed();
+            if let End::Unanswered(_) = end {
+                self.cluster.abandon(Traffic::Watches, began);
+            }
             match end {
                 // A list that never completes is a failure, however long it took.
                 End::Closed if began.elapsed() >= SHORT && self.at.is_some() => self.failures = 0,
@@ -174,7 +179,7 @@ impl<R: Row + Clone> Watch<R> {
                     self.failures += 1;
                 }
                 End::Awaited => {}
-                End::Broken(error) => {
+                End::Broken(error) | End::Unanswered(error) => {
                     self.feed.vitals.failed(verb, &error);
                     tracing::info!(cluster = self.cluster.name(), kind, error, "watch broken");
                     self.failures += 1;
@@ -236,7 +241,7 @@ impl<R: Row + Clone> Watch<R> {
         loop {
             let chunk = tokio::select! {
                 frame = tokio::time::timeout(SILENT, body.frame()) => match frame {
-                    Err(_) => return End::Broken(format!("nothing has come for {} s", SILENT.as_secs())),
+                    Err(_) => return End::Unanswered(format!("nothing has come for {} s", SILENT.as_secs())),
                     Ok(None) => return End::Closed,
                     Ok(Some(Err(error))) => return End::Broken(error.to_string()),
                     Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
@@ -460,7 +465,7 @@ impl<R: Row + Clone> Watch<R> {
         let path = format!("{path}?{query}&labelSelector={labels}&fieldSelector={fields}");
         let request = Request::get(path).body(Body::empty()).map_err(|error| End::Failed(error.to_string()))?;
         let answer = async {
-            let response = self.cluster.send(request).await.map_err(End::Broken)?;
+            let response = self.cluster.send(Traffic::Watches, request).await.map_err(End::Broken)?;
             let code = response.status().as_u16();
             let mut body = response.into_body();
             let mut text = Vec::new();
@@ -471,7 +476,7 @@ impl<R: Row + Clone> Watch<R> {
             Ok((code, body, text))
         };
         let answer = tokio::time::timeout(HEAD, answer).await;
-        let (code, body, text) = answer.map_err(|_| End::Broken("no answer".to_owned()))??;
+        let (code, body, text) = answer.map_err(|_| End::Unanswered("no answer".to_owned()))??;
         if code == 200 {
             self.unserved = false;
             return Ok(body);
@@ -499,7 +504,7 @@ impl<R: Row + Clone> Watch<R> {
 
 async fn read(body: Incoming) -> Result<Bytes, End> {
     let whole = tokio::time::timeout(SILENT, body.collect()).await;
-    let whole = whole.map_err(|_| End::Broken("the list does not end".to_owned()))?;
+    let whole = whole.map_err(|_| End::Unanswered("the list does not end".to_owned()))?;
     Ok(whole.map_err(|error| End::Broken(error.to_string()))?.to_bytes())
 }
 

@@ -2,18 +2,19 @@
 //! answers, lost answers, broken streams. Must not change what passes unless a test asks for it.
 //!
 //! ```text
-//! client ──TLS, HTTP/1.1──> frontend ──> forward ──the kubeconfig's own credentials──> API server
+//! client ──TLS──> frontend ──> forward ──the kubeconfig's own credentials──> API server
 //!                                          │ <── answer ── body ──┘
 //!                                        rules: which fault applies to which requests
 //! ```
 //!
 //! The client uses the proxy's own kubeconfig, [`FaultProxy::kubeconfig`]; the proxy sends its requests with the credentials of the
-//! kubeconfig it was made with. Several identities need several proxies. Upgrades (exec, port-forward) do not pass.
+//! kubeconfig it was made with. It offers HTTP/2 and HTTP/1.1, and speaks to the API server what the client speaks. Several identities need several proxies. Upgrades (exec, port-forward) do not pass.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`request_info`] | what a request asks for, and which requests a rule selects |
-//! | [`fault`] | what can go wrong |
+//! | [`fault`] | what can go wrong: with a request or stream, or with the connection that carries it |
+//! | [`protocol`] | HTTP/1.1 and HTTP/2 |
 //! | [`storm`] | random faults: one seed decides all of them |
 
 use std::sync::Arc;
@@ -26,11 +27,14 @@ mod body;
 pub mod fault;
 mod forward;
 mod frontend;
+mod link;
+pub mod protocol;
 pub mod request_info;
 mod rules;
 pub mod storm;
 
 pub use fault::Fault;
+pub use protocol::Protocol;
 pub use request_info::{RequestInfo, Requests};
 pub use storm::Storm;
 
@@ -62,8 +66,13 @@ impl FaultProxy {
 
     /// A proxy to the server of this kubeconfig, with the rights of its user.
     pub async fn with_kubeconfig(kubeconfig: &str) -> Result<Self> {
+        Self::offering(Protocol::Http2, kubeconfig).await
+    }
+
+    /// As [`Self::with_kubeconfig`], and offers no newer protocol than this.
+    pub async fn offering(newest: Protocol, kubeconfig: &str) -> Result<Self> {
         let forwarder = Arc::new(Forwarder::to(kubeconfig).await?);
-        let frontend = Frontend::open()?;
+        let frontend = Frontend::open(newest)?;
         let kubeconfig = frontend.kubeconfig()?;
         let (state_tx, state_rx) = watch::channel(State::default());
         let mut tasks = JoinSet::new();

@@ -14,12 +14,14 @@ use tokio::sync::watch;
 
 use super::fault::{Fault, Moment, expired_event};
 use super::forward::ConnectionReset;
+use super::link::Link;
 use super::request_info::RequestInfo;
 use super::rules::Rules;
 
 struct RelayedBody {
     body: Incoming,
     info: RequestInfo,
+    link: Arc<Link>,
     rules: Arc<Rules>,
     changes: watch::Receiver<u64>,
     /// Received, and not sent yet; `apart` passes between two of them.
@@ -31,11 +33,17 @@ struct RelayedBody {
 }
 
 /// Passes a body on, with the faults that the rules inject.
-pub(super) fn relay(body: Incoming, info: RequestInfo, rules: Arc<Rules>) -> UnsyncBoxBody<Bytes, ConnectionReset> {
+pub(super) fn relay(
+    body: Incoming,
+    info: RequestInfo,
+    link: Arc<Link>,
+    rules: Arc<Rules>,
+) -> UnsyncBoxBody<Bytes, ConnectionReset> {
     let changes = rules.changes();
     let relayed = RelayedBody {
         body,
         info,
+        link,
         rules,
         changes,
         pieces: VecDeque::new(),
@@ -61,10 +69,21 @@ impl RelayedBody {
                 return None;
             }
             self.wait_while_frozen().await;
-            let ends = self.info.verb == "watch" && self.whole_lines;
-            if ends && self.rules.hit(&self.info, Moment::Between) == Some(Fault::ExpiredEvent) {
-                self.ended = true;
-                return Some(Ok(expired_event().into()));
+            let between = self.info.verb == "watch" && self.whole_lines;
+            match between.then(|| self.rules.hit(&self.info, Moment::Between)).flatten() {
+                Some(Fault::ExpiredEvent) => {
+                    self.ended = true;
+                    return Some(Ok(expired_event().into()));
+                }
+                Some(Fault::FreezeConnection) => {
+                    self.link.freeze();
+                    return std::future::pending().await;
+                }
+                Some(Fault::ResetConnection) => {
+                    self.link.reset();
+                    return Some(Err(ConnectionReset));
+                }
+                _ => {}
             }
             let frame = tokio::select! {
                 frame = self.body.frame() => frame,

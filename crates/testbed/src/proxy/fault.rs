@@ -13,8 +13,13 @@ pub enum Fault {
     Freeze,
     /// The request waits this long before it goes to the API server.
     Delay(Duration),
-    /// The connection is reset; the API server hears nothing.
+    /// The request is reset (over HTTP/1.1 with its connection, over HTTP/2 its stream alone); the API server hears nothing.
     Reset,
+    /// The connection is reset, with all that it carries. Also when it carries a stream that is open already, at once.
+    ResetConnection,
+    /// The connection goes dead and stays so: nothing is read from it or sent on it, no PING is answered, and it is not closed. Also
+    /// when it carries a stream that is open already, at once. Other connections live.
+    FreezeConnection,
     /// 429 with this `Retry-After`, in seconds.
     TooManyRequests(u32),
     /// 500.
@@ -25,7 +30,7 @@ pub enum Fault {
     ExpiredEvent,
     /// The stream ends in the middle of the next object, as if it were complete.
     Truncated,
-    /// The API server carries it out, and the connection is reset before its answer arrives.
+    /// The API server carries it out, and the request is reset before its answer arrives.
     LostAnswer,
     /// Answers and streams come in pieces of so many bytes, this far apart.
     Trickle(usize, Duration),
@@ -53,6 +58,7 @@ impl Fault {
         match self {
             Self::LostAnswer => moment == Moment::Answer,
             Self::ExpiredEvent => moment == Moment::Between,
+            Self::ResetConnection | Self::FreezeConnection => matches!(moment, Moment::Request | Moment::Between),
             Self::Truncated | Self::Trickle(..) => moment == Moment::Piece,
             _ => moment == Moment::Request,
         }

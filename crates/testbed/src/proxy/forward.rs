@@ -4,23 +4,25 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, header};
+use http::{HeaderMap, Request, Response, Version, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use kube::client::{Body, ConfigExt as _};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
-use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _};
 
 use super::body::relay;
 use super::fault::{Fault, Moment};
+use super::link::{Link, Upstream};
+use super::protocol::Protocol;
 use super::request_info::RequestInfo;
 use super::rules::Rules;
 
-/// The connection to the client must be reset: the answer, or the rest of it, does not come.
+/// The answer, or the rest of it, does not come. HTTP/1.1 resets the connection, HTTP/2 the stream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ConnectionReset;
 
@@ -37,9 +39,11 @@ pub(super) type Answer = Response<UnsyncBoxBody<Bytes, ConnectionReset>>;
 /// Called for writes that the API server has carried out.
 pub(super) type AfterWrite = Box<dyn Fn(&RequestInfo) + Send + Sync>;
 
-/// Sends requests to the API server.
+/// Forwards requests to the API server.
 pub(super) struct Forwarder {
-    client: BoxCloneSyncService<Request<Body>, Response<Incoming>, BoxError>,
+    config: Config,
+    http1: HttpsConnector<HttpConnector>,
+    http2: HttpsConnector<HttpConnector>,
     pub(super) rules: Arc<Rules>,
     pub(super) after_write: OnceLock<AfterWrite>,
 }
@@ -52,23 +56,40 @@ impl Forwarder {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
-        let tls = config.rustls_https_connector_with_connector(tcp)?;
-        let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(tls);
-        let service = ServiceBuilder::new()
-            .layer(config.base_uri_layer())
-            .option_layer(config.auth_layer()?)
-            .layer(config.extra_headers_layer()?)
-            .map_err(BoxError::from)
-            .service(http);
+        let tls = config.rustls_client_config()?;
+        let builder = || HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_or_http();
         Ok(Self {
-            client: BoxCloneSyncService::new(service),
+            http1: builder().enable_http1().wrap_connector(tcp.clone()),
+            http2: builder().enable_all_versions().wrap_connector(tcp),
+            config,
             rules: Arc::new(Rules::default()),
             after_write: OnceLock::new(),
         })
     }
 
+    /// Connections for one client that speaks this protocol. They speak the same if the API server does.
+    pub(super) fn upstream(&self, protocol: Protocol) -> anyhow::Result<Upstream> {
+        let connector = match protocol {
+            Protocol::Http1 => &self.http1,
+            Protocol::Http2 => &self.http2,
+        };
+        let http =
+            hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(connector.clone());
+        let service = ServiceBuilder::new()
+            .layer(self.config.base_uri_layer())
+            .option_layer(self.config.auth_layer()?)
+            .layer(self.config.extra_headers_layer()?)
+            .map_err(BoxError::from)
+            .service(http);
+        Ok(Upstream::new(service))
+    }
+
     /// Forwards one request. Dropping the future, as when the client leaves, leaves it open whether the server got it.
-    pub(super) async fn forward(&self, request: Request<Incoming>) -> Result<Answer, ConnectionReset> {
+    pub(super) async fn forward(
+        &self,
+        link: &Arc<Link>,
+        request: Request<Incoming>,
+    ) -> Result<Answer, ConnectionReset> {
         let (mut head, body) = request.into_parts();
         let info = RequestInfo::of(&head.method, head.uri.path(), head.uri.query().unwrap_or_default());
         let body = body.collect().await.map_err(|_| ConnectionReset)?.to_bytes();
@@ -76,13 +97,23 @@ impl Forwarder {
             None => {}
             Some(Fault::Freeze) => self.wait_while_frozen(&info).await,
             Some(Fault::Delay(time)) => tokio::time::sleep(time).await,
+            Some(Fault::FreezeConnection) => {
+                link.freeze();
+                return std::future::pending().await;
+            }
+            Some(Fault::ResetConnection) => {
+                link.reset();
+                return Err(ConnectionReset);
+            }
             Some(fault) => return fault.answer().map(whole).ok_or(ConnectionReset),
         }
         own_headers(&mut head.headers);
         // The frontend's address means nothing to the server.
         head.headers.remove(header::HOST);
+        // Which one it becomes is decided by the connection to the API server.
+        head.version = Version::HTTP_11;
         let request = Request::from_parts(head, Body::from(body));
-        let response = self.client.clone().oneshot(request).await.map_err(|error| {
+        let response = link.upstream.clone().oneshot(request).await.map_err(|error| {
             tracing::debug!(%info, %error, "the API server does not answer");
             ConnectionReset
         })?;
@@ -97,7 +128,8 @@ impl Forwarder {
         }
         let (mut head, body) = response.into_parts();
         own_headers(&mut head.headers);
-        Ok(Response::from_parts(head, relay(body, info, Arc::clone(&self.rules))))
+        head.version = Version::HTTP_11;
+        Ok(Response::from_parts(head, relay(body, info, Arc::clone(link), Arc::clone(&self.rules))))
     }
 
     async fn wait_while_frozen(&self, info: &RequestInfo) {

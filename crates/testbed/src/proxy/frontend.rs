@@ -9,12 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 use http::{Request, StatusCode, header};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -23,6 +18,8 @@ use tokio_rustls::TlsAcceptor;
 use super::State;
 use super::fault::answer;
 use super::forward::{Forwarder, whole};
+use super::link::{Freezable, Link};
+use super::protocol::{Protocol, acceptor};
 use crate::address::{Address, Port};
 use crate::certificates::Authority;
 use crate::kubeconfig::{Credential, render};
@@ -38,21 +35,15 @@ pub(super) struct Frontend {
 }
 
 impl Frontend {
-    pub(super) fn open() -> Result<Self> {
+    /// Listens, and offers this protocol and older ones.
+    pub(super) fn open(newest: Protocol) -> Result<Self> {
         let address = Address::reserve()?;
         let listener = listen(at(&address))?;
         let authority = Authority::new("fault-proxy")?;
-        let signed = authority.server(address.ip().into())?;
-        let certificate = CertificateDer::from_pem_slice(signed.certificate.as_bytes())?;
-        let key = PrivateKeyDer::from_pem_slice(signed.key.as_bytes())?;
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate], key)?;
+        let acceptor = acceptor(&authority, address.ip().into(), newest)?;
         // Hashes under a random key of this process.
         let token = [0u8; 2].map(|_| format!("{:016x}", RandomState::new().hash_one(0u8))).concat();
-        Ok(Self { address, listener, acceptor: TlsAcceptor::from(Arc::new(config)), authority, token: token.into() })
+        Ok(Self { address, listener, acceptor, authority, token: token.into() })
     }
 
     pub(super) fn kubeconfig(&self) -> Result<String> {
@@ -110,22 +101,29 @@ async fn admit(client: TcpStream, acceptor: TlsAcceptor, expected: Arc<str>, for
     if client.set_nodelay(true).and_then(|()| client.set_zero_linger()).is_err() {
         return;
     }
-    let Ok(stream) = acceptor.accept(client).await else { return };
-    let service = service_fn(|mut request: Request<Incoming>| {
+    let Ok(io) = acceptor.accept(client).await else { return };
+    let protocol = Protocol::of(&io);
+    let link = match forwarder.upstream(protocol) {
+        Ok(upstream) => Arc::new(Link::new(upstream)),
+        Err(error) => return tracing::warn!(%error, "the fault proxy has no client for the API server"),
+    };
+    let io = Freezable { io, link: Arc::clone(&link) };
+    let carrier = Arc::clone(&link);
+    let service = service_fn(move |mut request: Request<Incoming>| {
         let known = request.headers_mut().remove(header::AUTHORIZATION).is_some_and(|shown| shown == *expected);
-        let forwarder = Arc::clone(&forwarder);
+        let (forwarder, link) = (Arc::clone(&forwarder), Arc::clone(&carrier));
         async move {
             if known {
-                forwarder.forward(request).await
+                forwarder.forward(&link, request).await
             } else {
-                Ok(whole(answer(
-                    StatusCode::UNAUTHORIZED,
-                    "text/plain",
-                    "the fault proxy does not know this token".to_owned(),
-                )))
+                let refusal = "the fault proxy does not know this token".to_owned();
+                Ok(whole(answer(StatusCode::UNAUTHORIZED, "text/plain", refusal)))
             }
         }
     });
     // A client that leaves, or a connection that a fault resets, is no news.
-    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+    tokio::select! {
+        _ = protocol.serve(io, service) => {}
+        () = link.is_reset() => {}
+    }
 }

@@ -59,7 +59,7 @@ impl Storm {
             1 => all.of("nodes"),
             _ => all,
         };
-        let (fault, all) = match self.rng.u32(..13) {
+        let (fault, all) = match self.rng.u32(..15) {
             0 => return Disturbance::Cut,
             1 => (Fault::Freeze, Requests::all()),
             2 => (Fault::Delay(self.millis(10, 800)), Requests::all()),
@@ -72,7 +72,9 @@ impl Storm {
             9 => (Fault::LostAnswer, Requests::writes()),
             10 => (Fault::Trickle(512, self.millis(1, 5)), Requests::all()),
             11 => (Fault::HtmlNotFound, Requests::all()),
-            _ => (Fault::EmptyNotFound, Requests::all()),
+            12 => (Fault::EmptyNotFound, Requests::all()),
+            13 => (Fault::ResetConnection, Requests::all().times(some)),
+            _ => (Fault::FreezeConnection, Requests::all().times(1)),
         };
         Disturbance::Inject(fault, requests(&mut self.rng, all))
     }
@@ -166,6 +168,6 @@ mod tests {
                 Disturbance::Inject(fault, _) => format!("{fault:?}").split('(').next().unwrap_or_default().to_owned(),
             })
             .collect();
-        assert_eq!(faults.len(), 13, "{faults:?}");
+        assert_eq!(faults.len(), 15, "{faults:?}");
     }
 }

@@ -10,7 +10,7 @@ use http::Request;
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use tapestry_cluster::Cluster;
-use tapestry_cluster::connect::Trust;
+use tapestry_cluster::connect::{Traffic, Trust};
 
 use self::server::Server;
 use super::*;
@@ -27,15 +27,22 @@ struct Scene {
     server: Server,
     proxy: FaultProxy,
     client: Cluster,
+    /// Between client and proxy.
+    protocol: Protocol,
 }
 
 impl Scene {
-    async fn new() -> Self {
-        let server = Server::start().await.unwrap();
-        let proxy = FaultProxy::with_kubeconfig(&server.kubeconfig()).await.unwrap();
+    /// All three speak this protocol.
+    async fn new(protocol: Protocol) -> Self {
+        Self::between(protocol, protocol).await
+    }
+
+    async fn between(offered: Protocol, served: Protocol) -> Self {
+        let server = Server::start(served).await.unwrap();
+        let proxy = FaultProxy::offering(offered, &server.kubeconfig()).await.unwrap();
         let client =
             Cluster::connect("x", proxy.kubeconfig(), Trust::Secret { allow_insecure: false }, "test").await.unwrap();
-        Self { server, proxy, client }
+        Self { server, proxy, client, protocol: offered }
     }
 
     /// Sends a request and reads the whole answer.
@@ -50,7 +57,7 @@ impl Scene {
 
     /// Opens a watch.
     async fn watch(&self) -> hyper::body::Incoming {
-        self.client.send(request("GET", WATCH)).await.unwrap().into_body()
+        self.client.send(Traffic::Watches, request("GET", WATCH)).await.unwrap().into_body()
     }
 
     /// The proxy works, also for a client that has seen it broken.
@@ -84,11 +91,53 @@ async fn rest(mut body: hyper::body::Incoming) -> (String, bool) {
     (text, true)
 }
 
-#[tokio::test]
-async fn a_proxy_without_faults_passes_requests_answers_and_streams() {
-    let scene = Scene::new().await;
+/// Runs each test over HTTP/1.1 and over HTTP/2.
+macro_rules! over_http1_and_http2 {
+    ($($test:ident)*) => { $(
+        mod $test {
+            use super::{Protocol, Scene};
+
+            #[tokio::test]
+            async fn over_http1() {
+                super::$test(Scene::new(Protocol::Http1).await).await;
+            }
+
+            #[tokio::test]
+            async fn over_http2() {
+                super::$test(Scene::new(Protocol::Http2).await).await;
+            }
+        }
+    )* };
+}
+
+over_http1_and_http2! {
+    a_frozen_connection_says_nothing_while_others_live
+    an_open_watch_freezes_its_connection_and_no_other
+    a_reset_connection_takes_its_streams_with_it
+    a_proxy_without_faults_passes_requests_answers_and_streams
+    a_client_without_the_token_is_refused
+    a_cut_proxy_breaks_streams_and_refuses_connections_until_it_is_restored
+    a_reset_breaks_streams_and_new_connections_are_accepted
+    a_freeze_holds_requests_and_streams_and_lets_them_go_on_late
+    a_delayed_request_arrives_later
+    a_reset_request_never_arrives
+    wrong_answers_are_given_without_asking_the_server
+    an_expired_version_ends_open_streams_with_an_event
+    a_truncated_stream_ends_in_order_in_the_middle_of_an_object
+    a_lost_answer_belongs_to_a_write_that_was_carried_out
+    a_slow_answer_comes_in_pieces_and_whole
+    a_rule_lets_the_first_pass_and_stops_when_it_has_struck_often_enough
+    each_write_that_was_carried_out_is_told_before_the_client_hears_of_it
+    a_storm_leaves_no_fault_behind
+}
+
+async fn a_proxy_without_faults_passes_requests_answers_and_streams(scene: Scene) {
     assert_eq!(scene.ask("POST", PODS).await, Ok((201, None, r#"{"a":1}"#.to_owned())));
-    assert_eq!(scene.server.heard(), [format!("POST {PODS} Bearer of-the-original test")]);
+    let version = match scene.protocol {
+        Protocol::Http1 => "HTTP/1.1",
+        Protocol::Http2 => "HTTP/2.0",
+    };
+    assert_eq!(scene.server.heard(), [format!("POST {PODS} {version} Bearer of-the-original test")]);
     let mut watch = scene.watch().await;
     for number in 1..4 {
         scene.server.say(&format!("{{\"event\":{number}}}\n"));
@@ -97,8 +146,18 @@ async fn a_proxy_without_faults_passes_requests_answers_and_streams() {
 }
 
 #[tokio::test]
-async fn a_client_without_the_token_is_refused() {
-    let scene = Scene::new().await;
+async fn a_client_may_speak_another_protocol_than_the_server() {
+    for (offered, served) in [(Protocol::Http1, Protocol::Http2), (Protocol::Http2, Protocol::Http1)] {
+        let scene = Scene::between(offered, served).await;
+        assert_eq!(scene.ask("POST", PODS).await, Ok((201, None, r#"{"a":1}"#.to_owned())));
+        assert!(scene.server.heard()[0].contains("HTTP/1.1"), "{:?}", scene.server.heard());
+        let mut watch = scene.watch().await;
+        scene.server.say("{\"event\":1}\n");
+        assert_eq!(piece(&mut watch).await.unwrap().unwrap(), "{\"event\":1}\n");
+    }
+}
+
+async fn a_client_without_the_token_is_refused(scene: Scene) {
     let kubeconfig = scene.proxy.kubeconfig().replace("token: ", "token: x");
     assert_ne!(kubeconfig, scene.proxy.kubeconfig());
     let stranger = Cluster::connect("x", &kubeconfig, Trust::Operator, "test").await.unwrap();
@@ -106,9 +165,7 @@ async fn a_client_without_the_token_is_refused() {
     assert!(scene.server.heard().is_empty());
 }
 
-#[tokio::test]
-async fn a_cut_proxy_breaks_streams_and_refuses_connections_until_it_is_restored() {
-    let scene = Scene::new().await;
+async fn a_cut_proxy_breaks_streams_and_refuses_connections_until_it_is_restored(scene: Scene) {
     let watch = scene.watch().await;
     scene.server.say("{\"event\":1}\n");
     scene.proxy.cut();
@@ -123,18 +180,14 @@ async fn a_cut_proxy_breaks_streams_and_refuses_connections_until_it_is_restored
     scene.is_well().await;
 }
 
-#[tokio::test]
-async fn a_reset_breaks_streams_and_new_connections_are_accepted() {
-    let scene = Scene::new().await;
+async fn a_reset_breaks_streams_and_new_connections_are_accepted(scene: Scene) {
     let watch = scene.watch().await;
     scene.proxy.reset();
     assert!(!rest(watch).await.1, "the stream ended in order");
     scene.is_well().await;
 }
 
-#[tokio::test]
-async fn a_freeze_holds_requests_and_streams_and_lets_them_go_on_late() {
-    let scene = Scene::new().await;
+async fn a_freeze_holds_requests_and_streams_and_lets_them_go_on_late(scene: Scene) {
     let mut watch = scene.watch().await;
     let freeze = scene.proxy.inject(Fault::Freeze, Requests::all());
     scene.server.say("{\"event\":1}\n");
@@ -149,18 +202,14 @@ async fn a_freeze_holds_requests_and_streams_and_lets_them_go_on_late() {
     assert_eq!(piece(&mut watch).await.unwrap().unwrap(), "{\"event\":1}\n");
 }
 
-#[tokio::test]
-async fn a_delayed_request_arrives_later() {
-    let scene = Scene::new().await;
+async fn a_delayed_request_arrives_later(scene: Scene) {
     let _delay = scene.proxy.inject(Fault::Delay(SHORT), Requests::writes());
     let began = Instant::now();
     assert_eq!(scene.code("POST", PODS).await, Ok(201));
     assert!(began.elapsed() >= SHORT);
 }
 
-#[tokio::test]
-async fn a_reset_request_never_arrives() {
-    let scene = Scene::new().await;
+async fn a_reset_request_never_arrives(scene: Scene) {
     let reset = scene.proxy.inject(Fault::Reset, Requests::writes());
     scene.code("POST", PODS).await.unwrap_err();
     assert_eq!((scene.server.writes(), reset.hits()), (0, 1));
@@ -168,9 +217,7 @@ async fn a_reset_request_never_arrives() {
     scene.is_well().await;
 }
 
-#[tokio::test]
-async fn wrong_answers_are_given_without_asking_the_server() {
-    let scene = Scene::new().await;
+async fn wrong_answers_are_given_without_asking_the_server(scene: Scene) {
     for (fault, code, words) in [
         (Fault::TooManyRequests(3), 429, r#""reason":"TooManyRequests""#),
         (Fault::InternalError, 500, r#""kind":"Status""#),
@@ -190,9 +237,7 @@ async fn wrong_answers_are_given_without_asking_the_server() {
     }
 }
 
-#[tokio::test]
-async fn an_expired_version_ends_open_streams_with_an_event() {
-    let scene = Scene::new().await;
+async fn an_expired_version_ends_open_streams_with_an_event(scene: Scene) {
     let mut watch = scene.watch().await;
     scene.server.say("{\"event\":1}\n");
     piece(&mut watch).await.unwrap().unwrap();
@@ -208,9 +253,7 @@ async fn an_expired_version_ends_open_streams_with_an_event() {
     assert_eq!(piece(&mut watch).await.unwrap().unwrap(), "{\"event\":2}\n");
 }
 
-#[tokio::test]
-async fn a_truncated_stream_ends_in_order_in_the_middle_of_an_object() {
-    let scene = Scene::new().await;
+async fn a_truncated_stream_ends_in_order_in_the_middle_of_an_object(scene: Scene) {
     let watch = scene.watch().await;
     let _truncated = scene.proxy.inject(Fault::Truncated, Requests::watches());
     scene.server.say("{\"event\":1}\n{\"event\":2}\n");
@@ -221,9 +264,7 @@ async fn a_truncated_stream_ends_in_order_in_the_middle_of_an_object() {
     assert!(in_order);
 }
 
-#[tokio::test]
-async fn a_lost_answer_belongs_to_a_write_that_was_carried_out() {
-    let scene = Scene::new().await;
+async fn a_lost_answer_belongs_to_a_write_that_was_carried_out(scene: Scene) {
     let lost = scene.proxy.inject(Fault::LostAnswer, Requests::writes());
     assert_eq!(scene.code("GET", PODS).await, Ok(200));
     scene.code("POST", PODS).await.unwrap_err();
@@ -232,18 +273,14 @@ async fn a_lost_answer_belongs_to_a_write_that_was_carried_out() {
     scene.is_well().await;
 }
 
-#[tokio::test]
-async fn a_slow_answer_comes_in_pieces_and_whole() {
-    let scene = Scene::new().await;
+async fn a_slow_answer_comes_in_pieces_and_whole(scene: Scene) {
     let _slow = scene.proxy.inject(Fault::Trickle(1, Duration::from_millis(20)), Requests::writes());
     let began = Instant::now();
     assert_eq!(scene.ask("POST", PODS).await.unwrap().2, r#"{"a":1}"#);
     assert!(began.elapsed() >= Duration::from_millis(7 * 20));
 }
 
-#[tokio::test]
-async fn a_rule_lets_the_first_pass_and_stops_when_it_has_struck_often_enough() {
-    let scene = Scene::new().await;
+async fn a_rule_lets_the_first_pass_and_stops_when_it_has_struck_often_enough(scene: Scene) {
     let injection = scene.proxy.inject(Fault::InternalError, Requests::writes().of("pods").after(1).times(2));
     let mut codes = Vec::new();
     for _ in 0..5 {
@@ -254,9 +291,7 @@ async fn a_rule_lets_the_first_pass_and_stops_when_it_has_struck_often_enough() 
     assert_eq!(injection.hits(), 2);
 }
 
-#[tokio::test]
-async fn each_write_that_was_carried_out_is_told_before_the_client_hears_of_it() {
-    let scene = Scene::new().await;
+async fn each_write_that_was_carried_out_is_told_before_the_client_hears_of_it(scene: Scene) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let tell = Arc::clone(&told);
     scene.proxy.after_each_write(move |info| tell.lock().unwrap().push(info.to_string()));
@@ -270,11 +305,80 @@ async fn each_write_that_was_carried_out_is_told_before_the_client_hears_of_it()
     assert_eq!(*told.lock().unwrap(), ["create pods x/", "delete pods x/web"]);
 }
 
-#[tokio::test]
-async fn a_storm_leaves_no_fault_behind() {
-    let scene = Scene::new().await;
+async fn a_storm_leaves_no_fault_behind(scene: Scene) {
     let until = tokio::time::Instant::now() + Duration::from_secs(1);
     scene.proxy.run_storm("test", Storm::new(3), until).await;
     scene.is_well().await;
     assert_eq!(scene.code("POST", PODS).await, Ok(201));
+}
+
+/// A second client of the proxy.
+async fn stranger(scene: &Scene) -> Cluster {
+    Cluster::connect("y", scene.proxy.kubeconfig(), Trust::Operator, "other").await.unwrap()
+}
+
+async fn a_frozen_connection_says_nothing_while_others_live(scene: Scene) {
+    let mut watch = scene.watch().await;
+    let frozen = scene.proxy.inject(Fault::FreezeConnection, Requests::writes().times(1));
+    let asking = scene.code("POST", PODS);
+    let mut asking = std::pin::pin!(asking);
+    assert!(tokio::time::timeout(SHORT, &mut asking).await.is_err(), "it was answered");
+    assert_eq!((scene.server.writes(), frozen.hits()), (0, 1));
+    // Watches have a connection of their own, and so has another client.
+    scene.server.say("{\"event\":1}\n");
+    assert_eq!(piece(&mut watch).await.unwrap().unwrap(), "{\"event\":1}\n");
+    assert_eq!(stranger(&scene).await.exchange(request("POST", PODS), LONG).await.unwrap().0, 201);
+    // The end of the fault brings no dead connection back.
+    drop(frozen);
+    assert!(tokio::time::timeout(SHORT, &mut asking).await.is_err(), "it was answered");
+}
+
+async fn an_open_watch_freezes_its_connection_and_no_other(scene: Scene) {
+    let mut watch = scene.watch().await;
+    let frozen = scene.proxy.inject(Fault::FreezeConnection, Requests::watches().times(1));
+    crate::eventually(
+        "the fault hits",
+        LONG,
+        async || if frozen.hits() == 1 { Ok(()) } else { Err("not yet".to_owned()) },
+    )
+    .await
+    .unwrap();
+    scene.server.say("{\"event\":1}\n");
+    assert!(tokio::time::timeout(SHORT, watch.frame()).await.is_err(), "something came");
+    assert_eq!(scene.code("POST", PODS).await, Ok(201));
+}
+
+async fn a_reset_connection_takes_its_streams_with_it(scene: Scene) {
+    let watch = scene.watch().await;
+    let reset = scene.proxy.inject(Fault::ResetConnection, Requests::watches().times(1));
+    assert!(!rest(watch).await.1, "the stream ended in order");
+    assert_eq!(reset.hits(), 1);
+    let reset = scene.proxy.inject(Fault::ResetConnection, Requests::writes().times(1));
+    scene.code("POST", PODS).await.unwrap_err();
+    assert_eq!((scene.server.writes(), reset.hits()), (0, 1));
+    scene.is_well().await;
+}
+
+#[tokio::test]
+async fn over_http2_a_reset_request_leaves_the_others_on_its_connection_alone() {
+    let scene = Scene::new(Protocol::Http2).await;
+    let _slow = scene.proxy.inject(Fault::Delay(SHORT), Requests::writes().of("nodes"));
+    let _reset = scene.proxy.inject(Fault::Reset, Requests::writes().of("pods"));
+    let (slow, reset) = tokio::join!(scene.code("POST", "/api/v1/nodes"), scene.code("POST", PODS));
+    assert_eq!(slow, Ok(201));
+    reset.unwrap_err();
+}
+
+#[tokio::test]
+async fn over_http2_a_frozen_connection_is_closed_when_its_ping_stays_unanswered() {
+    let scene = Scene::new(Protocol::Http2).await;
+    let mut watch = scene.watch().await;
+    let _frozen = scene.proxy.inject(Fault::FreezeConnection, Requests::watches().times(1));
+    let began = Instant::now();
+    let broken = tokio::time::timeout(Duration::from_secs(20), watch.frame()).await.expect("it was never closed");
+    assert!(broken.unwrap().is_err() && began.elapsed() > Duration::from_secs(10), "{:?}", began.elapsed());
+    // The next watch has a new connection.
+    let mut watch = scene.watch().await;
+    scene.server.say("{\"event\":1}\n");
+    assert_eq!(piece(&mut watch).await.unwrap().unwrap(), "{\"event\":1}\n");
 }

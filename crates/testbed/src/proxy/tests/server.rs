@@ -10,18 +10,21 @@ use http::{Request, Response, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
+
+use crate::certificates::Authority;
+use crate::kubeconfig::{Credential, render};
+use crate::proxy::protocol::{Protocol, acceptor};
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// The server. Dropping it ends it.
 pub(super) struct Server {
     address: SocketAddr,
+    authority: Authority,
     heard: Arc<Mutex<Vec<String>>>,
     /// test --lines--> open watches
     lines_tx: broadcast::Sender<String>,
@@ -29,9 +32,12 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) async fn start() -> std::io::Result<Self> {
+    /// Speaks this protocol and older ones.
+    pub(super) async fn start(newest: Protocol) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
+        let authority = Authority::new("server")?;
+        let acceptor = acceptor(&authority, address.ip(), newest)?;
         let heard = Arc::new(Mutex::new(Vec::new()));
         let (lines_tx, _) = broadcast::channel(16);
         let (hears, lines) = (Arc::clone(&heard), lines_tx.clone());
@@ -39,31 +45,30 @@ impl Server {
         tasks.spawn(async move {
             let mut clients = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
-                let (hears, lines) = (Arc::clone(&hears), lines.clone());
+                let (hears, lines, acceptor) = (Arc::clone(&hears), lines.clone(), acceptor.clone());
                 clients.spawn(async move {
                     let service = service_fn(move |request| answer(request, Arc::clone(&hears), lines.clone()));
-                    let _ = http1::Builder::new().serve_connection(TokioIo::new(client), service).await;
+                    if let Ok(client) = acceptor.accept(client).await {
+                        let _ = Protocol::of(&client).serve(client, service).await;
+                    }
                 });
             }
         });
-        Ok(Self { address, heard, lines_tx, _tasks: tasks })
+        Ok(Self { address, authority, heard, lines_tx, _tasks: tasks })
     }
 
     pub(super) fn kubeconfig(&self) -> String {
-        format!(
-            r#"{{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{{"name":"c","context":{{"cluster":"c","user":"u"}}}}],
-            "users":[{{"name":"u","user":{{"token":"of-the-original"}}}}],"clusters":[{{"name":"c","cluster":{{"server":"http://{}"}}}}]}}"#,
-            self.address
-        )
+        let url = format!("https://{}", self.address);
+        render("server", &url, self.authority.pem(), Credential::Token("of-the-original")).unwrap()
     }
 
-    /// Requests so far: method, path, who info with what.
+    /// Requests so far: method, path, protocol, credential and agent.
     pub(super) fn heard(&self) -> Vec<String> {
         self.heard.lock().unwrap().clone()
     }
 
     pub(super) fn writes(&self) -> usize {
-        self.heard().iter().filter(|info| !info.starts_with("GET")).count()
+        self.heard().iter().filter(|request| !request.starts_with("GET")).count()
     }
 
     /// Says this on all open watches.
@@ -78,8 +83,8 @@ async fn answer(
     lines: broadcast::Sender<String>,
 ) -> Result<Response<Body>, hyper::Error> {
     let shown = |name| request.headers().get(name).map_or("", |value| value.to_str().unwrap()).to_owned();
-    let who = format!("{} {}", shown(header::AUTHORIZATION), shown(header::USER_AGENT));
-    heard.lock().unwrap().push(format!("{} {} {who}", request.method(), request.uri()));
+    let who = format!("{:?} {} {}", request.version(), shown(header::AUTHORIZATION), shown(header::USER_AGENT));
+    heard.lock().unwrap().push(format!("{} {} {who}", request.method(), request.uri().path()));
     if request.uri().query() == Some("watch=true") {
         let stream = unfold(lines.subscribe(), |mut lines_rx| async move {
             let line = lines_rx.recv().await.ok()?;
