@@ -15,6 +15,7 @@
 //! | [`calm`] | identity and idleness, told by the API servers' audit logs |
 //! | [`out_of_sync`] | watches that are refused, fail or say nothing |
 //! | [`outage`], [`faults`], [`storms`] | API servers that do not answer, answer wrongly, lose answers; one by one and by chance |
+//! | [`connections`] | HTTP/2: many requests on one connection, and one that dies |
 //! | [`restored`], [`breaker`] | a cluster that was restored from a backup, or emptied, or lost its pods while nobody looked |
 //! | [`restarts`] | API servers and stores that are killed under load |
 //! | [`namespaces`] | namespaces that are deleted with all that is in them, on either side |
@@ -30,6 +31,7 @@ mod absence;
 mod api;
 mod breaker;
 mod calm;
+mod connections;
 mod crashes;
 mod csinodes;
 mod faults;
