@@ -32,8 +32,8 @@ use tokio_util::sync::CancellationToken;
 
 use self::row::{LABEL, PPod, VPod};
 
-/// Calls in flight, as many as the syncer's default.
-const CONCURRENCY: usize = 50;
+/// Calls in flight to both clusters together. The syncer may have as many to each of them.
+pub(crate) const IN_FLIGHT: usize = 50;
 /// Before a call that was not answered is made again.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Virtual pods carry only what the physical side says of these.
@@ -54,6 +54,9 @@ pub(crate) struct Bare {
     /// The physical namespace of the copies
     #[arg(long, value_name = "NAME", default_value = "tapestry-mount")]
     mount_namespace: String,
+    /// Calls in flight, to both clusters together
+    #[arg(long, value_name = "COUNT", default_value_t = IN_FLIGHT)]
+    in_flight: usize,
     /// Where every request is answered with 200 as soon as both lists are in
     #[arg(long, value_name = "ADDRESS")]
     health_address: std::net::SocketAddr,
@@ -93,7 +96,7 @@ impl Bare {
             if desk.ppods_listed && health.is_empty() {
                 health.spawn(answer(TcpListener::bind(self.health_address).await?));
             }
-            while calls.len() < CONCURRENCY
+            while calls.len() < self.in_flight
                 && let Some(task) = desk.tasks.pop_front()
             {
                 let hands = Arc::clone(&hands);

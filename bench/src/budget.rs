@@ -3,6 +3,7 @@
 use crate::figures::fold::Fold;
 use crate::figures::scale::Scaled;
 use crate::figures::{Figures, Rest, Scene, Spread, Who};
+use crate::load::Load;
 
 /// One promise, and whether it was kept.
 pub(crate) struct Verdict {
@@ -25,6 +26,9 @@ pub(crate) fn judge(figures: &Figures) -> Vec<Verdict> {
                 judge_delays(scene, bare, &mut verdicts);
             }
         }
+    }
+    for scene in figures.scenes.iter().filter(|scene| scene.who == Who::Syncer && scene.load.rtt_ms > 0) {
+        verdicts.extend(judge_distance(figures, scene));
     }
     for rest in figures.rests.iter().filter(|rest| rest.who == Who::Syncer) {
         judge_rest(rest, &mut verdicts);
@@ -90,6 +94,14 @@ fn judge_burst(syncer: &Scene, bare: &Scene, verdicts: &mut Vec<Verdict>) {
     if load.pods <= 1000 {
         verdicts.push(at_most(format!("{load}: peak RSS"), mib(syncer.cleared.cost.memory.peak_kib), 24.0, " MiB"));
     }
+}
+
+/// Clusters are far apart in life: that costs each pod time, but not the others behind it.
+fn judge_distance(figures: &Figures, far: &Scene) -> Option<Verdict> {
+    let load = Load { rtt_ms: 0, ..far.load };
+    let near = figures.scenes.iter().find(|near| near.who == Who::Syncer && near.load == load && load.rate == 0)?;
+    let ratio = far.raised.pods_per_second / near.raised.pods_per_second;
+    Some(at_least(format!("{}: pods/s", far.load), ratio, 0.9, "× without distance"))
 }
 
 fn judge_delays(syncer: &Scene, bare: &Scene, verdicts: &mut Vec<Verdict>) {

@@ -16,6 +16,7 @@ use self::scale::Scaled;
 use crate::load::Load;
 use crate::machine::{Machine, Memory, Spent};
 use crate::observers::Moments;
+use crate::work::Work;
 
 /// Who carries the pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
@@ -132,6 +133,8 @@ pub(crate) struct Cost {
     /// Of the subject, at the end of the phase; the peak is since its start.
     pub(crate) memory: Memory,
     pub(crate) spent: Spent,
+    /// What the virtual and the physical API server did meanwhile.
+    pub(crate) servers: [Work; 2],
 }
 
 /// Requests of the subject, without watches.
@@ -230,8 +233,8 @@ impl Spread {
 
 impl Cost {
     #[expect(clippy::cast_precision_loss, reason = "milliseconds of an hour are far below 2^52")]
-    pub(crate) fn new(spent: Spent, memory: Memory, pods: u32) -> Self {
-        Self { cpu_ms_per_pod: spent.subject_ms as f64 / f64::from(pods.max(1)), memory, spent }
+    pub(crate) fn new(spent: Spent, memory: Memory, servers: [Work; 2], pods: u32) -> Self {
+        Self { cpu_ms_per_pod: spent.subject_ms as f64 / f64::from(pods.max(1)), memory, spent, servers }
     }
 }
 
@@ -310,7 +313,7 @@ mod tests {
         let at = |ms| Some(begin + Duration::from_millis(ms));
         let pod = |ms| Moments { created: at(1), copied: at(0), physical_running: at(100), virtual_running: at(ms) };
         let (calls, spent) = (Calls::count(Who::Bare, [&Requests::default(); 2], 2), nothing_spent());
-        let cost = Cost::new(spent, Memory { now_kib: 0, peak_kib: 0 }, 2);
+        let cost = Cost::new(spent, Memory { now_kib: 0, peak_kib: 0 }, [Work::default(); 2], 2);
         let raised = Raised::new(begin, &[pod(500), pod(200)], calls, cost);
         assert!((raised.pods_per_second - 4.0).abs() < 1e-9);
         assert!(raised.down.p50.abs() < 1e-9, "seen before the answer");

@@ -27,6 +27,10 @@ pub(crate) struct Load {
     pub(crate) rate: u32,
     /// Counted from 1: the same load again.
     pub(crate) round: u32,
+    /// How many percent the rate is of what bare reached in a burst of the same run; `None`: it was given in pods per second.
+    pub(crate) share: Option<u32>,
+    /// Milliseconds of a round trip between the subject and the physical cluster, besides loopback's own.
+    pub(crate) rtt_ms: u64,
 }
 
 impl std::fmt::Display for Load {
@@ -35,11 +39,22 @@ impl std::fmt::Display for Load {
             0 => write!(f, "burst {}", self.pods)?,
             rate => write!(f, "{rate}/s, {}", self.pods)?,
         }
+        if let Some(share) = self.share {
+            write!(f, " ({share} %)")?;
+        }
+        if self.rtt_ms > 0 {
+            write!(f, " over {} ms", self.rtt_ms)?;
+        }
         if self.round > 1 { write!(f, " again") } else { Ok(()) }
     }
 }
 
 impl Load {
+    /// As many pods as the API server takes.
+    pub(crate) fn burst(pods: u32) -> Self {
+        Self { pods, rate: 0, round: 1, share: None, rtt_ms: 0 }
+    }
+
     /// How long carrying it may take at most: what the load itself takes, a minute, and a second for each ten pods.
     pub(crate) fn deadline(self) -> Duration {
         let making = self.pods.checked_div(self.rate).unwrap_or(0);
@@ -122,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_slow_load_has_the_time_it_needs() {
-        assert_eq!(Load { pods: 1000, rate: 0, round: 1 }.deadline(), Duration::from_secs(160));
-        assert_eq!(Load { pods: 600, rate: 20, round: 1 }.deadline(), Duration::from_secs(150));
+        assert_eq!(Load::burst(1000).deadline(), Duration::from_secs(160));
+        assert_eq!(Load { rate: 20, ..Load::burst(600) }.deadline(), Duration::from_secs(150));
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! | room | what stands there |
 //! |---|---|
-//! | `run` | `bench run`: which scenes, in which order |
+//! | `run` | `bench run`: plays scenes, in which order |
+//! | `programme` | which loads that are |
 //! | `scene` | one load by one subject: raise pods, measure, clear them, measure |
 //! | `rest` | nothing happens for a minute; then the process starts anew among many pods |
 //! | `scale` | `bench scale`: many nodes, with many pods of others on them |
@@ -17,6 +18,7 @@
 //! | `figures` | what was measured, as data |
 //! | `budget` | what the design allows |
 //! | `machine` | the computer, and where its time went |
+//! | `work` | what an API server did, by its own metrics |
 //! | `report` | tables, JSON, `RESULTS.md` |
 
 mod bare;
@@ -27,6 +29,7 @@ mod known;
 mod load;
 mod machine;
 mod observers;
+mod programme;
 mod report;
 mod rest;
 mod run;
@@ -34,6 +37,7 @@ mod scale;
 mod scene;
 mod stage;
 mod subject;
+mod work;
 
 use clap::{Parser, Subcommand};
 

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, reason = "the figures are this command's answer")]
 
 mod fold;
+mod processes;
 mod scale;
 mod table;
 
@@ -98,6 +99,13 @@ fn render(figures: &Figures) -> Result<String> {
         writeln!(text, "\nFrom the first create to the last virtual pod seen running; ms are p50 / p99:\n")?;
         text.push_str(&raised(figures));
         text.push_str(&around(figures));
+        writeln!(text, "\nCPU of every process in the same time, ms per pod:\n")?;
+        text.push_str(&processes::render(figures));
+        writeln!(
+            text,
+            "\nWhat both API servers did in the same time, for everybody; per pod where nothing else is said:\n"
+        )?;
+        text.push_str(&processes::render_work(figures));
         writeln!(text, "\nRequests of the subject on pods, per pod, in the same time; the last columns are totals:\n")?;
         text.push_str(&calls(figures));
         writeln!(text, "\nFrom the first delete to no pod on either side:\n")?;

@@ -25,7 +25,7 @@ const PAGE: u32 = 500;
 
 /// Raises so many pods, then measures `idle` seconds of nothing and, if asked, a cold start; clears the pods.
 pub(crate) async fn rest(stage: &Stage, who: Who, pods: u32, idle: u64, cold: bool, run: u32) -> Result<Rest> {
-    let load = Load { pods, rate: 0, round: 1 };
+    let load = Load::burst(pods);
     let mut subject = stage.start(who).await?;
     raise(stage, &subject, load, run).await.map_err(|error| subject.blame(error))?;
     sleep(SETTLE).await;

@@ -1,41 +1,45 @@
 //! `bench run`: which scenes are played, by whom, in which order. Must not print figures; `report` does.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::bare::IN_FLIGHT;
 use crate::figures::{Figures, Who};
 use crate::load::Load;
 use crate::machine::load_average;
+use crate::programme::{Pace, Programme, Wishes};
 use crate::report::Telling;
 use crate::stage::{Plan, Stage};
 use crate::{report, rest, scene};
 
 /// Pods of a first burst that nobody looks at: API servers are slower while their caches and heaps grow.
 const WARM_UP: u32 = 200;
-const PODS: u32 = 1000;
 
 /// Start one virtual and one physical cluster, carry pods with each subject in turn, print what it took.
 #[derive(clap::Args, Clone)]
 #[command(
-    after_help = "Without --pods, --rate, --idle and --cold: the standard measurement (8 minutes on 2 cores): bursts of 1000
-pods twice, 1000 pods at 50/s, 600 at 20/s, then 1000 pods at rest for a minute and a cold start among them.
-Deletion is always measured. The subjects take turns in going first.
+    after_help = "Without --pods, --rate, --idle, --cold and --rtt: the standard measurement (10 minutes on 2 cores): bursts of
+1000 pods twice, half a minute each at 25 %, 50 % and 80 % of the pods/s that bare reached in them, then 1000 pods at
+rest for a minute and a cold start among them. Deletion is always measured. The subjects take turns in going first.
 
 Examples:
   bench                                    the standard measurement
   bench run --record                       the same, and keep it in bench/RESULTS.md
   bench run --pods 5000                    one burst
   bench run --pods 500 --rate 0,20 --who bare
+  bench run --rate 0,50%                   a burst, and then half of what bare reached in it
+  bench run --rtt 100ms                    a burst, and the same with 100 ms between the clusters
   bench run --pods 10000 --cold            only a start among 10000 pods"
 )]
 pub(crate) struct Run {
     /// Pods of each load [default: 1000]
     #[arg(long, value_name = "COUNT")]
     pods: Option<u32>,
-    /// Pods per second of each load, 0 for a burst [default: 0]
+    /// Pods per second of each load, 0 for a burst, 50% for a share of what bare reached in the burst [default: 0]
     #[arg(long, value_name = "RATE", value_delimiter = ',')]
-    rate: Vec<u32>,
+    rate: Vec<Pace>,
     /// How often each load is played
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     rounds: u32,
@@ -45,9 +49,15 @@ pub(crate) struct Run {
     /// Start each subject anew among running pods
     #[arg(long)]
     cold: bool,
+    /// Carry each load once more with this round trip to the physical cluster, such as 100ms
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    rtt: Option<Duration>,
     /// Who carries the pods
     #[arg(long, value_delimiter = ',', default_values = ["syncer", "bare"])]
     who: Vec<Who>,
+    /// Calls that bare may have in flight, to both clusters together: does the servers' CPU per pod depend on it?
+    #[arg(long, value_name = "COUNT", default_value_t = IN_FLIGHT)]
+    bare_in_flight: usize,
     /// Physical nodes
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     nodes: usize,
@@ -59,14 +69,6 @@ pub(crate) struct Run {
     logs: Option<PathBuf>,
     #[command(flatten)]
     telling: Telling,
-}
-
-/// What is played.
-#[derive(Debug, PartialEq, Eq)]
-struct Programme {
-    loads: Vec<Load>,
-    /// Pods, seconds of idleness, and whether a cold start follows.
-    rest: Option<(u32, u64, bool)>,
 }
 
 impl Run {
@@ -81,9 +83,14 @@ impl Run {
         let programme = self.programme();
         let load_before = load_average();
         eprintln!("starting two clusters");
-        let most = programme.loads.iter().map(|load| load.pods).chain(programme.rest.map(|rest| rest.0)).max();
-        let plan =
-            Plan { nodes: self.nodes, pods: most.unwrap_or(0), tapestry: self.tapestry()?, logs: self.logs.as_deref() };
+        let plan = Plan {
+            nodes: self.nodes,
+            pods: programme.most_pods(),
+            tapestry: self.tapestry()?,
+            logs: self.logs.as_deref(),
+            distant: self.rtt.is_some(),
+            bare_in_flight: self.bare_in_flight,
+        };
         let stage = Box::pin(Stage::build(plan)).await?;
         let mut figures = Figures::new(stage.machine(load_before).await?, self.nodes);
         let failed = self.play(&stage, &programme, &mut figures).await.err();
@@ -99,18 +106,19 @@ impl Run {
         let mut next = || run.next().unwrap_or_default();
         for who in &who {
             eprintln!("warming up: {}", who.name());
-            let pods = WARM_UP.min(programme.loads.iter().map(|load| load.pods).max().unwrap_or(WARM_UP));
-            scene::play(stage, *who, Load { pods, rate: 0, round: 1 }, next()).await?;
+            scene::play(stage, *who, Load::burst(WARM_UP.min(programme.most_pods())), next()).await?;
         }
-        for load in &programme.loads {
+        for step in &programme.loads {
+            let load = step.load(figures)?;
             for who in &who {
                 eprintln!("{load}: {}", who.name());
-                let scene = scene::play(stage, *who, *load, next()).await.with_context(|| load.to_string())?;
+                let scene = scene::play(stage, *who, load, next()).await.with_context(|| load.to_string())?;
                 eprintln!("{}", report::summary(&scene));
                 figures.scenes.push(scene);
             }
             who.reverse();
         }
+        stage.set_round_trip(Duration::ZERO);
         if let Some((pods, idle, cold)) = programme.rest {
             for who in &who {
                 // The bare client has nothing that it could do at rest: not worth a minute beside the syncer.
@@ -123,17 +131,8 @@ impl Run {
     }
 
     fn programme(&self) -> Programme {
-        let rest = self.idle.is_some() || self.cold;
-        if self.pods.is_none() && self.rate.is_empty() && !rest {
-            let load = |pods, rate, round| Load { pods, rate, round };
-            let loads = vec![load(PODS, 0, 1), load(PODS, 0, 2), load(PODS, 50, 1), load(600, 20, 1)];
-            return Programme { loads, rest: Some((PODS, 60, true)) };
-        }
-        let pods = self.pods.unwrap_or(PODS);
-        let rates = if self.rate.is_empty() && !rest { &[0][..] } else { &self.rate };
-        let rounds = |rate: &u32| (1..=self.rounds).map(move |round| (*rate, round)).collect::<Vec<_>>();
-        let loads = rates.iter().flat_map(rounds).map(|(rate, round)| Load { pods, rate, round });
-        Programme { loads: loads.collect(), rest: rest.then(|| (pods, self.idle.unwrap_or(0), self.cold)) }
+        let Self { pods, rounds, idle, cold, rtt, .. } = *self;
+        Programme::of(&Wishes { pods, paces: &self.rate, rounds, idle, cold, rtt })
     }
 
     fn tapestry(&self) -> Result<PathBuf> {
@@ -151,37 +150,8 @@ pub(crate) fn find_tapestry(named: Option<&PathBuf>, needed: bool) -> Result<Pat
     Ok(path)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser as _;
-
-    fn programme(args: &str) -> Programme {
-        #[derive(clap::Parser)]
-        struct Args {
-            #[command(flatten)]
-            run: Run,
-        }
-        Args::parse_from(["bench"].into_iter().chain(args.split_whitespace())).run.programme()
-    }
-
-    fn load(pods: u32, rate: u32, round: u32) -> Load {
-        Load { pods, rate, round }
-    }
-
-    #[test]
-    fn who_asks_for_nothing_gets_the_standard_measurement() {
-        let standard = programme("--who bare");
-        assert_eq!(standard.loads.len(), 4);
-        assert_eq!(standard.rest, Some((1000, 60, true)));
-    }
-
-    #[test]
-    fn who_asks_for_something_gets_that_and_no_more() {
-        assert_eq!(programme("--pods 5000"), Programme { loads: vec![load(5000, 0, 1)], rest: None });
-        let twice = vec![load(7, 0, 1), load(7, 0, 2), load(7, 20, 1), load(7, 20, 2)];
-        assert_eq!(programme("--pods 7 --rate 0,20 --rounds 2"), Programme { loads: twice, rest: None });
-        assert_eq!(programme("--pods 7 --cold"), Programme { loads: Vec::new(), rest: Some((7, 0, true)) });
-        assert_eq!(programme("--idle 5"), Programme { loads: Vec::new(), rest: Some((1000, 5, false)) });
-    }
+/// `100ms`
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let time: jiff::SignedDuration = text.parse().map_err(|error: jiff::Error| error.to_string())?;
+    Duration::try_from(time).map_err(|error| error.to_string())
 }

@@ -78,8 +78,15 @@ impl Scale {
         let fold = fold::measure()?;
         eprintln!("starting two clusters, one with {} nodes", self.nodes);
         let pods = self.pods + self.changes;
-        let stage =
-            Box::pin(Stage::build(Plan { nodes: self.nodes, pods, tapestry, logs: self.logs.as_deref() })).await?;
+        let stage = Box::pin(Stage::build(Plan {
+            nodes: self.nodes,
+            pods,
+            tapestry,
+            logs: self.logs.as_deref(),
+            bare_in_flight: crate::bare::IN_FLIGHT,
+            distant: false,
+        }))
+        .await?;
         let mut figures = Figures::new(stage.machine(load_before).await?, self.nodes);
         figures.fold = Some(fold);
         let mut scaled = Scaled { nodes: self.nodes, pods: self.pods, ..Scaled::default() };

@@ -12,12 +12,14 @@ use crate::load::Load;
 use crate::machine::Reading;
 use crate::stage::Stage;
 use crate::subject::Subject;
+use crate::work::Work;
 
 /// After the last pod: what the subject still does about them counts too.
 const AFTERMATH: Duration = Duration::from_secs(1);
 
 /// Plays one load.
 pub(crate) async fn play(stage: &Stage, who: Who, load: Load, run: u32) -> Result<Scene> {
+    stage.set_round_trip(Duration::from_millis(load.rtt_ms));
     let subject = stage.start(who).await?;
     let played = async {
         let raised = raise(stage, &subject, load, run).await?;
@@ -55,14 +57,17 @@ pub(crate) struct Phase<'a> {
     stage: &'a Stage,
     subject: &'a Subject<'a>,
     marks: [tapestry_testbed::audit::Mark; 2],
+    worked: [Work; 2],
     before: Reading,
 }
 
 impl<'a> Phase<'a> {
     pub(crate) async fn begin(stage: &'a Stage, subject: &'a Subject<'a>) -> Result<Self> {
         let marks = stage.mark().await?;
+        // Reading them costs the API servers time: before and after what is measured.
+        let worked = stage.work().await?;
         let before = stage.processes(subject)?.read()?;
-        Ok(Self { stage, subject, marks, before })
+        Ok(Self { stage, subject, marks, worked, before })
     }
 
     async fn end(self, pods: u32) -> Result<(Calls, Cost)> {
@@ -78,9 +83,11 @@ impl<'a> Phase<'a> {
 
     /// Ends it now; gives every request besides, by side.
     pub(crate) async fn tell_all(self, pods: u32) -> Result<(Calls, Cost, [Requests; 2])> {
-        let Self { stage, subject, marks, before } = self;
+        let Self { stage, subject, marks, worked, before } = self;
         let spent = before.until(stage.processes(subject)?.read()?)?;
-        let cost = Cost::new(spent, subject.memory()?, pods);
+        let memory = subject.memory()?;
+        let [above, below] = stage.work().await?;
+        let cost = Cost::new(spent, memory, [above.since(worked[0]), below.since(worked[1])], pods);
         let requests = stage.requests(&marks).await?;
         let calls = Calls::count(subject.who, [&requests[0], &requests[1]], pods);
         Ok((calls, cost, requests))

@@ -16,13 +16,14 @@ use tapestry_domain::names::vnode_name;
 use tapestry_testbed::audit::{Mark, Requests};
 use tapestry_testbed::builders::{binding, kubeconfig_secret, namespace, node, policy};
 use tapestry_testbed::supervisor::Supervisor;
-use tapestry_testbed::{Cluster, ClusterConfig, Objects, Part, eventually};
+use tapestry_testbed::{Cluster, ClusterConfig, Distance, Objects, Part, eventually};
 
 use crate::figures::{Calls, Who};
 use crate::load::NAMESPACE;
 use crate::machine::{Machine, Processes};
 use crate::observers::Observers;
 use crate::subject::Subject;
+use crate::work::Work;
 
 /// Name of the binding and its clusterID.
 pub(crate) const BINDING: &str = "bench";
@@ -40,6 +41,8 @@ const SOON: Duration = Duration::from_mins(1);
 pub(crate) struct Stage {
     virtual_cluster: Cluster,
     physical_cluster: Cluster,
+    /// Between the subjects and the physical cluster; `None`: none is asked for.
+    distance: Option<Distance>,
     supervisor: Supervisor,
     /// Speaks for the load, by side.
     pub(crate) clients: [Client; 2],
@@ -50,6 +53,7 @@ pub(crate) struct Stage {
     /// Pods that a physical node takes.
     pub(crate) capacity: u32,
     tapestry: PathBuf,
+    bare_in_flight: usize,
     logs: PathBuf,
 }
 
@@ -63,12 +67,16 @@ pub(crate) struct Plan<'a> {
     pub(crate) tapestry: PathBuf,
     /// Where subjects log; `None`: thrown away at the end.
     pub(crate) logs: Option<&'a Path>,
+    /// Calls that bare may have in flight.
+    pub(crate) bare_in_flight: usize,
+    /// Whether some load is carried over a distance: then all of them pass the relay.
+    pub(crate) distant: bool,
 }
 
 impl Stage {
     /// Starts both clusters together and furnishes them.
     pub(crate) async fn build(plan: Plan<'_>) -> Result<Self> {
-        let Plan { nodes, pods, tapestry, logs } = plan;
+        let Plan { nodes, pods, tapestry, logs, bare_in_flight, distant } = plan;
         ensure!(nodes > 0, "pods need nodes: --nodes must be at least 1");
         // Twice what is needed: no pod shall ever wait for room.
         let capacity = 2000.max(2 * pods / u32::try_from(nodes)?);
@@ -80,6 +88,10 @@ impl Stage {
         let above = ClusterConfig::virtual_cluster("virtual").flag(Part::ControllerManager, patient);
         let below = ClusterConfig::physical("physical", nodes).nodes(physical_nodes);
         let (virtual_cluster, physical_cluster) = tokio::try_join!(Cluster::start(above), Cluster::start(below))?;
+        let distance = match physical_cluster.kubeconfig_text()? {
+            kubeconfig if distant => Some(Distance::to_server_of(&kubeconfig).await?),
+            _ => None,
+        };
         let clients = [client(&virtual_cluster).await?, client(&physical_cluster).await?];
         let folder = std::env::temp_dir().join(format!("tapestry-bench-{}", std::process::id()));
         std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
@@ -91,11 +103,13 @@ impl Stage {
             observers: Observers::open(&clients[0], &clients[1]),
             virtual_cluster,
             physical_cluster,
+            distance,
             supervisor,
             clients,
             vnodes: (0..nodes).map(|index| vnode_name(BINDING, &format!("node-{index}"))).collect(),
             capacity,
             tapestry,
+            bare_in_flight,
             logs: logs.map_or(folder, Path::to_owned),
         };
         stage.furnish_virtual().await?;
@@ -110,7 +124,7 @@ impl Stage {
         }
         objects.create(&namespace(keys::NAMESPACE)).await?;
         objects.create(&namespace(NAMESPACE)).await?;
-        let kubeconfig = self.physical_cluster.kubeconfig_for(Who::Syncer.user(), Some(ADMINISTRATORS))?;
+        let kubeconfig = self.kubeconfig(Who::Syncer, Side::Physical)?;
         objects.create(&kubeconfig_secret(keys::NAMESPACE, SECRET, &kubeconfig)).await?;
         let binding =
             binding(BINDING).cluster_id(BINDING).secret(keys::NAMESPACE, SECRET).mount_namespace(MOUNT).build();
@@ -160,12 +174,32 @@ impl Stage {
         create_if_missing(&below, "scheduling.k8s.io/v1/PriorityClass", &class).await
     }
 
+    /// How a subject finds one side.
+    fn kubeconfig(&self, who: Who, side: Side) -> Result<String> {
+        let cluster = match side {
+            Side::Virtual => &self.virtual_cluster,
+            Side::Physical => &self.physical_cluster,
+        };
+        let kubeconfig = cluster.kubeconfig_for(who.user(), Some(ADMINISTRATORS))?;
+        match &self.distance {
+            Some(distance) if side == Side::Physical => distance.kubeconfig(&kubeconfig),
+            _ => Ok(kubeconfig),
+        }
+    }
+
+    /// From now on the physical cluster is this far from the subjects.
+    pub(crate) fn set_round_trip(&self, rtt: Duration) {
+        if let Some(distance) = &self.distance {
+            distance.set_round_trip(rtt);
+        }
+    }
+
     /// Starts a subject; it may not be ready yet.
     pub(crate) async fn launch(&self, who: Who) -> Result<Subject<'_>> {
         let file = |side: Side| self.supervisor.folder().join(format!("{}-{}.kubeconfig", who.name(), side.as_str()));
-        for (side, cluster) in [(Side::Virtual, &self.virtual_cluster), (Side::Physical, &self.physical_cluster)] {
+        for side in Side::BOTH {
             if !file(side).exists() {
-                std::fs::write(file(side), cluster.kubeconfig_for(who.user(), Some(ADMINISTRATORS))?)?;
+                std::fs::write(file(side), self.kubeconfig(who, side)?)?;
             }
         }
         let path = |side| file(side).to_string_lossy().into_owned();
@@ -184,6 +218,7 @@ impl Stage {
                     flag("virtual-kubeconfig", &path(Side::Virtual)),
                     flag("physical-kubeconfig", &path(Side::Physical)),
                     flag("mount-namespace", MOUNT),
+                    flag("in-flight", &self.bare_in_flight.to_string()),
                     flag("health-address", &health.to_string()),
                 ],
             };
@@ -256,6 +291,11 @@ impl Stage {
             self.virtual_cluster.audit().since(&marks[0]).await?,
             self.physical_cluster.audit().since(&marks[1]).await?,
         ])
+    }
+
+    /// What both API servers have done so far.
+    pub(crate) async fn work(&self) -> Result<[Work; 2]> {
+        Ok([Work::read(&self.clients[0]).await?, Work::read(&self.clients[1]).await?])
     }
 
     /// What stands under all this.

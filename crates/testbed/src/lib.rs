@@ -11,6 +11,7 @@
 //! | [`mod@eventually`] | wait for a condition with a deadline; fail with what was seen |
 //! | [`accounts`] | who syncers are: ServiceAccounts with the rights of `deploy/rbac` |
 //! | [`proxy`] | a proxy before an API server that injects faults |
+//! | [`distance`] | a relay before an API server that makes it far away |
 //! | [`invariants`] | what must hold between two clusters, told as text where it does not |
 //! | [`audit`] | which requests a cluster answered, by user agent |
 
@@ -21,6 +22,7 @@ pub mod binaries;
 pub mod builders;
 pub mod certificates;
 pub mod cluster;
+pub mod distance;
 pub mod eventually;
 pub mod fleet;
 pub mod kubeconfig;
@@ -30,6 +32,7 @@ pub mod supervisor;
 pub mod world;
 
 pub use cluster::{Cluster, ClusterConfig, Part};
+pub use distance::Distance;
 pub use eventually::eventually;
 pub use fleet::{Fleet, fleet};
 pub use objects::Objects;
