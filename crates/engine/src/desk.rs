@@ -22,6 +22,9 @@ const URGENT_BACKOFF: Duration = Duration::from_secs(5);
 /// So many calls of one sort in a row about one key, each of them granted, and still the same is wanted.
 const IN_VAIN: u32 = 3;
 
+/// Of the keys that wait before a busy cluster, every fourth is one that has not begun: whatever others do, it is not for ever.
+const FAIR: u32 = 4;
+
 /// A model and the state of its work.
 pub struct Desk<M: Model> {
     /// What is known.
@@ -63,14 +66,28 @@ struct Lane<K> {
     flying: usize,
     limit: usize,
     paused: Duration,
-    /// Keys whose calls had no room.
-    parked: VecDeque<K>,
+    /// Keys whose calls had no room, by [`Rank`]; each in order of arrival.
+    parked: [VecDeque<K>; 3],
+    /// How often one of them was taken.
+    taken: u32,
+}
+
+/// In which order keys leave before a busy cluster.
+#[derive(Clone, Copy)]
+enum Rank {
+    /// [`Model::urgent`].
+    Urgent,
+    /// [`Model::begun`].
+    Begun,
+    /// All others.
+    New,
 }
 
 impl<M: Model> Desk<M> {
     /// A desk for this model, which leads. The seed decides the jitter.
     pub fn new(model: M, seed: u64) -> Self {
-        let lane = || Lane { flying: 0, limit: CONCURRENCY, paused: Duration::ZERO, parked: VecDeque::new() };
+        let lane =
+            || Lane { flying: 0, limit: CONCURRENCY, paused: Duration::ZERO, parked: Default::default(), taken: 0 };
         Self {
             model,
             tasks: HashMap::default(),
@@ -95,7 +112,7 @@ impl<M: Model> Desk<M> {
         self.leads = false;
         self.tasks.retain(|_, task| matches!(task.place, Place::Flying { .. }));
         self.ready.iter_mut().for_each(VecDeque::clear);
-        self.lanes.iter_mut().for_each(|lane| lane.parked.clear());
+        self.lanes.iter_mut().flat_map(|lane| &mut lane.parked).for_each(VecDeque::clear);
         self.timers.clear();
     }
 
@@ -142,15 +159,16 @@ impl<M: Model> Desk<M> {
         self.fire_timers(now.steady);
         loop {
             let Some(key) = self.ready.iter_mut().find_map(VecDeque::pop_front) else {
-                // Those that were let through may have wanted nothing: then there is still room.
+                // Only now: a parked key that finds no room a second time would lose its place. Those that were let through may have
+                // wanted nothing, or a pause is over: then there is still room.
                 if self.unpark_all(now.steady) {
                     continue;
                 }
                 return None;
             };
             let guess = self.model.side(&key).map(lane_of);
-            if let Some(lane) = guess.map(|lane| &mut self.lanes[lane]).filter(|lane| !lane.has_room(now.steady)) {
-                lane.park(key, M::urgent);
+            if let Some(lane) = guess.filter(|lane| !self.lanes[*lane].has_room(now.steady)) {
+                self.park(lane, key);
                 continue;
             }
             match self.model.plan(&key, now) {
@@ -163,12 +181,12 @@ impl<M: Model> Desk<M> {
                     self.wait(key, until.max(now.steady + Duration::from_millis(1)), false);
                 }
                 Plan::Do(call) => {
-                    let lane = &mut self.lanes[lane_of(call.target.side)];
-                    if !lane.has_room(now.steady) {
-                        lane.park(key, M::urgent);
+                    let lane = lane_of(call.target.side);
+                    if !self.lanes[lane].has_room(now.steady) {
+                        self.park(lane, key);
                         continue;
                     }
-                    lane.flying += 1;
+                    self.lanes[lane].flying += 1;
                     self.tasks.entry(key.clone()).or_default().place = Place::Flying { again: false };
                     return Some((key, *call));
                 }
@@ -230,7 +248,7 @@ impl<M: Model> Desk<M> {
 
     /// When [`Desk::next`] may have something although no fact came.
     pub fn wake_at(&self, now: Now) -> Option<Duration> {
-        let paused = self.lanes.iter().filter(|lane| !lane.parked.is_empty() && lane.paused > now.steady);
+        let paused = self.lanes.iter().filter(|lane| lane.waiting() > 0 && lane.paused > now.steady);
         let timer = self.timers.first().map(|(at, _)| *at);
         paused.map(|lane| lane.paused).chain(timer).min()
     }
@@ -242,7 +260,7 @@ impl<M: Model> Desk<M> {
 
     /// Keys that wait to be looked at.
     pub fn waiting(&self) -> usize {
-        self.ready.iter().chain(self.lanes.iter().map(|lane| &lane.parked)).map(VecDeque::len).sum()
+        self.ready.iter().map(VecDeque::len).chain(self.lanes.iter().map(Lane::waiting)).sum()
     }
 
     fn mark(&mut self, dirty: Dirty<M::Key>) {
@@ -308,12 +326,11 @@ impl<M: Model> Desk<M> {
             let Some((_, key)) = self.timers.pop_first() else { return };
             self.enqueue(key);
         }
-        self.unpark_all(now);
     }
 
     /// Says whether anybody was let through.
     fn unpark_all(&mut self, now: Duration) -> bool {
-        let waiting = |desk: &Self| desk.lanes.iter().map(|lane| lane.parked.len()).sum::<usize>();
+        let waiting = |desk: &Self| desk.lanes.iter().map(Lane::waiting).sum::<usize>();
         let before = waiting(self);
         for lane in 0..self.lanes.len() {
             if self.lanes[lane].has_room(now) {
@@ -323,19 +340,39 @@ impl<M: Model> Desk<M> {
         waiting(self) < before
     }
 
+    fn park(&mut self, lane: usize, key: M::Key) {
+        let rank = match &key {
+            key if M::urgent(key) => Rank::Urgent,
+            key if self.model.begun(key) => Rank::Begun,
+            _ => Rank::New,
+        };
+        self.lanes[lane].parked[rank as usize].push_back(key);
+    }
+
     /// Parked keys are planned anew when there is room: what they wanted may have changed.
     fn unpark(&mut self, lane: usize) {
         let Lane { flying, limit, .. } = self.lanes[lane];
         for _ in flying..limit {
-            let Some(key) = self.lanes[lane].parked.pop_front() else { return };
+            let Some(key) = self.lanes[lane].take() else { return };
             self.ready[usize::from(!M::urgent(&key))].push_back(key);
         }
     }
 }
 
 impl<K> Lane<K> {
-    fn park(&mut self, key: K, urgent: impl Fn(&K) -> bool) {
-        if urgent(&key) { self.parked.push_front(key) } else { self.parked.push_back(key) }
+    fn waiting(&self) -> usize {
+        self.parked.iter().map(VecDeque::len).sum()
+    }
+
+    /// The next parked key.
+    fn take(&mut self) -> Option<K> {
+        self.taken = self.taken.wrapping_add(1);
+        let order = if self.taken.is_multiple_of(FAIR) {
+            [Rank::Urgent, Rank::New, Rank::Begun]
+        } else {
+            [Rank::Urgent, Rank::Begun, Rank::New]
+        };
+        order.into_iter().find_map(|rank| self.parked[rank as usize].pop_front())
     }
 
     fn has_room(&self, now: Duration) -> bool {

@@ -49,6 +49,12 @@ pub trait Model {
         None
     }
 
+    /// Whether work on this key has begun. A busy cluster gets such keys before those that have not, so that objects are finished
+    /// before others are started.
+    fn begun(&self, _key: &Self::Key) -> bool {
+        false
+    }
+
     /// Keys that go before the others, because somebody's timer runs (leases).
     fn urgent(_key: &Self::Key) -> bool {
         false

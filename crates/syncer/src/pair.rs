@@ -329,6 +329,10 @@ impl Model for Pair {
         }
     }
 
+    fn begun(&self, key: &Key) -> bool {
+        matches!(key, Key::Pod(uid) if self.pods.begun(uid))
+    }
+
     fn urgent(key: &Key) -> bool {
         matches!(key, Key::Node(_) | Key::Binding)
     }

@@ -139,6 +139,11 @@ impl Pods {
         (mapped && !case.taken).then_some(Side::Physical)
     }
 
+    /// Whether a pod is mapped, or gone and perhaps survived by its copy.
+    pub(crate) fn begun(&self, vuid: &Uid) -> bool {
+        self.vpods.get(vuid).is_none_or(|vpod| vpod.mapping.is_some())
+    }
+
     /// Whether the door let a pod in that has no copy yet.
     fn unmade(&self, vuid: &Uid) -> bool {
         self.cases.get(vuid).is_some_and(|case| case.name.is_some() && case.claimants.is_empty())

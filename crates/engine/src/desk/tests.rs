@@ -41,10 +41,16 @@ impl Model for Wants {
     fn keys(&self) -> Vec<Self::Key> {
         self.keys.iter().copied().collect()
     }
+    fn begun(&self, key: &Self::Key) -> bool {
+        key.0 >= BEGUN
+    }
     fn urgent(key: &Self::Key) -> bool {
         key.0 == 0
     }
 }
+
+/// Work on keys from this number on has begun.
+const BEGUN: u32 = 1_000_000;
 
 fn at(seconds: f64) -> Now {
     Now { wall: jiff::Timestamp::UNIX_EPOCH, steady: Duration::from_secs_f64(seconds) }
@@ -302,4 +308,25 @@ fn what_waited_or_was_penalised_is_looked_at_when_we_lead_again() {
     assert!(desk.next(at(1000.0)).is_none(), "no timer of the last term fires");
     desk.lead(at(1000.0));
     assert_eq!(std::iter::from_fn(|| desk.next(at(1000.0))).count(), 2);
+}
+
+#[test]
+fn before_a_busy_cluster_what_has_begun_is_finished_first_and_the_rest_is_not_starved() {
+    let mut desk = desk();
+    let full = u32::try_from(CONCURRENCY).unwrap();
+    let (waiting, begun) = (full + 1..full + 10, BEGUN..BEGUN + 10);
+    for number in (1..=full).chain(waiting).chain(begun) {
+        desk.see((number, V), at(0.0));
+    }
+    let mut flying: VecDeque<_> = std::iter::from_fn(|| desk.next(at(0.0))).collect();
+    assert_eq!(flying.len(), CONCURRENCY);
+    let mut order = Vec::new();
+    for _ in 0..8 {
+        let (key, call) = flying.pop_front().unwrap();
+        desk.done(&key, &call, Ok(answer()), at(0.0));
+        order.push(desk.next(at(0.0)).unwrap().0.0);
+        assert!(desk.next(at(0.0)).is_none(), "there is room for one");
+    }
+    let [b, n] = [BEGUN, full + 1];
+    assert_eq!(order, [b, b + 1, b + 2, n, b + 3, b + 4, b + 5, n + 1]);
 }
