@@ -21,6 +21,7 @@ use pools::{Client, Pools};
 
 use crate::kubeconfig::{self, BadValue};
 use crate::object::Uid;
+use crate::refusal::Status;
 use crate::{Kind, Name, Rv, kind};
 
 /// How long a call may take, from sending to the last byte of the answer.
@@ -117,6 +118,52 @@ pub enum ConnectError {
     /// The API server did not answer as one.
     #[error("the cluster cannot be reached: {0}")]
     Unreachable(String),
+    /// The API server answers, and refuses us.
+    #[error(transparent)]
+    Refused(#[from] AccessRefused),
+}
+
+/// Why an API server that answers tells us nothing. It is no outage: what runs in the cluster runs on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AccessRefused {
+    /// It does not know who we are.
+    #[error("the API server answers and does not accept the credentials of the kubeconfig (HTTP 401): its token or certificate may have expired")]
+    Credentials,
+    /// It knows, and does not let us read what every cluster is known by. With its words.
+    #[error("the API server answers and the user of the kubeconfig may not get namespaces/kube-system (HTTP 403): {0}")]
+    Right(String),
+}
+
+impl AccessRefused {
+    /// What these codes mean, if they mean this. Also a gateway before the API server may say so, without a Status.
+    fn of(code: u16, body: &[u8]) -> Option<Self> {
+        match code {
+            401 => Some(Self::Credentials),
+            403 => {
+                let status = serde_json::from_slice::<Status>(body).ok().filter(|status| status.kind == "Status");
+                Some(Self::Right(status.map_or_else(|| "Forbidden".to_owned(), |status| status.message)))
+            }
+            _ => None,
+        }
+    }
+
+    /// `PascalCase`, for conditions and events.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Credentials => "CredentialsRefused",
+            Self::Right(_) => "RightMissing",
+        }
+    }
+
+    /// What the owner of the kubeconfig can do about it.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Credentials => "put a kubeconfig with a valid token or certificate in its place",
+            Self::Right(_) => "grant its user this right (deploy/rbac)",
+        }
+    }
 }
 
 impl ConnectError {
@@ -129,6 +176,7 @@ impl ConnectError {
             Self::InvalidKubeconfig(_) => "KubeconfigInvalid",
             Self::BuildClient(_) => "ClientFailed",
             Self::Unreachable(_) => "Unreachable",
+            Self::Refused(refused) => refused.reason(),
         }
     }
 }
@@ -302,6 +350,9 @@ impl Cluster {
         let unreachable = |why: String| ConnectError::Unreachable(why);
         let request = Request::get(path).body(Body::empty()).map_err(|error| unreachable(error.to_string()))?;
         let (status, _, body) = self.exchange(request, CALL_DEADLINE).await.map_err(unreachable)?;
+        if let Some(refused) = AccessRefused::of(status, &body) {
+            return Err(refused.into());
+        }
         if status != 200 {
             return Err(unreachable(format!("HTTP {status} when asking for namespace kube-system")));
         }

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::connect::{Cluster, ConnectError};
+use crate::connect::{AccessRefused, Cluster, ConnectError};
 use crate::object::Uid;
 
 /// How often we ask.
 pub const PROBE_EVERY: Duration = Duration::from_secs(5);
 /// How long an answer may take.
 pub const PROBE_DEADLINE: Duration = Duration::from_secs(3);
-/// A single silence may be a busy moment: it is asked about once more, this much later.
+/// A single silence may be a busy moment, and a single 401 that of a webhook: it is asked about once more, this much later.
 /// An outage is known after 5 + 3 + 0.5 + 3 = 11.5 s at most.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -25,8 +25,22 @@ pub enum Connection {
     Up(Uid),
     /// It does not answer as an API server.
     Down(String),
+    /// It answers, and refuses us: no outage, so nobody may conclude anything about what runs there.
+    Refused(AccessRefused),
     /// It answers, but with an older state than before: its etcd was restored from a backup. For as long as we live.
     Restored(String),
+}
+
+impl Connection {
+    /// Whether it is in the same state. Two wordings of the same outage are one state.
+    fn is_as(&self, other: &Self) -> bool {
+        matches!((self, other), (Self::Down(_), Self::Down(_))) || self == other
+    }
+
+    /// Whether the cluster cannot be used for a cause that may pass by itself.
+    fn is_trouble(&self) -> bool {
+        matches!(self, Self::Down(_) | Self::Refused(_))
+    }
 }
 
 /// Probes until the receiver is dropped. The value changes only when the state does.
@@ -38,10 +52,10 @@ pub async fn probe(
     let apart = cluster.apart()?;
     let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut silences = 0u32;
+    let mut doubted = false;
     loop {
         let pause = async {
-            if silences == 1 {
+            if doubted {
                 tokio::time::sleep(AGAIN).await;
             } else {
                 ticks.tick().await;
@@ -54,24 +68,20 @@ pub async fn probe(
             () = connection_tx.closed() => return Ok(()),
         }
         let seen = ask(&apart, &cluster).await;
-        if let Connection::Down(_) = seen {
+        let news = !connection_tx.borrow().is_as(&seen);
+        let down = matches!(seen, Connection::Down(_));
+        if down {
             apart.renew();
-            silences = silences.saturating_add(1);
-            if silences == 1 {
-                continue;
-            }
-        } else {
-            silences = 0;
-            if let Connection::Down(_) = *connection_tx.borrow() {
-                cluster.renew();
-            }
+        }
+        doubted = news && seen.is_trouble() && !doubted;
+        if doubted {
+            continue;
+        }
+        if news && !down && connection_tx.borrow().is_trouble() {
+            cluster.renew();
         }
         connection_tx.send_if_modified(|state| {
-            // Two wordings of the same outage are one state.
-            let changed = match (&*state, &seen) {
-                (Connection::Down(_), Connection::Down(_)) => false,
-                (before, now) => before != now,
-            };
+            let changed = !state.is_as(&seen);
             if changed {
                 tracing::info!(cluster = cluster.name(), ?seen, "connection");
                 *state = seen;
@@ -97,7 +107,11 @@ async fn ask(apart: &Cluster, cluster: &Cluster) -> Connection {
                 None => Connection::Up(identity),
             }
         }
+        Ok(Err(ConnectError::Refused(refused))) => Connection::Refused(refused),
         Ok(Err(error)) => Connection::Down(error.to_string()),
         Err(_) => Connection::Down(format!("no answer within {PROBE_DEADLINE:?}")),
     }
 }
+
+#[cfg(test)]
+mod tests;

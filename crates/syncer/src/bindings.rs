@@ -292,6 +292,10 @@ impl Pair {
                 None => ("True", "Connected", "the physical cluster answers".to_owned()),
             },
             Connection::Down(why) => ("False", "Unreachable", why.clone()),
+            Connection::Refused(refused) => {
+                let message = format!("{refused}; pods run on and nothing new is admitted; {}", refused.hint());
+                ("False", refused.reason(), message)
+            }
             Connection::Restored(what) => {
                 let message = format!("the physical cluster was restored from a backup ({what}): {ANEW}");
                 ("False", "PhysicalClusterRestored", message)

@@ -16,7 +16,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use serde::Deserialize;
 use tapestry_api::{Binding, Invalid, keys};
-use tapestry_cluster::connect::{ConnectError, Trust};
+use tapestry_cluster::connect::{AccessRefused, ConnectError, Trust};
 use tapestry_cluster::feed::Row as _;
 use tapestry_cluster::gate::{Metrics, carry_out};
 use tapestry_cluster::list::ListError;
@@ -150,7 +150,9 @@ impl Post {
                 Some(Err(why @ (StartError::ConnectVirtual(_) | StartError::Unanswered { .. }))) => why,
                 Some(done) => return done.map(Some),
             };
-            tracing::error!(why = why.told(), again_in = ?wait, "the virtual cluster cannot be reached");
+            let refused = matches!(why, StartError::ConnectVirtual(ConnectError::Refused(_)));
+            let what = if refused { "refuses the kubeconfig" } else { "cannot be reached" };
+            tracing::error!(why = why.told(), again_in = ?wait, "the virtual cluster {what}");
             if cancel.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
                 return Ok(None);
             }
@@ -280,10 +282,16 @@ impl Syncer {
                     pair.observe(fact, clock.now(), &mut Dirty::default());
                 }
                 for side in Side::BOTH {
-                    // A list may take long; from a cluster that does not answer it never comes.
-                    if let Connection::Down(why) = pair.connection(side) {
-                        let address = addresses[side as usize].clone();
-                        return Err(LookError::Unreachable { side, address, why: why.clone() });
+                    // A list may take long; from a cluster that does not answer, or refuses us, it never comes.
+                    let address = || addresses[side as usize].clone();
+                    match pair.connection(side) {
+                        Connection::Down(why) => {
+                            return Err(LookError::Unreachable { side, address: address(), why: why.clone() });
+                        }
+                        Connection::Refused(why) => {
+                            return Err(LookError::Refused { side, address: address(), why: why.clone() });
+                        }
+                        Connection::Unknown | Connection::Up(_) | Connection::Restored(_) => {}
                     }
                 }
                 if let Some(why) = inbox.hindered() {
@@ -327,9 +335,31 @@ pub enum LookError {
         /// What was heard instead.
         why: String,
     },
+    /// One of the clusters answers, and refuses the kubeconfig.
+    #[error("the {} cluster at {address} refuses the kubeconfig: {why}", side.as_str())]
+    Refused {
+        /// Which one.
+        side: Side,
+        /// Where it is.
+        address: String,
+        /// What it refuses.
+        why: AccessRefused,
+    },
     /// A list could not be read.
     #[error(transparent)]
     List(#[from] ListError),
+}
+
+impl LookError {
+    /// What the user can do about it.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Unreachable { .. } | Self::Slow => "check that both API servers answer",
+            Self::Refused { why, .. } => why.hint(),
+            Self::Hindered(_) | Self::List(_) => "check that both API servers answer, and the rights of the kubeconfigs",
+        }
+    }
 }
 
 /// Ten characters of a physical pod's name come from here: from the operating system, so that nobody can foresee them.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use kube::Config;
 use prometheus_client::registry::Registry;
+use tapestry_cluster::connect::ConnectError;
 use tapestry_cluster::kubeconfig;
 use tapestry_engine::clock::SystemClock;
 use tapestry_engine::serve::Readiness;
@@ -89,7 +90,7 @@ async fn ask<T>(
     let clock = Arc::new(SystemClock::start());
     let failed = |error: StartError| {
         let hint = match error {
-            StartError::ConnectVirtual(_) | StartError::Unanswered { .. } => {
+            StartError::ConnectVirtual(ConnectError::Unreachable(_)) | StartError::Unanswered { .. } => {
                 "check --kubeconfig, and that the virtual cluster's API server answers"
             }
             _ => error.hint(),
@@ -99,11 +100,8 @@ async fn ask<T>(
     let syncer =
         start(binding, server.cluster(), clock, &mut Registry::default(), ready, cancel).await.map_err(failed)?;
     question(syncer).await.map_err(|error| {
-        Failure::new(
-            format!("cannot read what binding {binding} sees"),
-            error,
-            "check that both API servers answer, and the rights of the kubeconfigs",
-        )
+        let hint = error.hint();
+        Failure::new(format!("cannot read what binding {binding} sees"), error, hint)
     })
 }
 

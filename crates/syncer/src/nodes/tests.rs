@@ -1,11 +1,8 @@
 //! Plans for nodes, one sentence at a time.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use tapestry_api::keys;
-use tapestry_cluster::probe::Connection;
-use tapestry_cluster::{Answer, Refusal, Side, Uid, Verb};
+use tapestry_cluster::{Answer, Refusal, Uid, Verb};
 use tapestry_engine::Plan;
 
 use crate::pair::{Fact, Key};
@@ -129,124 +126,6 @@ fn law_03_foreign_conditions_survive_a_status_patch() {
     scene.see_ppod(&foreign_pod("1"));
     let conditions = scene.call(&key()).body().unwrap().into_owned()["status"]["conditions"].to_string();
     assert!(conditions.contains("Mine"), "{conditions}");
-}
-
-#[test]
-fn a_silent_physical_cluster_shows_as_taint_and_condition() {
-    let mut scene = Scene::new();
-    scene.see(Fact::Connection(Side::Physical, Connection::Down("refused".to_owned())));
-    let patch = scene.call(&key()).body().unwrap().into_owned();
-    assert!(patch["status"]["conditions"].to_string().contains("ApiServerSilent"), "{patch}");
-    let mut there = vnode(&scene);
-    merge(&mut there, patch);
-    scene.see_vnode(there);
-    let patch = scene.call(&key()).body().unwrap().into_owned();
-    assert!(patch["spec"]["taints"].to_string().contains(keys::TAINT_PHYSICAL_UNREACHABLE));
-}
-
-#[test]
-fn an_outage_that_lasts_makes_nodes_unknown_only_where_the_binding_says_so() {
-    for (partition, outcome) in [("Hold", "True"), ("Evict", "Unknown")] {
-        let mut scene = Scene::new();
-        scene.see_binding(json!({"partition": partition, "evictAfterSeconds": 60}));
-        let ready = |scene: &Scene| {
-            let vnode = vnode(scene);
-            let conditions = vnode["status"]["conditions"].as_array().unwrap();
-            conditions.iter().find(|condition| condition["type"] == "Ready").unwrap()["status"].clone()
-        };
-        scene.see(Fact::Connection(Side::Physical, Connection::Down("refused".to_owned())));
-        scene.follow_node("n1");
-        scene.pass(Duration::from_secs(50));
-        scene.follow_node("n1");
-        assert_eq!(ready(&scene), "True", "{partition}: not yet");
-        scene.pass(Duration::from_secs(20));
-        scene.follow_node("n1");
-        assert_eq!(ready(&scene), outcome, "{partition}");
-        scene.see(Fact::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))));
-        scene.follow_node("n1");
-        assert_eq!(ready(&scene), "True", "{partition}: it is back");
-    }
-}
-
-/// A syncer that was started anew while the physical cluster is silent: it has all of the virtual side and nothing of the other.
-fn restarted_in_an_outage(spec: Value) -> Scene {
-    let before = Scene::new();
-    let mut scene = Scene::empty();
-    scene.see_binding(spec);
-    scene.see_vnode(vnode(&before));
-    scene.see(Fact::VNode(tapestry_cluster::feed::Change::Listed(tapestry_cluster::feed::Epoch(1))));
-    scene.see(Fact::Connection(Side::Virtual, Connection::Up(Uid::new("v-cluster"))));
-    assert_eq!(scene.plan(&key()), Plan::Rest, "nobody has asked yet");
-    scene
-}
-
-#[test]
-fn a_syncer_started_during_an_outage_shows_it_and_touches_nothing_else() {
-    let mut scene = restarted_in_an_outage(json!({}));
-    scene.see(Fact::Connection(Side::Physical, Connection::Down("refused".to_owned())));
-    let before = vnode(&scene);
-    let taints = scene.call(&key());
-    assert!(taints.target.rv.is_some(), "taints are one list shared with Kubernetes");
-    assert_eq!(scene.follow_node("n1"), Plan::Rest);
-    let mut after = vnode(&scene);
-    let row = scene.pair.nodes.vnode(&name("vnode-east-n1")).unwrap();
-    assert!(row.has_taint(keys::TAINT_PHYSICAL_UNREACHABLE) && row.has_taint(keys::TAINT_VNODE));
-    let told = row.condition(keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE).unwrap();
-    assert_eq!((told.status.as_str(), told.reason.as_str()), ("False", "ApiServerSilent"));
-    assert_eq!(row.condition("Ready").unwrap().status, "True", "outages never kill");
-    (after["spec"], after["status"]["conditions"]) = (before["spec"].clone(), before["status"]["conditions"].clone());
-    assert_eq!(after, before);
-    // It answers: everything is as it was.
-    scene.see_policy("all", json!({"cluster": "east"}));
-    scene.see_pnode(pnode("n1"));
-    scene.complete();
-    scene.follow_node("n1");
-    assert!(!scene.pair.nodes.vnode(&name("vnode-east-n1")).unwrap().has_taint(keys::TAINT_PHYSICAL_UNREACHABLE));
-}
-
-#[test]
-fn an_outage_goes_on_counting_over_a_restart_and_a_restore_is_no_outage() {
-    let mut scene = restarted_in_an_outage(json!({"partition": "Evict", "evictAfterSeconds": 60}));
-    let ready = |scene: &Scene| {
-        let row = scene.pair.nodes.vnode(&name("vnode-east-n1")).unwrap();
-        row.condition("Ready").unwrap().status.clone()
-    };
-    scene.see(Fact::Connection(Side::Physical, Connection::Restored("versions went back".to_owned())));
-    assert_eq!(scene.plan(&key()), Plan::Rest);
-    scene.see(Fact::Connection(Side::Physical, Connection::Down("refused".to_owned())));
-    let due = scene.now.steady + Duration::from_mins(1);
-    assert_eq!(scene.follow_node("n1"), Plan::Wait(due));
-    assert_eq!(ready(&scene), "True", "not yet");
-    scene.pass(Duration::from_secs(61));
-    assert_eq!(scene.follow_node("n1"), Plan::Rest);
-    assert_eq!(ready(&scene), "Unknown");
-}
-
-#[test]
-fn a_restored_physical_cluster_is_not_silent_and_never_makes_nodes_unknown() {
-    let mut scene = Scene::new();
-    scene.see_binding(json!({"partition": "Evict", "evictAfterSeconds": 60}));
-    let said = |scene: &Scene, kind: &str| {
-        let vnode = vnode(scene);
-        let conditions = vnode["status"]["conditions"].as_array().unwrap();
-        let condition = conditions.iter().find(|condition| condition["type"] == kind).unwrap();
-        format!("{} {}", condition["status"].as_str().unwrap(), condition["reason"].as_str().unwrap())
-    };
-    scene.see(Fact::Connection(Side::Physical, Connection::Restored("versions went back".to_owned())));
-    for _ in 0..3 {
-        scene.follow_node("n1");
-        scene.pass(Duration::from_hours(1));
-    }
-    assert_eq!(said(&scene, keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE), "False PhysicalClusterRestored");
-    assert_eq!(said(&scene, "Ready"), "True KubeletReady", "it answers: nobody has to go");
-    // A silence after it counts from its own beginning.
-    scene.see(Fact::Connection(Side::Physical, Connection::Down("refused".to_owned())));
-    scene.follow_node("n1");
-    assert_eq!(said(&scene, keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE), "False ApiServerSilent");
-    assert_eq!(said(&scene, "Ready"), "True KubeletReady", "it has only just fallen silent");
-    scene.pass(Duration::from_secs(70));
-    scene.follow_node("n1");
-    assert!(said(&scene, "Ready").starts_with("Unknown"));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! What a virtual node says when the physical cluster has been silent since we started: nothing is known of the physical node,
-//! so only what the silence itself means is put onto what is there. Pure. Everything else waits for the first lists.
+//! What a virtual node says when the physical cluster has been silent, or has refused us, since we started: nothing is known of
+//! the physical node, so only what that itself means is put onto what is there. Pure. Everything else waits for the first lists.
 
 use serde_json::json;
 use tapestry_api::keys;
@@ -18,7 +18,7 @@ impl Pair {
     pub(super) fn plan_unseen(&self, name: &Name, now: Now) -> Plan {
         let connection = self.connection(Side::Physical);
         let home = self.at_home() && matches!(self.connection(Side::Virtual), Connection::Up(_));
-        let (Some(bound), Some(vnode), Connection::Down(_), true) = (
+        let (Some(bound), Some(vnode), Connection::Down(_) | Connection::Refused(_), true) = (
             &self.bound,
             self.nodes.vnode_of(name).filter(|vnode| vnode.unread.is_none()),
             connection,
@@ -33,11 +33,11 @@ impl Pair {
             let verb = Verb::Merge(Sub::Main, json!({"spec": {"taints": taints}}));
             return Call { target, verb, why: "NodeUnreachable" }.into();
         }
-        let silent = reachable(Some(vnode), connection, now.wall);
+        let told = reachable(Some(vnode), connection, now.wall);
         let due = unknown_from(bound, Some(vnode), connection);
         let mut conditions: Vec<Condition> =
-            vnode.conditions.iter().filter(|condition| condition.kind != silent.kind).cloned().collect();
-        conditions.push(silent);
+            vnode.conditions.iter().filter(|condition| condition.kind != told.kind).cloned().collect();
+        conditions.push(told);
         if let Some(due) = due.filter(|due| *due <= now.wall) {
             let ready = conditions.iter_mut().filter(|condition| condition.kind == "Ready");
             ready.for_each(|ready| ready.forget(due));
@@ -51,3 +51,6 @@ impl Pair {
         due.filter(|due| *due > now.wall).map_or(Plan::Rest, |due| Plan::Wait(steady_at(due, now)))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -313,6 +313,11 @@ pub(super) fn reachable(vnode: Option<&VNode>, connection: &Connection, now: jif
         Connection::Down(_) | Connection::Unknown => {
             ("False", SILENT, "the physical API server does not answer; pods keep running and nothing new is placed")
         }
+        Connection::Refused(refused) => (
+            "False",
+            refused.reason(),
+            "the physical API server answers and refuses the syncer, as the binding says; pods keep running and nothing new is placed",
+        ),
         Connection::Restored(_) => (
             "False",
             "PhysicalClusterRestored",

@@ -52,6 +52,9 @@ impl StartError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::BadName(_) => "names are lower-case letters, digits, '-' and '.'",
+            Self::ConnectVirtual(ConnectError::Refused(refused)) | Self::ConnectPhysical(ConnectError::Refused(refused)) => {
+                refused.hint()
+            }
             Self::ConnectVirtual(_) | Self::Unanswered { .. } => {
                 "check --virtual-kubeconfig, and that its API server answers"
             }
@@ -66,8 +69,8 @@ impl StartError {
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::BadName(_) | Self::ReadObject { .. } => "KubeconfigUnusable",
-            Self::ConnectVirtual(_) | Self::Unanswered { .. } => "VirtualClusterSilent",
-            Self::ConnectPhysical(error) => error.reason(),
+            Self::ConnectVirtual(ConnectError::Unreachable(_)) | Self::Unanswered { .. } => "VirtualClusterSilent",
+            Self::ConnectVirtual(error) | Self::ConnectPhysical(error) => error.reason(),
             Self::InvalidBinding { why, .. } => why.reason(),
             Self::Replaced(_) => "BindingReplaced",
         }

@@ -111,7 +111,7 @@ async fn law_12_a_kubeconfig_that_breaks_while_it_is_in_use_is_told_and_the_conn
                     "KubeconfigInvalid",
                     "its token",
                 ),
-                (harness.physical_cluster.kubeconfig_with_token("hunter2")?, "Unreachable", "401"),
+                (harness.physical_cluster.kubeconfig_with_token("hunter2")?, "CredentialsRefused", "401"),
             ] {
                 harness.give(&kubeconfig).await?;
                 let told = harness.says("KubeconfigCurrent", "False", reason).await?;
@@ -130,9 +130,10 @@ async fn law_12_a_kubeconfig_that_breaks_while_it_is_in_use_is_told_and_the_conn
 }
 
 #[tokio::test]
-async fn a_rotated_token_is_taken_over_without_a_restart_and_no_pod_is_lost() -> Result<()> {
+async fn an_expired_token_evicts_nobody_and_a_new_one_is_taken_over_without_a_restart() -> Result<()> {
     pattern("rotated")
         .on(Fixture::West)
+        .binding(|binding| binding.with("/spec/partition", "Evict").with("/spec/evictAfterSeconds", 3))
         .run_without(async |harness| {
             let syncer = Process::new(harness, "info")?;
             syncer.start()?;
@@ -146,8 +147,20 @@ async fn a_rotated_token_is_taken_over_without_a_restart_and_no_pod_is_lost() ->
                 .delete("v1/ServiceAccount", &format!("{}/{}", keys::NAMESPACE, harness.mount))
                 .await?;
             let fresh = harness.physical_cluster.physical_account(&harness.mount).await?;
-            let told = harness.says("Connected", "False", "Unreachable").await?;
-            ensure!(told.contains("401"), "{told}");
+            let told = harness.says("Connected", "False", "CredentialsRefused").await?;
+            ensure!(told.contains("401") && told.contains("nothing new is admitted"), "{told}");
+            let refused = |vnode: &Value| {
+                condition(vnode, keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE)["reason"] == "CredentialsRefused"
+            };
+            harness.vnode_when(harness.node(), "says so", refused).await?;
+            let drift = harness.tapestry(&["drift", &harness.name]).await?;
+            let said = String::from_utf8_lossy(&drift.stderr);
+            ensure!(said.contains("refuses the kubeconfig") && said.contains("hint: put a kubeconfig"), "{said}");
+            ensure!(!said.contains("does not answer"), "{said}");
+            // Two renewals take longer than the three seconds after which a silent cluster's nodes would be unknown.
+            harness.renews(2).await?;
+            let vnode = harness.vnode_when(harness.node(), "says so", refused).await?;
+            assert_eq!(condition(&vnode, "Ready")["status"], "True", "its cluster answers");
             harness.give(&fresh).await?;
             harness.says("Connected", "True", "Connected").await?;
             syncer.ready().await?;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tapestry_cluster::connect::AccessRefused;
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::refusal::Status;
 use tapestry_cluster::watch::{Trouble, WatchState};
@@ -111,6 +112,26 @@ fn trouble_is_written_at_once_and_so_is_its_end() {
     assert_eq!((&status["phase"], &status["nodes"]), (&json!("Failed"), &json!(1)));
     assert_eq!(condition(&status, "Ready")["reason"], "Unreachable");
     assert_eq!(condition(&status, "Connected")["message"], "connection refused");
+    scene.see(Fact::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))));
+    assert_eq!(report(&mut scene)["phase"], "Ready");
+}
+
+#[test]
+fn a_cluster_that_refuses_us_is_told_by_the_right_that_is_missing_and_nothing_is_admitted() {
+    let mut scene = Scene::new();
+    report(&mut scene);
+    for (refused, reason, words) in [
+        (AccessRefused::Credentials, "CredentialsRefused", "401"),
+        (AccessRefused::Right("eve cannot get".to_owned()), "RightMissing", "get namespaces/kube-system"),
+    ] {
+        scene.see(Fact::Connection(Side::Physical, Connection::Refused(refused)));
+        let status = report(&mut scene);
+        assert_eq!((&status["phase"], &condition(&status, "Ready")["reason"]), (&json!("Failed"), &json!(reason)));
+        let told = condition(&status, "Connected")["message"].as_str().unwrap().to_owned();
+        assert!(told.contains(words) && told.contains("nothing new is admitted"), "{told}");
+        scene.see_vpod(&vpod("web"));
+        assert_eq!(scene.plan(&Key::Pod(Uid::new("v-web"))), Plan::Rest);
+    }
     scene.see(Fact::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))));
     assert_eq!(report(&mut scene)["phase"], "Ready");
 }
