@@ -127,7 +127,9 @@ pub enum ConnectError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AccessRefused {
     /// It does not know who we are.
-    #[error("the API server answers and does not accept the credentials of the kubeconfig (HTTP 401): its token or certificate may have expired")]
+    #[error(
+        "the API server answers and does not accept the credentials of the kubeconfig (HTTP 401): its token or certificate may have expired"
+    )]
     Credentials,
     /// It knows, and does not let us read what every cluster is known by. With its words.
     #[error("the API server answers and the user of the kubeconfig may not get namespaces/kube-system (HTTP 403): {0}")]

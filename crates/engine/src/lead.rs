@@ -34,6 +34,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// To give a Lease back: a try, a look at who changed it meanwhile, another try.
 const LAST_WORDS: usize = 3;
 
+/// After a panic of the candidate or its watch, a new one stands this much later.
+const STAND_AGAIN: Duration = Duration::from_secs(1);
+
 /// Stands for the seat until `resign` is cancelled; the Lease has been given back when `tasks` are done. The gate should have
 /// connections of its own, so that no burst of work holds up a renewal; `cluster` is where the Lease is watched.
 pub fn campaign(
@@ -44,23 +47,54 @@ pub fn campaign(
     tasks: &mut JoinSet<()>,
     resign: &CancellationToken,
 ) -> Leadership {
-    let bell = Arc::new(Notify::new());
-    let feed: Arc<Feed<Record>> = Arc::default();
-    let mailbox = feed.subscribe(Arc::clone(&bell));
-    let query = Query {
-        kind: &kind::LEASE,
-        namespace: Some(seat.namespace.clone()),
-        labels: String::new(),
-        fields: format!("metadata.name={}", seat.name),
-        optional: false,
-    };
-    let decode: Decode<Record> = Arc::new(|json| Record::decode(json).map(Some));
-    tasks.spawn(watch(cluster, query, decode, feed, resign.clone()));
     let fence = Arc::new(Fence::new(Arc::clone(&clock)));
     let leadership = Leadership::behind(Arc::clone(&fence));
-    let candidate = Candidate { election: Election::new(seat), gate, clock, fence, told: None, follows: None };
-    tasks.spawn(candidate.run(mailbox, bell, resign.clone()));
+    let (shared, resigned) = (Arc::clone(&fence), resign.clone());
+    let stand = move |served: u64, life: &mut JoinSet<()>| {
+        let bell = Arc::new(Notify::new());
+        let feed: Arc<Feed<Record>> = Arc::default();
+        let mailbox = feed.subscribe(Arc::clone(&bell));
+        let query = Query {
+            kind: &kind::LEASE,
+            namespace: Some(seat.namespace.clone()),
+            labels: String::new(),
+            fields: format!("metadata.name={}", seat.name),
+            optional: false,
+        };
+        let decode: Decode<Record> = Arc::new(|json| Record::decode(json).map(Some));
+        life.spawn(watch(cluster.clone(), query, decode, feed, resigned.clone()));
+        let (election, fence) = (Election::after(seat.clone(), served), Arc::clone(&shared));
+        let (gate, clock) = (Arc::clone(&gate), Arc::clone(&clock));
+        let candidate = Candidate { election, gate, clock, fence, told: None, follows: None };
+        life.spawn(candidate.run(mailbox, bell, resigned.clone()));
+    };
+    tasks.spawn(persist(fence, resign.clone(), stand));
     leadership
+}
+
+/// Keeps standing: when a task of a candidacy panics, we do not lead any more, and the next candidacy begins a moment later.
+/// `stand` starts one; terms go on from the number it is given, so that no call of an earlier candidacy passes the fence.
+async fn persist(fence: Arc<Fence>, resign: CancellationToken, mut stand: impl FnMut(u64, &mut JoinSet<()>)) {
+    loop {
+        let mut life = JoinSet::new();
+        stand(fence.last_term(), &mut life);
+        let ended = life.join_next().await;
+        if resign.is_cancelled() {
+            while life.join_next().await.is_some() {}
+            return;
+        }
+        fence.shut();
+        fence.ring();
+        life.shutdown().await;
+        let how = match ended {
+            Some(Err(panicked)) => panicked.to_string(),
+            _ => "it ended before its time".to_owned(),
+        };
+        tracing::error!(how, again_in = ?STAND_AGAIN, "the election failed: we do not lead, and stand again");
+        if resign.run_until_cancelled(tokio::time::sleep(STAND_AGAIN)).await.is_none() {
+            return;
+        }
+    }
 }
 
 /// One who stands: the election and its way to the world.

@@ -1,15 +1,19 @@
 //! The keeper: renews the Leases of our virtual nodes whatever becomes of the syncer beside it, and says on the binding and on the
-//! nodes when that cannot work. Knows the virtual cluster alone: its nodes of our origin and the binding.
+//! nodes when that cannot work. Knows the virtual cluster alone: its nodes of our origin and the binding. While the syncer works
+//! it leaves the binding's phase and readiness to it.
 //! Must not depend on the rest: it has its own watches, connections, loop and thread, so that no panic, stall or overload of `Pair`
 //! makes running pods look dead.
 
 pub(crate) mod inbox;
+mod missing;
 pub mod row;
+mod work;
 
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 use serde_json::json;
+use tapestry_api::binding::Phase;
 use tapestry_api::keys;
 use tapestry_cluster::feed::Change;
 use tapestry_cluster::probe::Connection;
@@ -17,7 +21,9 @@ use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Uid, Verb
 use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Model, Now, Plan, Table};
 
-use self::row::{KeptBinding, KeptNode};
+use self::missing::Missing;
+use self::row::{KeptBinding, KeptNode, Said};
+pub use self::work::{Trouble, Work};
 use crate::leases::Leases;
 use crate::nodes::row::Taint;
 use crate::nodes::want::render_taint;
@@ -31,6 +37,8 @@ pub enum Key {
     Lease(Name),
     /// The taint that says whether the syncer works.
     Taint(Name),
+    /// Whether a virtual node that left the watch is still there.
+    Node(Name),
     /// What the binding says of it.
     Binding,
 }
@@ -50,52 +58,10 @@ pub enum Fact {
     Kubeconfig(Option<Trouble>),
 }
 
-/// How it stands with the syncer beside the keeper.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Work {
-    /// It has started and has not read everything yet: nothing new is known.
-    #[default]
-    Starts,
-    /// It has read everything and works.
-    Goes,
-    /// It cannot work.
-    LossState(Trouble),
-}
-
-impl Work {
-    /// A new life begins; says whether that is news.
-    pub(crate) fn start(&mut self) -> bool {
-        self.become_now(Self::Starts)
-    }
-
-    /// Everything is read; says whether that is news.
-    pub(crate) fn go(&mut self) -> bool {
-        self.become_now(Self::Goes)
-    }
-
-    fn become_now(&mut self, now: Self) -> bool {
-        let news = *self != now;
-        *self = now;
-        news
-    }
-
-    /// Whether it stands because of this.
-    pub(crate) fn stands_for(&self, trouble: &Trouble) -> bool {
-        matches!(self, Self::LossState(known) if known == trouble)
-    }
-}
-
-/// What is wrong, for the binding.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
-    /// `PascalCase`, for the condition.
-    pub reason: &'static str,
-    /// What happened and what to do.
-    pub message: String,
-}
-
 /// Condition of the binding: whether the physical cluster is connected. The keeper writes it only while the syncer cannot.
 const CONNECTED: &str = "Connected";
+/// Condition of the binding: whether everything works for it. The keeper writes it only while the syncer cannot.
+const READY: &str = "Ready";
 /// Condition of the binding: whether the kubeconfig in its Secret is the one in use. There from the first time it was not.
 pub(crate) const KUBECONFIG_CURRENT: &str = "KubeconfigCurrent";
 
@@ -105,6 +71,7 @@ pub struct Keeper {
     binding_uid: Box<str>,
     nodes: Table<KeptNode>,
     names: HashMap<Name, Uid, RandomState>,
+    missing: Missing,
     leases: Leases,
     binding: Option<KeptBinding>,
     /// Another binding has our name: ours is gone for good.
@@ -124,6 +91,7 @@ impl Keeper {
             binding_uid: binding_uid.into(),
             nodes: Table::default(),
             names: HashMap::default(),
+            missing: Missing::default(),
             leases: Leases::default(),
             binding: None,
             replaced: false,
@@ -131,6 +99,11 @@ impl Keeper {
             work: Work::default(),
             kubeconfig: None,
         }
+    }
+
+    /// Whether it knows all nodes whose Leases it renews.
+    pub(crate) fn ready(&self) -> bool {
+        self.nodes.complete()
     }
 
     /// Whether our binding was deleted and another one has its name.
@@ -150,10 +123,15 @@ impl Keeper {
         self.nodes.get(self.names.get(name)?)
     }
 
-    fn see_node(&mut self, change: Change<KeptNode>, dirty: &mut Dirty<Key>) {
+    fn see_node(&mut self, change: Change<KeptNode>, now: Now, dirty: &mut Dirty<Key>) {
         match change {
             Change::Put(row, epoch) => {
                 let (name, uid) = (row.name.clone(), row.uid.clone());
+                self.missing.end(&name);
+                if let Some(other) = self.names.get(&name).filter(|known| **known != uid).cloned() {
+                    // Two nodes cannot have one name, so that one is gone.
+                    self.lose_node(&other);
+                }
                 let Put::Fresh(before) = self.nodes.put(row, Some(epoch)) else { return };
                 if before.is_none() && self.nodes.complete() {
                     // It was not there when all were listed.
@@ -163,11 +141,12 @@ impl Keeper {
                 dirty.mark(Key::Lease(name.clone()));
                 dirty.mark(Key::Taint(name));
             }
-            Change::Gone { row, .. } => self.lose_node(&row.uid),
+            Change::Gone { row, proven: true } => self.lose_node(&row.uid),
+            Change::Gone { row, .. } => self.miss_node(&row.uid, now, dirty),
             Change::Unserved | Change::Reached(_) => {}
             Change::Listed(epoch) => {
                 for uid in self.nodes.listed(epoch) {
-                    self.lose_node(&uid);
+                    self.miss_node(&uid, now, dirty);
                 }
                 dirty.mark_all();
             }
@@ -178,8 +157,40 @@ impl Keeper {
         let Some(row) = self.nodes.remove(uid) else { return };
         if self.names.get(&row.name) == Some(uid) {
             self.names.remove(&row.name);
+            self.missing.end(&row.name);
             self.leases.forget(&row.name);
         }
+    }
+
+    /// It left the watch, or was not in a list, and that proves nothing (law 1): its label may have been taken away.
+    fn miss_node(&mut self, uid: &Uid, now: Now, dirty: &mut Dirty<Key>) {
+        let Some(name) = self.nodes.get(uid).map(|row| row.name.clone()) else { return };
+        self.missing.begin(&name, now);
+        dirty.mark(Key::Node(name));
+    }
+
+    fn plan_look(&self, vnode: &Name, now: Now) -> Plan {
+        match self.node(vnode).filter(|_| self.at_home()) {
+            Some(row) => self.missing.plan(vnode, &row.uid, now),
+            None => Plan::Rest,
+        }
+    }
+
+    /// Only a 404, or another node under the name, says that it is gone.
+    fn settle_look(&mut self, vnode: &Name, done: Result<Answer, Refusal>, now: Now, dirty: &mut Dirty<Key>) {
+        let Some(known) = self.node(vnode).map(|row| row.uid.clone()) else { return };
+        match done.map(|answer| KeptNode::decode(&answer.object)) {
+            Ok(Ok(Some(row))) if row.uid == known => {
+                self.nodes.put(row, None);
+                self.missing.put_off(vnode, now);
+                dirty.mark(Key::Taint(vnode.clone()));
+            }
+            Ok(Ok(Some(_))) | Err(Refusal::Gone) => self.lose_node(&known),
+            // It is there, and that is all that can be said of it.
+            Ok(Ok(None) | Err(_)) => self.missing.put_off(vnode, now),
+            Err(_) => return,
+        }
+        dirty.mark(Key::Node(vnode.clone()));
     }
 
     fn take_binding(&mut self, row: KeptBinding, dirty: &mut Dirty<Key>) {
@@ -208,7 +219,7 @@ impl Keeper {
         let wanted = match self.work {
             Work::Starts => return Plan::Rest,
             Work::Goes => false,
-            Work::LossState(_) => true,
+            Work::Stopped(_) => true,
         };
         if row.taints.iter().any(|taint| there(&taint)) == wanted {
             return Plan::Rest;
@@ -226,24 +237,38 @@ impl Keeper {
     fn plan_binding(&self, now: Now) -> Plan {
         let Some(row) = self.binding.as_ref().filter(|_| self.at_home()) else { return Plan::Rest };
         let mut conditions = row.conditions.clone();
-        if let Work::LossState(Trouble { reason, message }) = &self.work {
-            row.set(&mut conditions, CONNECTED, "False", reason, message, now);
-        }
-        match &self.kubeconfig {
-            Some(Trouble { reason, message }) => {
-                row.set(&mut conditions, KUBECONFIG_CURRENT, "False", reason, message, now);
+        let mut status = serde_json::Map::new();
+        if let Work::Stopped(Trouble { reason, message, generation }) = &self.work {
+            let observed = generation.unwrap_or(row.generation);
+            for kind in [CONNECTED, READY] {
+                row.set(&mut conditions, &Said { kind, status: "False", reason, message }, Some(observed), now);
             }
-            None if row.says(KUBECONFIG_CURRENT) => {
+            if row.phase != Some(Phase::Failed) {
+                status.insert("phase".to_owned(), json!(Phase::Failed));
+            }
+            if row.observed != Some(observed) {
+                status.insert("observedGeneration".to_owned(), json!(observed));
+            }
+        }
+        let kind = KUBECONFIG_CURRENT;
+        match &self.kubeconfig {
+            Some(Trouble { reason, message, .. }) => {
+                row.set(&mut conditions, &Said { kind, status: "False", reason, message }, None, now);
+            }
+            None if row.says(kind) => {
                 let message = "the kubeconfig in the Secret is the one in use";
-                row.set(&mut conditions, KUBECONFIG_CURRENT, "True", "Current", message, now);
+                row.set(&mut conditions, &Said { kind, status: "True", reason: "Current", message }, None, now);
             }
             None => {}
         }
-        if conditions == row.conditions {
+        if conditions != row.conditions {
+            status.insert("conditions".to_owned(), json!(conditions));
+        }
+        if status.is_empty() {
             return Plan::Rest;
         }
         let target = Target::cluster(Side::Virtual, &kind::CLUSTER_BINDING, row.name.clone()).uid(&row.uid).rv(row.rv);
-        let verb = Verb::Merge(Sub::Status, json!({"status": {"conditions": conditions}}));
+        let verb = Verb::Merge(Sub::Status, json!({ "status": status }));
         Call { target, verb, why: "ReportTrouble" }.into()
     }
 }
@@ -252,9 +277,9 @@ impl Model for Keeper {
     type Key = Key;
     type Fact = Fact;
 
-    fn observe(&mut self, seen: Fact, _now: Now, dirty: &mut Dirty<Key>) {
+    fn observe(&mut self, seen: Fact, now: Now, dirty: &mut Dirty<Key>) {
         match seen {
-            Fact::Node(change) => self.see_node(change, dirty),
+            Fact::Node(change) => self.see_node(change, now, dirty),
             Fact::Binding(Change::Put(row, _)) => self.take_binding(row, dirty),
             // Whether it is gone is for `Pair` to prove; our Leases are renewed all the same.
             Fact::Binding(Change::Gone { .. } | Change::Listed(_) | Change::Unserved | Change::Reached(_)) => {}
@@ -279,6 +304,7 @@ impl Model for Keeper {
         let plan = match key {
             Key::Lease(vnode) => self.plan_lease(vnode, now),
             Key::Taint(vnode) => self.plan_taint(vnode),
+            Key::Node(vnode) => self.plan_look(vnode, now),
             Key::Binding => self.plan_binding(now),
         };
         // INVARIANT: no call goes beyond the declared rights (law 10).
@@ -292,15 +318,21 @@ impl Model for Keeper {
         match key {
             Key::Lease(vnode) if self.node(vnode).is_none() => self.leases.forget(vnode),
             Key::Lease(vnode) => {
+                if let Err(Refusal::Gone) = done {
+                    // It goes with its node.
+                    self.missing.hasten(vnode, now, dirty);
+                }
                 if self.leases.settle(vnode, call, &done, now) {
                     dirty.mark(key.clone());
                 }
             }
-            Key::Taint(_) => {
-                if let Ok(Ok(Some(row))) = done.map(|answer| KeptNode::decode(&answer.object)) {
-                    self.nodes.put(row, None);
-                }
-            }
+            Key::Taint(vnode) => match done.map(|answer| KeptNode::decode(&answer.object)) {
+                Ok(Ok(Some(row))) => drop(self.nodes.put(row, None)),
+                // No watch tells how it looks by now.
+                Err(Refusal::Gone | Refusal::Replaced) => self.missing.hasten(vnode, now, dirty),
+                _ => {}
+            },
+            Key::Node(vnode) => self.settle_look(vnode, done, now, dirty),
             Key::Binding => {
                 if let Ok(Ok(Some(row))) = done.map(|answer| KeptBinding::decode(&answer.object)) {
                     self.take_binding(row, dirty);
@@ -311,7 +343,7 @@ impl Model for Keeper {
 
     fn keys(&self) -> Vec<Key> {
         let nodes = self.names.keys().flat_map(|name| [Key::Lease(name.clone()), Key::Taint(name.clone())]);
-        nodes.chain([Key::Binding]).collect()
+        nodes.chain(self.missing.keys()).chain([Key::Binding]).collect()
     }
 
     fn urgent(key: &Key) -> bool {

@@ -15,7 +15,7 @@ use tapestry_engine::{Now, Plan};
 /// How often.
 pub const RENEW_EVERY: Duration = Duration::from_secs(10);
 /// How long a Lease holds.
-const LEASE_SECONDS: u32 = 40;
+pub(crate) const LEASE_SECONDS: u32 = 40;
 /// A Lease older than this is renewed before anything else: at 50 s Kubernetes calls the node dead.
 const OLD: Duration = Duration::from_secs(20);
 /// The smallest step of a Lease's time.

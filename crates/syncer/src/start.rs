@@ -3,6 +3,8 @@
 
 mod errors;
 mod life;
+mod look;
+mod meters;
 mod reload;
 mod supervise;
 
@@ -12,25 +14,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use k8s_openapi::ByteString;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 use serde::Deserialize;
 use tapestry_api::{Binding, Invalid, keys};
-use tapestry_cluster::connect::{AccessRefused, ConnectError, Trust};
+use tapestry_cluster::connect::{ConnectError, Trust};
 use tapestry_cluster::feed::Row as _;
 use tapestry_cluster::gate::{Metrics, carry_out};
-use tapestry_cluster::list::ListError;
-use tapestry_cluster::probe::Connection;
 use tapestry_cluster::watches::Pulse;
 use tapestry_cluster::{Call, Cluster, Kind, Name, Refusal, Side, Target, Uid, Verb, kind};
+use tapestry_engine::Desk;
 use tapestry_engine::clock::Clock;
 use tapestry_engine::lead::{LeaseTimings, Seat};
-use tapestry_engine::run::Inbox as _;
-use tapestry_engine::serve::ReadinessGate;
-use tapestry_engine::{Desk, Dirty, Model as _};
+use tapestry_engine::serve::{Readiness, ReadinessGate};
 use tokio::runtime::Handle;
 use tokio::sync::watch as channel;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::bindings::BindingRow;
@@ -38,9 +34,13 @@ use crate::json::fingerprint;
 use crate::keeper::{Trouble, Work};
 use crate::origin::{Home, Origin};
 use crate::pair::Pair;
-use crate::watches::{Scope, Watches};
+use crate::watches::Scope;
 
 pub use errors::{RunError, StartError};
+pub use look::LookError;
+pub use meters::Meters;
+
+use meters::SyncerMetrics;
 
 /// The post of a binding's syncer: all that is known without its physical cluster.
 pub struct Post {
@@ -55,7 +55,10 @@ pub struct Post {
     metrics: SyncerMetrics,
     pub(crate) calls: Metrics,
     pub(crate) pulse: Pulse,
+    /// Opened by the work.
     ready: ReadinessGate,
+    /// Opened by the keeper.
+    kept: ReadinessGate,
     pub(crate) cancel: CancellationToken,
     /// work --how it stands--> keeper
     work: channel::Sender<Work>,
@@ -84,11 +87,11 @@ pub async fn start(
     binding: &str,
     virtual_cluster: Cluster,
     clock: Arc<dyn Clock>,
-    registry: &mut Registry,
-    ready: ReadinessGate,
+    meters: Meters,
+    readiness: &Readiness,
     cancel: CancellationToken,
 ) -> Result<Syncer, StartError> {
-    let post = Post::open(binding, virtual_cluster, clock, registry, ready, cancel).await?;
+    let post = Post::open(binding, virtual_cluster, clock, meters, readiness, cancel).await?;
     let physical = post.connect().await?;
     Ok(Syncer { post, physical })
 }
@@ -102,8 +105,8 @@ impl Post {
         binding: &str,
         virtual_cluster: Cluster,
         clock: Arc<dyn Clock>,
-        registry: &mut Registry,
-        ready: ReadinessGate,
+        meters: Meters,
+        readiness: &Readiness,
         cancel: CancellationToken,
     ) -> Result<Self, StartError> {
         let name = Name::parse(binding)?;
@@ -121,10 +124,11 @@ impl Post {
             virtual_cluster,
             clock,
             seat: None,
-            metrics: SyncerMetrics::register(registry),
-            calls: Metrics::register(registry),
-            pulse: Pulse::register(registry),
-            ready,
+            metrics: meters.syncer,
+            calls: meters.calls,
+            pulse: meters.pulse,
+            ready: readiness.gate(&format!("binding {binding}")),
+            kept: readiness.gate(&format!("the Leases of binding {binding}")),
             cancel,
             work: channel::Sender::new(Work::default()),
             kubeconfig: channel::Sender::new(None),
@@ -137,14 +141,14 @@ impl Post {
         binding: &str,
         virtual_cluster: Cluster,
         clock: Arc<dyn Clock>,
-        registry: &mut Registry,
-        ready: ReadinessGate,
+        meters: Meters,
+        readiness: &Readiness,
         cancel: CancellationToken,
     ) -> Result<Option<Self>, StartError> {
         let mut wait = AGAIN.0;
         loop {
             let (cluster, clock) = (virtual_cluster.clone(), Arc::clone(&clock));
-            let open = Self::open(binding, cluster, clock, registry, ready.clone(), cancel.clone());
+            let open = Self::open(binding, cluster, clock, meters.clone(), readiness, cancel.clone());
             let why = match cancel.run_until_cancelled(open).await {
                 None => return Ok(None),
                 Some(Err(why @ (StartError::ConnectVirtual(_) | StartError::Unanswered { .. }))) => why,
@@ -187,9 +191,14 @@ impl Post {
 
     /// Connects the physical cluster as the binding says it now. Sends nothing to it yet.
     pub(crate) async fn connect(&self) -> Result<Physical, StartError> {
-        let binding = self.read_valid_binding().await?;
-        let found = self.find_kubeconfig(&binding).await?;
-        let cluster = found.connect(&binding).await?;
+        self.connect_as(&self.read_own_binding().await?).await
+    }
+
+    /// The same as this binding says it.
+    async fn connect_as(&self, row: &BindingRow) -> Result<Physical, StartError> {
+        let binding = self.require_valid(row)?;
+        let found = self.find_kubeconfig(binding).await?;
+        let cluster = found.connect(binding).await?;
         // The pinned identity, if there is one, is what the gate demands; else the first answer pins.
         if let Some(pinned) = &binding.pinned.physical_cluster
             && !cluster.pin(&Uid::new(pinned.as_str()))
@@ -200,14 +209,16 @@ impl Post {
         Ok(Physical { cluster, home, digest: found.digest() })
     }
 
-    /// Our binding as it is now, if it is valid.
-    async fn read_valid_binding(&self) -> Result<Binding, StartError> {
+    /// Our binding as it is now.
+    async fn read_own_binding(&self) -> Result<BindingRow, StartError> {
         let row = read_binding(&self.virtual_cluster, &self.name).await?;
-        if row.uid().as_str() != &*self.uid {
-            return Err(StartError::Replaced(self.name.clone()));
-        }
+        if row.uid().as_str() == &*self.uid { Ok(row) } else { Err(StartError::Replaced(self.name.clone())) }
+    }
+
+    /// What it says, if it is valid.
+    fn require_valid<'a>(&self, row: &'a BindingRow) -> Result<&'a Binding, StartError> {
         let invalid = |why: &Invalid| StartError::InvalidBinding { name: self.name.to_string(), why: why.clone() };
-        row.parsed().cloned().map_err(invalid)
+        row.parsed().map_err(invalid)
     }
 
     /// The kubeconfig in the Secret that the binding names.
@@ -262,104 +273,6 @@ impl Syncer {
     pub async fn run(self) -> Result<(), RunError> {
         self.post.serve_from(Some(self.physical)).await
     }
-
-    /// Reads everything once, without a word to either cluster: what the syncer would know, for people who ask.
-    pub async fn look(self) -> Result<Pair, LookError> {
-        let Self { post: Post { name, uid, origin, virtual_cluster, clock, cancel, .. }, physical } = self;
-        let Physical { cluster, home, .. } = physical;
-        let mut pair = Pair::new(origin.clone(), home.clone(), &uid, Box::new(entropy));
-        let mut tasks = JoinSet::new();
-        let addresses = [virtual_cluster.address(), cluster.address()];
-        let scope = Scope { name: &name, origin: &origin, home: &home };
-        let clusters = [virtual_cluster, cluster];
-        let mut inbox = Watches::open(scope, &clusters, Pulse::default(), &cancel, &mut tasks);
-        let bell = inbox.bell();
-        let mut facts = Vec::new();
-        let read = async move {
-            while !pair.listed() {
-                inbox.drain(&mut facts);
-                for fact in facts.drain(..) {
-                    pair.observe(fact, clock.now(), &mut Dirty::default());
-                }
-                for side in Side::BOTH {
-                    // A list may take long; from a cluster that does not answer, or refuses us, it never comes.
-                    let address = || addresses[side as usize].clone();
-                    match pair.connection(side) {
-                        Connection::Down(why) => {
-                            return Err(LookError::Unreachable { side, address: address(), why: why.clone() });
-                        }
-                        Connection::Refused(why) => {
-                            return Err(LookError::Refused { side, address: address(), why: why.clone() });
-                        }
-                        Connection::Unknown | Connection::Up(_) | Connection::Restored(_) => {}
-                    }
-                }
-                if let Some(why) = inbox.hindered() {
-                    return Err(LookError::Hindered(why));
-                }
-                if !pair.listed() {
-                    // Not every failure rings.
-                    let _ = tokio::time::timeout(LOOK_AGAIN, bell.notified()).await;
-                }
-            }
-            Ok(pair)
-        };
-        let read = tokio::time::timeout(PATIENCE, read).await;
-        tasks.shutdown().await;
-        read.unwrap_or(Err(LookError::Slow))
-    }
-}
-
-/// How long reading everything may take.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// How often it is looked whether a list fails.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
-
-/// Why there is nothing to be seen.
-#[derive(Debug, thiserror::Error)]
-pub enum LookError {
-    /// The lists of one of the clusters did not come.
-    #[error("not all lists could be read within {} s", PATIENCE.as_secs())]
-    Slow,
-    /// A list is refused or fails.
-    #[error("{0}")]
-    Hindered(String),
-    /// One of the clusters does not answer.
-    #[error("the {} cluster at {address} does not answer: {why}", side.as_str())]
-    Unreachable {
-        /// Which one.
-        side: Side,
-        /// Where it should be.
-        address: String,
-        /// What was heard instead.
-        why: String,
-    },
-    /// One of the clusters answers, and refuses the kubeconfig.
-    #[error("the {} cluster at {address} refuses the kubeconfig: {why}", side.as_str())]
-    Refused {
-        /// Which one.
-        side: Side,
-        /// Where it is.
-        address: String,
-        /// What it refuses.
-        why: AccessRefused,
-    },
-    /// A list could not be read.
-    #[error(transparent)]
-    List(#[from] ListError),
-}
-
-impl LookError {
-    /// What the user can do about it.
-    #[must_use]
-    pub fn hint(&self) -> &'static str {
-        match self {
-            Self::Unreachable { .. } | Self::Slow => "check that both API servers answer",
-            Self::Refused { why, .. } => why.hint(),
-            Self::Hindered(_) | Self::List(_) => "check that both API servers answer, and the rights of the kubeconfigs",
-        }
-    }
 }
 
 /// Ten characters of a physical pod's name come from here: from the operating system, so that nobody can foresee them.
@@ -391,43 +304,4 @@ async fn read(
             _ => StartError::Unanswered { what, why },
         }
     })
-}
-
-struct SyncerMetrics {
-    waiting: Gauge,
-    flying: Gauge,
-    ready: Gauge,
-    leader: Gauge,
-}
-
-impl SyncerMetrics {
-    fn register(registry: &mut Registry) -> Self {
-        let metrics = Self {
-            waiting: Gauge::default(),
-            flying: Gauge::default(),
-            ready: Gauge::default(),
-            leader: Gauge::default(),
-        };
-        registry.register("queue_depth", "Keys that wait to be looked at", metrics.waiting.clone());
-        registry.register(
-            "calls_in_flight",
-            "Calls to API servers that have not been answered yet",
-            metrics.flying.clone(),
-        );
-        registry.register(
-            "ready",
-            "1 when both clusters answer, all lists are in and all watches deliver",
-            metrics.ready.clone(),
-        );
-        registry.register("leader", "1 while this process leads, 0 while it follows", metrics.leader.clone());
-        metrics
-    }
-
-    fn show(&self, desk: &Desk<Pair>) {
-        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        self.waiting.set(number(desk.waiting()));
-        self.flying.set(number(desk.flying()));
-        self.ready.set(i64::from(desk.model.lacks().is_none()));
-        self.leader.set(i64::from(desk.leads()));
-    }
 }

@@ -13,7 +13,7 @@ use tapestry_cluster::connect::ConnectError;
 use tapestry_cluster::kubeconfig;
 use tapestry_engine::clock::SystemClock;
 use tapestry_engine::serve::Readiness;
-use tapestry_syncer::start::{LookError, StartError, Syncer, start};
+use tapestry_syncer::start::{LookError, Meters, StartError, Syncer, start};
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
@@ -84,7 +84,7 @@ async fn ask<T>(
     binding: &str,
     question: impl AsyncFn(Syncer) -> Result<T, LookError>,
 ) -> Result<T, Failure> {
-    let (ready, cancel) = (Readiness::default().gate("look"), CancellationToken::new());
+    let (readiness, cancel) = (Readiness::default(), CancellationToken::new());
     // Whatever ends this, also that nobody waits for it any more, ends its watches.
     let _stop = cancel.clone().drop_guard();
     let clock = Arc::new(SystemClock::start());
@@ -97,8 +97,8 @@ async fn ask<T>(
         };
         Failure::from_error(&error, hint).about(&format!("binding {binding}"))
     };
-    let syncer =
-        start(binding, server.cluster(), clock, &mut Registry::default(), ready, cancel).await.map_err(failed)?;
+    let meters = Meters::register(&mut Registry::default());
+    let syncer = start(binding, server.cluster(), clock, meters, &readiness, cancel).await.map_err(failed)?;
     question(syncer).await.map_err(|error| {
         let hint = error.hint();
         Failure::new(format!("cannot read what binding {binding} sees"), error, hint)

@@ -11,7 +11,7 @@ use tapestry_cluster::Cluster;
 use tapestry_engine::clock::SystemClock;
 use tapestry_engine::serve::{Readiness, listen, serve_debug, serve_health, serve_metrics};
 use tapestry_engine::telemetry::{self, BadFilter, Filter, Format};
-use tapestry_syncer::start::{Post, StartError, user_agent};
+use tapestry_syncer::start::{Meters, Post, StartError, user_agent};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
@@ -99,25 +99,26 @@ impl Args {
         let cancel = CancellationToken::new();
         let readiness = Readiness::default();
         let reached = readiness.gate("the virtual cluster");
-        let ready = readiness.gate(&format!("binding {cluster_binding}"));
         let mut endpoints = tokio::task::JoinSet::new();
-        endpoints.spawn(serve_health(health, readiness, cancel.clone()));
+        endpoints.spawn(serve_health(health, readiness.clone(), cancel.clone()));
+        let mut registry = Registry::with_prefix("tapestry_syncer");
+        let meters = Meters::register(&mut registry);
+        // From the beginning: whoever scrapes must not wait for a cluster that does not answer.
+        endpoints.spawn(serve_metrics(metrics, Arc::new(registry), cancel.clone()));
         if let DebugAddress(Some(address)) = debug_address {
             endpoints.spawn(serve_debug(open(address).await?, level, cancel.clone()));
         }
 
         let virtual_cluster = connect(virtual_kubeconfig, &cluster_binding).await?;
-        let mut registry = Registry::with_prefix("tapestry_syncer");
         let clock = Arc::new(SystemClock::start());
         let failed = |error: StartError| Failure::from_error(&error, error.hint());
         endpoints.spawn(cancel_on_signal(cancel.clone()));
-        let open = Post::open_in_time(&cluster_binding, virtual_cluster, clock, &mut registry, ready, cancel.clone());
+        let open = Post::open_in_time(&cluster_binding, virtual_cluster, clock, meters, &readiness, cancel.clone());
         let Some(mut post) = open.await.map_err(failed)?.map(|post| post.apart(vital)) else { return Ok(()) };
         reached.set(None);
         if let Some((identity, terms)) = election {
             post = post.elected(&identity, terms).map_err(failed)?;
         }
-        endpoints.spawn(serve_metrics(metrics, Arc::new(registry), cancel.clone()));
         let served = post.serve().await;
         endpoints.shutdown().await;
         served.map_err(|error| Failure::from_error(&error, error.hint()))

@@ -137,7 +137,13 @@ impl Election {
     /// Nothing is known yet.
     #[must_use]
     pub fn new(seat: Seat) -> Self {
-        Self { seat, observed: Observed::Unknown, hold: None, served: 0, not_before: Duration::ZERO }
+        Self::after(seat, 0)
+    }
+
+    /// Nothing is known yet, but that so many terms have been.
+    #[must_use]
+    pub fn after(seat: Seat, served: u64) -> Self {
+        Self { seat, observed: Observed::Unknown, hold: None, served, not_before: Duration::ZERO }
     }
 
     /// What is stood for.

@@ -27,6 +27,11 @@ impl Fence {
         Self { clock, term: AtomicU64::new(0), until: AtomicU64::new(0), bell: watch::Sender::new(()) }
     }
 
+    /// The last term in which we led; 0 before the first.
+    pub(crate) fn last_term(&self) -> u64 {
+        self.term.load(Ordering::Acquire)
+    }
+
     /// We lead in this term, until this steady time.
     pub(crate) fn open(&self, term: u64, until: Duration) {
         // The term first: who reads the new end must not take it for that of an old term.

@@ -167,6 +167,11 @@ impl BindingRow {
         }))
     }
 
+    /// The generation of what it says.
+    pub(crate) fn generation(&self) -> i64 {
+        self.generation
+    }
+
     /// The valid binding, or what to change.
     pub fn parsed(&self) -> Result<&Binding, &Invalid> {
         self.parsed.as_ref()

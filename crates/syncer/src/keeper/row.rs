@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tapestry_api::binding::Phase;
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
 use tapestry_engine::Now;
@@ -30,8 +31,20 @@ pub struct KeptBinding {
     pub(crate) generation: i64,
     /// The virtual cluster that it was made in, once that is pinned.
     pub(super) virtual_cluster: Option<String>,
+    /// As the status has it.
+    pub(super) phase: Option<Phase>,
+    /// The generation that the status speaks of.
+    pub(super) observed: Option<i64>,
     /// As they stand, everybody's.
     pub(super) conditions: Vec<Value>,
+}
+
+/// What a condition is to say.
+pub(super) struct Said<'a> {
+    pub(super) kind: &'a str,
+    pub(super) status: &'a str,
+    pub(super) reason: &'a str,
+    pub(super) message: &'a str,
 }
 
 impl Row for KeptNode {
@@ -98,6 +111,8 @@ impl KeptBinding {
             deleting: meta.deletion_timestamp.is_some(),
             generation: meta.generation,
             virtual_cluster: status["virtualClusterUID"].as_str().map(str::to_owned),
+            phase: Phase::deserialize(&status["phase"]).ok(),
+            observed: status["observedGeneration"].as_i64(),
             conditions: status["conditions"].as_array().cloned().unwrap_or_default(),
         }))
     }
@@ -107,26 +122,24 @@ impl KeptBinding {
         self.conditions.iter().any(|condition| condition["type"] == kind)
     }
 
-    /// Puts a condition into the list, unless the list says the same already.
-    pub(super) fn set(
-        &self,
-        conditions: &mut Vec<Value>,
-        kind: &str,
-        status: &str,
-        reason: &str,
-        message: &str,
-        now: Now,
-    ) {
+    /// Puts a condition into the list, unless the list says the same already: of this generation, where one is given.
+    pub(super) fn set(&self, conditions: &mut Vec<Value>, said: &Said<'_>, generation: Option<i64>, now: Now) {
+        let Said { kind, status, reason, message } = *said;
         let there = conditions.iter().position(|condition| condition["type"] == kind);
         let known = there.map(|place| &conditions[place]);
-        let same =
-            |known: &&Value| known["status"] == status && known["reason"] == reason && known["message"] == message;
+        let same = |known: &&Value| {
+            known["status"] == status
+                && known["reason"] == reason
+                && known["message"] == message
+                && generation.is_none_or(|generation| known["observedGeneration"] == generation)
+        };
         if known.is_some_and(|known| same(&known)) {
             return;
         }
         let since = known.filter(|known| known["status"] == status).map(|known| known["lastTransitionTime"].clone());
         let condition = json!({
-            "type": kind, "status": status, "reason": reason, "message": message, "observedGeneration": self.generation,
+            "type": kind, "status": status, "reason": reason, "message": message,
+            "observedGeneration": generation.unwrap_or(self.generation),
             "lastTransitionTime": since.unwrap_or_else(|| json!(format!("{:.0}", now.wall))),
         });
         match there {

@@ -100,8 +100,12 @@ fn taint() -> Key {
     Key::Taint(name("vnode-east-n1"))
 }
 
-fn stands() -> Fact {
-    Fact::Work(Work::LossState(Trouble { reason: "SyncerPanicked", message: "look at its log".to_owned() }))
+fn stopped() -> Fact {
+    Fact::Work(Work::Stopped(Trouble {
+        reason: "SyncerPanicked",
+        message: "look at its log".to_owned(),
+        generation: None,
+    }))
 }
 
 #[test]
@@ -163,7 +167,7 @@ fn leases_are_renewed_whatever_becomes_of_the_binding_the_syncer_or_the_connecti
     let mut scene = Scene::with_new_node();
     let facts = [
         Fact::Binding(Change::Listed(Epoch(2))),
-        stands(),
+        stopped(),
         Fact::Work(Work::Starts),
         Fact::Connection(Connection::Down("refused".to_owned())),
         Fact::Connection(Connection::Restored("versions went back".to_owned())),
@@ -180,12 +184,88 @@ fn leases_are_renewed_whatever_becomes_of_the_binding_the_syncer_or_the_connecti
     assert_eq!(scene.plan(&lease()), Plan::Rest, "nor for a binding of another one");
 }
 
+/// The node as an event or an answer has it.
+fn node_row(scene: &mut Scene, uid: &str) -> KeptNode {
+    KeptNode::decode(&node_object(scene, uid)).unwrap().unwrap()
+}
+
+fn node_object(scene: &mut Scene, uid: &str) -> bytes::Bytes {
+    scene.stamp(json!({"metadata": {"name": "vnode-east-n1", "uid": uid}, "spec": {}}))
+}
+
+fn look() -> Key {
+    Key::Node(name("vnode-east-n1"))
+}
+
 #[test]
 fn a_node_that_is_gone_has_no_lease_to_renew() {
+    let mut proven = Scene::with_new_node();
+    let row = node_row(&mut proven, "n-uid");
+    proven.see(Fact::Node(Change::Gone { row, proven: true }));
+    let mut looked_for = Scene::with_new_node();
+    looked_for.see(Fact::Node(Change::Listed(Epoch(2))));
+    let call = looked_for.call(&look());
+    looked_for.settle(&look(), &call, Err(Refusal::Gone));
+    let mut another = Scene::with_new_node();
+    another.see(Fact::Node(Change::Listed(Epoch(2))));
+    let call = another.call(&look());
+    let object = node_object(&mut another, "n-uid-2");
+    another.settle(&look(), &call, Ok(Answer { object }));
+    for scene in [proven, looked_for, another] {
+        assert_eq!(scene.plan(&lease()), Plan::Rest);
+        assert_eq!(scene.keeper.keys(), [Key::Binding]);
+    }
+}
+
+#[test]
+fn law_01_a_node_that_left_the_watch_keeps_its_lease_until_its_name_is_free_or_anothers() {
+    let leaves: [fn(&mut Scene); 2] = [
+        |scene| {
+            let row = node_row(scene, "n-uid");
+            scene.see(Fact::Node(Change::Gone { row, proven: false }));
+        },
+        |scene| scene.see(Fact::Node(Change::Listed(Epoch(2)))),
+    ];
+    for leave in leaves {
+        let mut scene = Scene::with_new_node();
+        leave(&mut scene);
+        assert_eq!(scene.call(&lease()).why, "CreateLease", "absence proves nothing");
+        let call = scene.call(&look());
+        assert_eq!((call.why, &call.verb), ("LookForNode", &Verb::Get));
+        scene.settle(&look(), &call, Err(Refusal::Unknown("no answer".to_owned())));
+        assert_eq!(scene.call(&look()).why, "LookForNode", "nor does silence");
+        // It is there, without our label.
+        let object = node_object(&mut scene, "n-uid");
+        scene.settle(&look(), &call, Ok(Answer { object }));
+        assert!(matches!(scene.plan(&look()), Plan::Wait(_)));
+        scene.see(stopped());
+        assert_eq!(scene.call(&taint()).why, "SyncerStopped", "as on any other node");
+        scene.pass(Duration::from_mins(1));
+        assert_eq!(scene.call(&lease()).why, "CreateLease");
+        assert_eq!(scene.call(&look()).why, "LookForNode", "and is looked for again");
+        // Its label is back.
+        scene.see_node(&json!([]));
+        assert_eq!(scene.plan(&look()), Plan::Rest);
+        assert_eq!(scene.call(&lease()).why, "CreateLease");
+    }
+}
+
+#[test]
+fn a_node_out_of_sight_is_looked_for_at_once_when_its_lease_is_gone() {
     let mut scene = Scene::with_new_node();
+    let call = scene.call(&lease());
+    let object = scene.answer(&call);
+    scene.settle(&lease(), &call, Ok(Answer { object }));
     scene.see(Fact::Node(Change::Listed(Epoch(2))));
-    assert_eq!(scene.plan(&lease()), Plan::Rest);
-    assert_eq!(scene.keeper.keys(), [Key::Binding]);
+    let call = scene.call(&look());
+    let object = node_object(&mut scene, "n-uid");
+    scene.settle(&look(), &call, Ok(Answer { object }));
+    scene.pass(Duration::from_secs(20));
+    assert!(matches!(scene.plan(&look()), Plan::Wait(_)));
+    let renewal = scene.call(&lease());
+    assert_eq!(renewal.why, "RenewLease");
+    scene.settle(&lease(), &renewal, Err(Refusal::Gone));
+    assert_eq!(scene.call(&look()).why, "LookForNode");
 }
 
 #[test]
@@ -194,7 +274,7 @@ fn law_03_while_the_syncer_stands_nothing_new_is_scheduled_and_every_other_taint
     let others = json!([{"key": "mine", "value": "v", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}]);
     scene.see_node(&others);
     assert_eq!(scene.plan(&taint()), Plan::Rest, "the syncer has only begun");
-    scene.see(stands());
+    scene.see(stopped());
     let call = scene.call(&taint());
     assert!(call.target.rv.is_some() && call.target.uid.is_some());
     let taints = call.body().unwrap()["spec"]["taints"].clone();
@@ -215,20 +295,45 @@ fn law_03_the_binding_is_told_why_and_keeps_everything_else_in_its_status() {
     let connected = json!({"type": "Connected", "status": "True", "reason": "Connected", "message": "", "lastTransitionTime": "2025-01-01T00:00:00Z"});
     scene.see_binding("b-uid", &json!({"conditions": [connected, tripped], "breaker": {"id": "x"}}));
     assert_eq!(scene.plan(&Key::Binding), Plan::Rest);
-    scene.see(stands());
+    scene.see(stopped());
     let body = scene.call(&Key::Binding).body().unwrap().into_owned();
-    assert_eq!(body["status"].as_object().unwrap().len(), 1, "a merge of the conditions alone: {body}");
+    let fields: Vec<_> = body["status"].as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(fields, ["conditions", "observedGeneration", "phase"], "nothing else: {body}");
+    assert_eq!((&body["status"]["phase"], &body["status"]["observedGeneration"]), (&json!("Failed"), &json!(3)));
     let conditions = scene.conditions();
     assert_eq!(conditions[1], tripped);
-    let words = ["status", "reason", "message", "lastTransitionTime"].map(|word| conditions[0][word].as_str().unwrap());
-    assert_eq!(words, ["False", "SyncerPanicked", "look at its log", "2026-01-01T00:00:00Z"]);
-    scene.see_binding("b-uid", &json!({"conditions": conditions}));
+    for (place, kind) in [(0, "Connected"), (2, "Ready")] {
+        let words = ["type", "status", "reason", "message", "lastTransitionTime"];
+        let words = words.map(|word| conditions[place][word].as_str().unwrap());
+        assert_eq!(words, [kind, "False", "SyncerPanicked", "look at its log", "2026-01-01T00:00:00Z"]);
+    }
+    scene.see_binding("b-uid", &body["status"]);
     assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "once");
-    let other = Trouble { reason: "SyncerPanicked", message: "something else".to_owned() };
-    scene.see(Fact::Work(Work::LossState(other)));
+    let other = Trouble { reason: "SyncerPanicked", message: "something else".to_owned(), generation: None };
+    scene.see(Fact::Work(Work::Stopped(other)));
     assert_eq!(scene.conditions()[0]["message"], "something else", "what to do is always true");
     scene.see(Fact::Work(Work::Goes));
     assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "that it works again is for the syncer to say");
+}
+
+#[test]
+fn a_trouble_is_said_of_the_generation_that_it_was_found_in() {
+    let mut scene = Scene::new();
+    scene.see_binding("b-uid", &json!({}));
+    let found_in = |generation: i64| {
+        let message = "edit the binding".to_owned();
+        Fact::Work(Work::Stopped(Trouble { reason: "InvalidBinding", message, generation: Some(generation) }))
+    };
+    scene.see(found_in(2));
+    let status = scene.call(&Key::Binding).body().unwrap()["status"].clone();
+    assert_eq!((&status["phase"], &status["observedGeneration"]), (&json!("Failed"), &json!(2)));
+    scene.see_binding("b-uid", &status);
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "what the third generation is worth is not known yet");
+    scene.see(found_in(3));
+    let status = scene.call(&Key::Binding).body().unwrap()["status"].clone();
+    assert_eq!(status["observedGeneration"], 3);
+    let generations = status["conditions"].as_array().unwrap().iter().map(|said| said["observedGeneration"].clone());
+    assert_eq!(generations.collect::<Vec<_>>(), [3, 3]);
 }
 
 #[test]
@@ -237,7 +342,11 @@ fn a_kubeconfig_that_is_not_in_use_is_told_until_it_is() {
     scene.see_binding("b-uid", &json!({}));
     scene.see(Fact::Kubeconfig(None));
     assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "all is well, and was before");
-    scene.see(Fact::Kubeconfig(Some(Trouble { reason: "KubeconfigUnreadable", message: "mend it".to_owned() })));
+    scene.see(Fact::Kubeconfig(Some(Trouble {
+        reason: "KubeconfigUnreadable",
+        message: "mend it".to_owned(),
+        generation: None,
+    })));
     let told = scene.conditions();
     assert_eq!([&told[0]["type"], &told[0]["status"]], ["KubeconfigCurrent", "False"]);
     scene.see_binding("b-uid", &json!({"conditions": told}));

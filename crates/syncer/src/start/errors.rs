@@ -52,9 +52,8 @@ impl StartError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::BadName(_) => "names are lower-case letters, digits, '-' and '.'",
-            Self::ConnectVirtual(ConnectError::Refused(refused)) | Self::ConnectPhysical(ConnectError::Refused(refused)) => {
-                refused.hint()
-            }
+            Self::ConnectVirtual(ConnectError::Refused(refused))
+            | Self::ConnectPhysical(ConnectError::Refused(refused)) => refused.hint(),
             Self::ConnectVirtual(_) | Self::Unanswered { .. } => {
                 "check --virtual-kubeconfig, and that its API server answers"
             }

@@ -11,7 +11,7 @@ use tapestry_engine::tasks::work_with;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::supervise::{BACKOFF, Part};
+use super::supervise::{BACKOFF, KEEPER_BACKOFF, Part};
 use super::{AGAIN, Physical, Post, RunError, StartError, entropy};
 use crate::keeper::inbox::{KeeperInbox, Told};
 use crate::keeper::{Keeper, Trouble, Work};
@@ -49,9 +49,10 @@ impl Post {
 
     /// The keeper, in a runtime that the work cannot stall.
     async fn keep(self: &Arc<Self>, leadership: &Leadership, stop: &CancellationToken) -> Result<(), RunError> {
-        let part = Part { name: "keeper", backoff: BACKOFF, runtime: &self.vital, stop };
+        let part = Part { name: "keeper", backoff: KEEPER_BACKOFF, runtime: &self.vital, stop };
         let begin = || Arc::clone(self).keep_once(leadership.clone(), stop.child_token());
-        let kept = part.supervise(begin, || {}).await;
+        let failed = || self.kept.set(Some("what renews them failed and starts again".to_owned()));
+        let kept = part.supervise(begin, failed).await;
         stop.cancel();
         kept
     }
@@ -63,8 +64,9 @@ impl Post {
         let inbox = KeeperInbox::open(&self.name, &self.origin, &cluster, told, &stop, &mut tasks);
         let gate = Arc::new(LiveGate::to_virtual(cluster, self.calls.clone()));
         let desk = Desk::new(Keeper::new(self.origin.clone(), &self.uid), fastrand::u64(..));
-        let ends = stop.clone();
+        let (ends, kept) = (stop.clone(), self.kept.clone());
         let show = move |desk: &Desk<Keeper>| {
+            kept.set((!desk.model.ready()).then(|| "the list of its nodes".to_owned()));
             if desk.model.replaced() {
                 ends.cancel();
             }
@@ -92,7 +94,8 @@ impl Post {
             self.ready.set(Some("a part of the syncer failed and starts again".to_owned()));
             let message = "a part of the syncer failed unexpectedly: only the Leases of the nodes are renewed until it has started \
                            again, which it does by itself; if this recurs, report it with the syncer's log";
-            self.work.send_replace(Work::LossState(Trouble { reason: "SyncerPanicked", message: message.to_owned() }));
+            let trouble = Trouble { reason: "SyncerPanicked", message: message.to_owned(), generation: None };
+            self.work.send_replace(Work::Stopped(trouble));
         });
         let toiled = toiled.await;
         stop.cancel();
@@ -119,17 +122,20 @@ impl Post {
     async fn connect_in_time(&self) -> Result<Physical, RunError> {
         let mut wait = AGAIN.0;
         loop {
-            let why = match self.connect().await {
-                Ok(physical) => return Ok(physical),
+            let (why, generation) = match self.read_own_binding().await {
+                Ok(row) => match self.connect_as(&row).await {
+                    Ok(physical) => return Ok(physical),
+                    Err(why) => (why, Some(row.generation())),
+                },
                 Err(replaced @ StartError::Replaced(_)) => return Err(RunError::Start(replaced)),
-                Err(why) => why,
+                Err(why) => (why, None),
             };
-            let trouble = Trouble { reason: why.reason(), message: why.told() };
+            let trouble = Trouble { reason: why.reason(), message: why.told(), generation };
             // When the virtual cluster does not answer, that says nothing of what was wrong before.
-            let known = self.work.borrow().stands_for(&trouble) || matches!(why, StartError::Unanswered { .. });
+            let known = self.work.borrow().stopped_for(&trouble) || matches!(why, StartError::Unanswered { .. });
             if !known {
                 tracing::error!(binding = %self.name, reason = trouble.reason, message = trouble.message, "the physical cluster cannot be used: only Leases are renewed");
-                self.work.send_replace(Work::LossState(trouble));
+                self.work.send_replace(Work::Stopped(trouble));
                 wait = AGAIN.0;
             }
             tokio::time::sleep(wait).await;

@@ -80,14 +80,11 @@ impl Post {
                         "the kubeconfig in the Secret leads to cluster {other}, which is not the one this binding was made for: nothing is written; put the right one back"
                     );
                     cluster.set_elsewhere(Some(other));
-                    Some(Trouble { reason: "PhysicalClusterChanged", message })
+                    Some(Trouble { reason: "PhysicalClusterChanged", message, generation: None })
                 }
                 Outcome::Broken(why) => {
-                    let message = format!(
-                        "the connection in use is kept, because the new kubeconfig cannot be used: {}",
-                        why.told()
-                    );
-                    Some(Trouble { reason: why.reason(), message })
+                    let message = tell_broken(cluster.elsewhere().as_ref(), &why);
+                    Some(Trouble { reason: why.reason(), message, generation: None })
                 }
                 Outcome::Unknown => self.kubeconfig.borrow().clone(),
             };
@@ -121,7 +118,7 @@ impl Post {
             if *known == trouble {
                 return false;
             }
-            if let Some(Trouble { reason, message }) = &trouble {
+            if let Some(Trouble { reason, message, .. }) = &trouble {
                 tracing::warn!(binding = %self.name, reason, message, "the kubeconfig in the Secret is not in use");
             }
             *known = trouble;
@@ -131,14 +128,15 @@ impl Post {
 
     async fn try_kubeconfig(&self, cluster: &Cluster, digest: u64) -> Outcome {
         // What is wrong with the binding itself is told elsewhere; what it said before stays in force.
-        let Ok(binding) = self.read_valid_binding().await else { return Outcome::Unknown };
-        let found = match self.find_kubeconfig(&binding).await {
+        let Ok(row) = self.read_own_binding().await else { return Outcome::Unknown };
+        let Ok(binding) = self.require_valid(&row) else { return Outcome::Unknown };
+        let found = match self.find_kubeconfig(binding).await {
             Ok(found) if found.digest() == digest => return Outcome::Current,
             Ok(found) => found,
             Err(StartError::Unanswered { .. }) => return Outcome::Unknown,
             Err(why) => return Outcome::Broken(why),
         };
-        let next = match found.connect(&binding).await {
+        let next = match found.connect(binding).await {
             Ok(next) => next,
             Err(why) => return Outcome::Broken(why),
         };
@@ -150,5 +148,32 @@ impl Post {
                 Outcome::Taken(found.digest())
             }
         }
+    }
+}
+
+/// What becomes of us while the kubeconfig in the Secret cannot be used. Where the one before it led to another cluster, that
+/// stays as it is until a usable one says otherwise: nobody has put the right one back.
+fn tell_broken(elsewhere: Option<&Uid>, why: &StartError) -> String {
+    let why = why.told();
+    match elsewhere {
+        None => format!("the connection in use is kept, because the new kubeconfig cannot be used: {why}"),
+        Some(other) => format!(
+            "nothing is written, because the kubeconfig before this one led to cluster {other}, which is not the one this binding was made for, and this one cannot be used: {why}"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broken_kubeconfig_after_one_of_another_cluster_does_not_claim_that_a_connection_is_in_use() {
+        let why = StartError::ReadObject { what: "Secret t/s".to_owned(), why: "it has no key".to_owned() };
+        let kept = tell_broken(None, &why);
+        assert!(kept.contains("in use is kept") && kept.contains("it has no key"), "{kept}");
+        let stopped = tell_broken(Some(&Uid::new("other")), &why);
+        assert!(stopped.contains("nothing is written") && stopped.contains("cluster other"), "{stopped}");
+        assert!(!stopped.contains("is kept") && stopped.contains("it has no key"), "{stopped}");
     }
 }

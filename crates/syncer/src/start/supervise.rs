@@ -11,6 +11,8 @@ use super::RunError;
 
 /// How long until the next start: after the first failure, and at most.
 pub(super) const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// The same of the keeper: a Lease is 20 s old at most when it fails, and holds for 40 s.
+pub(super) const KEEPER_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 /// A life this long was a good one: the next failure is a first one again.
 const LONG_LIFE: Duration = Duration::from_mins(5);
 
@@ -109,6 +111,14 @@ mod tests {
         let (ended, told) = outcome([replaced]).await;
         assert!(matches!(ended, Err(RunError::Start(StartError::Replaced(_)))));
         assert_eq!(told, 0);
+    }
+
+    #[test]
+    fn a_keeper_that_fails_again_and_again_is_tried_again_while_its_leases_hold() {
+        use crate::leases::{LEASE_SECONDS, RENEW_EVERY};
+        let oldest = RENEW_EVERY * 2;
+        // One try may fail, too.
+        assert!(oldest + KEEPER_BACKOFF.1 * 2 < Duration::from_secs(u64::from(LEASE_SECONDS)));
     }
 
     async fn always_panics() -> Result<(), RunError> {

@@ -187,6 +187,10 @@ async fn law_01_a_kubeconfig_that_leads_to_another_cluster_stops_everything_unti
             let told = harness.says("Connected", "False", "PhysicalClusterChanged").await?;
             ensure!(told.contains("not the one this binding was made for"), "{told}");
             harness.says("KubeconfigCurrent", "False", "PhysicalClusterChanged").await?;
+            // What comes after it is no kubeconfig at all, which puts nothing right.
+            harness.give("users: [").await?;
+            let told = harness.says("KubeconfigCurrent", "False", "KubeconfigUnreadable").await?;
+            ensure!(told.contains("nothing is written") && !told.contains("is kept"), "{told}");
             harness.virtual_side.create(&harness.bound("late").build()).await?;
             harness.renews(2).await?;
             ensure!(harness.copies("late").await?.is_empty(), "a copy was made");

@@ -5,82 +5,181 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 use prometheus_client::registry::Registry;
+use serde_json::Value;
 use tapestry_api::keys;
 use tapestry_cluster::Side;
 use tapestry_cluster::connect::Trust;
 use tapestry_engine::Now;
 use tapestry_engine::clock::{Clock, SystemClock};
 use tapestry_engine::serve::Readiness;
-use tapestry_syncer::start::{Post, user_agent};
+use tapestry_syncer::start::{Meters, Post, RunError, user_agent};
 use tapestry_testbed::eventually;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::fixtures::Fixture;
-use crate::harness::{BINDING, pattern};
-use crate::looks::{SOON, taints, uid};
+use crate::harness::{BINDING, Harness, pattern};
+use crate::looks::{SOON, condition, taints, text, uid};
 use crate::process::syncer::{Process, http};
 
 /// The thread of the keeper in this test.
 const KEEPER: &str = "keeper";
 
-/// A clock at which everybody panics but the keeper.
+/// A clock at which the keeper panics, or everything but the keeper.
 struct FaultyClock {
     system: SystemClock,
-    faulty: AtomicBool,
+    work: AtomicBool,
+    keeper: AtomicBool,
 }
 
 impl Clock for FaultyClock {
     fn now(&self) -> Now {
         let keeper = std::thread::current().name() == Some(KEEPER);
-        assert!(keeper || !self.faulty.load(Ordering::Relaxed), "what time is it?");
+        let faulty = if keeper { &self.keeper } else { &self.work };
+        assert!(!faulty.load(Ordering::Relaxed), "what time is it?");
         self.system.now()
     }
 }
 
+/// A syncer of the harness at such a clock, with its keeper on a thread of its own.
+struct Fragile {
+    clock: Arc<FaultyClock>,
+    readiness: Readiness,
+    cancel: CancellationToken,
+    tasks: JoinSet<Result<(), RunError>>,
+    keeper: Option<tokio::runtime::Runtime>,
+}
+
+impl Fragile {
+    async fn start(harness: &Harness) -> Result<Self> {
+        let keeper =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name(KEEPER).enable_all().build()?;
+        let agent = user_agent(&harness.name);
+        let home = tapestry_cluster::Cluster::connect("virtual", &harness.virtual_kubeconfig, Trust::Operator, &agent);
+        let (work, system) = (AtomicBool::new(false), SystemClock::start());
+        let clock = Arc::new(FaultyClock { system, work, keeper: AtomicBool::new(false) });
+        let (cancel, readiness, mut tasks) = (CancellationToken::new(), Readiness::default(), JoinSet::new());
+        let (meters, given) = (Meters::register(&mut Registry::default()), Arc::clone(&clock) as Arc<dyn Clock>);
+        let post = Post::open(&harness.name, home.await?, given, meters, &readiness, cancel.clone()).await?;
+        tasks.spawn(post.apart(keeper.handle().clone()).serve());
+        Ok(Self { clock, readiness, cancel, tasks, keeper: Some(keeper) })
+    }
+
+    async fn end(mut self) -> Result<()> {
+        self.cancel.cancel();
+        let ended = tokio::time::timeout(SOON, self.tasks.join_next()).await?;
+        Ok(ended.context("it is not there")???)
+    }
+}
+
+/// A runtime must not be dropped where it would be waited for.
+impl Drop for Fragile {
+    fn drop(&mut self) {
+        if let Some(keeper) = self.keeper.take() {
+            keeper.shutdown_background();
+        }
+    }
+}
+
+/// Waits until phase and condition `Ready` of the binding say this, of its present generation.
+async fn stands(harness: &Harness, phase: &str, ready: &str, reason: &str) -> Result<Value> {
+    eventually(&format!("the binding is {phase}, {reason}"), SOON, async || {
+        let binding = harness.binding().await.map_err(|error| error.to_string())?;
+        let (status, said) = (&binding["status"], condition(&binding, "Ready"));
+        let current = status["observedGeneration"] == binding["metadata"]["generation"];
+        let told = status["phase"] == phase && said["status"] == ready && said["reason"] == reason;
+        if told && current { Ok(binding) } else { Err(status.to_string()) }
+    })
+    .await
+}
+
 #[tokio::test]
 async fn after_a_panic_leases_are_renewed_nothing_is_scheduled_and_the_work_starts_again() -> Result<()> {
-    let keeper =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name(KEEPER).enable_all().build()?;
-    let vital = keeper.handle().clone();
-    let ended = pattern("panic")
+    pattern("panic")
         .on(Fixture::East)
         .run_without(async |harness| {
-            let agent = user_agent(&harness.name);
-            let home =
-                tapestry_cluster::Cluster::connect("virtual", &harness.virtual_kubeconfig, Trust::Operator, &agent)
-                    .await?;
-            let clock = Arc::new(FaultyClock { system: SystemClock::start(), faulty: AtomicBool::new(false) });
-            let (cancel, readiness, mut tasks) = (CancellationToken::new(), Readiness::default(), JoinSet::new());
-            let (gate, given) = (readiness.gate("everything"), Arc::clone(&clock) as Arc<dyn Clock>);
-            let post = Post::open(&harness.name, home, given, &mut Registry::default(), gate, cancel.clone()).await?;
-            tasks.spawn(post.apart(vital).serve());
+            let syncer = Fragile::start(harness).await?;
             harness.vnode_ready(harness.node()).await?;
             harness.virtual_side.create(&harness.bound("web").build()).await?;
             let (vpod, ppod) = harness.runs("web").await?;
+            stands(harness, "Ready", "True", "Ready").await?;
 
-            clock.faulty.store(true, Ordering::Relaxed);
+            syncer.clock.work.store(true, Ordering::Relaxed);
             let told = harness.says("Connected", "False", "SyncerPanicked").await?;
             ensure!(told.contains("starts") || told.contains("started"), "{told}");
+            stands(harness, "Failed", "False", "SyncerPanicked").await?;
             let stopped = (keys::TAINT_SYNCER_STOPPED.to_owned(), "NoSchedule".to_owned());
             harness.vnode_when(harness.node(), "is tainted", |vnode| taints(vnode).contains(&stopped)).await?;
-            ensure!(!readiness.waiting_for().is_empty(), "it calls itself ready");
+            ensure!(!syncer.readiness.waiting_for().is_empty(), "it calls itself ready");
             harness.renews(3).await?;
 
-            clock.faulty.store(false, Ordering::Relaxed);
+            syncer.clock.work.store(false, Ordering::Relaxed);
             harness.says("Connected", "True", "Connected").await?;
+            stands(harness, "Ready", "True", "Ready").await?;
             harness.vnode_when(harness.node(), "is free again", |vnode| !taints(vnode).contains(&stopped)).await?;
             let (vpod_now, ppod_now) = harness.runs("web").await?;
             assert_eq!([uid(&vpod_now), uid(&ppod_now)], [uid(&vpod), uid(&ppod)]);
             harness.virtual_side.create(&harness.bound("next").build()).await?;
             harness.runs("next").await?;
-            cancel.cancel();
-            let ended = tokio::time::timeout(SOON, tasks.join_next()).await?;
-            Ok(ended.context("it is not there")???)
+            syncer.end().await
         })
-        .await;
-    keeper.shutdown_background();
-    ended
+        .await
+}
+
+#[tokio::test]
+async fn a_keeper_that_panics_closes_readiness_and_renews_again_by_itself() -> Result<()> {
+    pattern("keeper-panic")
+        .on(Fixture::East)
+        .run_without(async |harness| {
+            let syncer = Fragile::start(harness).await?;
+            harness.vnode_ready(harness.node()).await?;
+            let ready = async || {
+                eventually("it is ready", SOON, async || match syncer.readiness.waiting_for() {
+                    lacks if lacks.is_empty() => Ok(()),
+                    lacks => Err(format!("{lacks:?}")),
+                })
+                .await
+            };
+            ready().await?;
+            harness.renews(1).await?;
+            syncer.clock.keeper.store(true, Ordering::Relaxed);
+            eventually("it is not ready", SOON, async || match syncer.readiness.waiting_for() {
+                lacks if lacks.iter().any(|lack| lack.contains("Leases") && lack.contains("failed")) => Ok(()),
+                lacks => Err(format!("{lacks:?}")),
+            })
+            .await?;
+            syncer.clock.keeper.store(false, Ordering::Relaxed);
+            harness.renews(2).await?;
+            ready().await?;
+            syncer.end().await
+        })
+        .await
+}
+
+#[tokio::test]
+async fn law_12_a_binding_that_was_never_usable_is_failed_and_says_why() -> Result<()> {
+    pattern("never")
+        .on(Fixture::Still)
+        .run_without(async |harness| {
+            let reference = |name: &str| serde_json::json!({ "spec": { "secretRef": { "name": name } } });
+            harness.virtual_side.patch(BINDING, &harness.name, &reference("")).await?;
+            let syncer = Process::new(harness, "info")?;
+            syncer.start()?;
+            let reason = eventually("the binding is Failed", SOON, async || {
+                let binding = harness.binding().await.map_err(|error| error.to_string())?;
+                let told = condition(&binding, "Connected");
+                let failed = binding["status"]["phase"] == "Failed" && told["status"] == "False";
+                if failed { Ok(text(&told["reason"]).to_owned()) } else { Err(binding["status"].to_string()) }
+            })
+            .await?;
+            let binding = stands(harness, "Failed", "False", &reason).await?;
+            ensure!(text(&condition(&binding, "Ready")["message"]).contains("secretRef"), "{}", binding["status"]);
+            harness.virtual_side.patch(BINDING, &harness.name, &reference(&harness.name)).await?;
+            stands(harness, "Ready", "True", "Ready").await?;
+            harness.vnode_ready(harness.node()).await?;
+            Ok(())
+        })
+        .await
 }
 
 #[tokio::test]
@@ -105,6 +204,10 @@ async fn a_syncer_started_before_its_virtual_cluster_waits_for_it() -> Result<()
             })
             .await?;
             assert_eq!(http(syncer.health, "GET", "/healthz", "").await?.0, 200);
+            let metrics = tokio::time::timeout(SOON, http(syncer.metrics, "GET", "/metrics", "")).await;
+            let (code, metrics) = metrics.context("/metrics waits for the virtual cluster")??;
+            assert_eq!(code, 200);
+            ensure!(metrics.contains("tapestry_syncer_ready 0"), "{metrics}");
             let pid = syncer.pid()?;
             harness.proxy(Side::Virtual).restore();
             syncer.ready().await?;

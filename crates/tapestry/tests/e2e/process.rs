@@ -337,7 +337,11 @@ async fn a_syncer_started_without_its_kubeconfig_keeps_its_nodes_alive_until_it_
                     let binding = harness.binding().await.map_err(|error| error.to_string())?;
                     let connected = condition(&binding, "Connected");
                     let told = connected["reason"] == reason && text(&connected["message"]).contains(words);
-                    if told { Ok(()) } else { Err(connected.to_string()) }
+                    // What `kubectl get` and `kubectl wait` look at is as true.
+                    let (works, ready) = (connected["status"] == "True", condition(&binding, "Ready"));
+                    let (phase, status) = if works { ("Ready", "True") } else { ("Failed", "False") };
+                    let true_too = binding["status"]["phase"] == phase && ready["status"] == status;
+                    if told && true_too { Ok(()) } else { Err(binding["status"].to_string()) }
                 })
                 .await
             };

@@ -1,6 +1,6 @@
 //! The task of a candidate, with a clock that can be put forward.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::super::fence::{Fence, Leadership};
-use super::super::{Candidate, Clock};
+use super::super::{Candidate, Clock, persist};
 use super::*;
 
 /// Real time, and what was slept through.
@@ -37,6 +37,16 @@ struct Shared {
 }
 
 struct Door(Arc<Shared>);
+
+/// A gate at which the next call panics, if it is told to.
+struct Trap(Door, AtomicBool);
+
+impl Gate for Trap {
+    fn call(&self, call: Arc<Call>, lead: Lead) -> BoxFuture<'static, Result<Answer, Refusal>> {
+        assert!(!self.1.swap(false, Ordering::Relaxed), "a call that cannot be");
+        self.0.call(call, lead)
+    }
+}
 
 impl Gate for Door {
     fn call(&self, call: Arc<Call>, lead: Lead) -> BoxFuture<'static, Result<Answer, Refusal>> {
@@ -114,6 +124,39 @@ impl Running {
             ended.unwrap();
         }
     }
+}
+
+#[tokio::test]
+async fn an_election_that_panics_leads_no_more_and_stands_again_in_a_later_term() {
+    let shared: Arc<Shared> = Arc::default();
+    let clock = Arc::new(Sleeper { start: Instant::now(), slept: AtomicU64::new(0) });
+    let fence = Arc::new(Fence::new(Arc::clone(&clock) as Arc<dyn Clock>));
+    let (leadership, resign) = (Leadership::behind(Arc::clone(&fence)), CancellationToken::new());
+    let trap = Arc::new(Trap(Door(Arc::clone(&shared)), AtomicBool::new(false)));
+    let (gate, given, inner, resigned) = (Arc::clone(&trap), Arc::clone(&clock), Arc::clone(&fence), resign.clone());
+    let stand = move |served: u64, life: &mut JoinSet<()>| {
+        let (bell, feed) = (Arc::new(Notify::new()), Arc::new(Feed::default()));
+        let mailbox = feed.subscribe(Arc::clone(&bell));
+        let election = Election::after(Seat { timings: TIMINGS, ..seat("us") }, served);
+        let (gate, clock, fence) = (Arc::clone(&gate), Arc::clone(&given), Arc::clone(&inner));
+        let candidate = Candidate { election, gate, clock, fence, told: None, follows: None };
+        life.spawn(candidate.run(mailbox, bell, resigned.clone()));
+    };
+    let mut tasks = JoinSet::new();
+    tasks.spawn(persist(fence, resign.clone(), stand));
+    let mut us = Running { leadership, clock, resign, tasks };
+    let (first, _) = us.leads().await;
+    trap.1.store(true, Ordering::Relaxed);
+    let lost = async {
+        while us.leadership.lead().is_some() {
+            us.leadership.changed().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), lost).await.expect("it believes that it leads");
+    let (again, _) = us.leads().await;
+    assert!(again.lasts() && !first.lasts(), "what was planned before the panic is not sent any more");
+    us.end().await;
+    assert_eq!(shared.server.lock().unwrap().lease.as_ref().unwrap()["spec"]["holderIdentity"], "");
 }
 
 #[tokio::test]

@@ -1,0 +1,118 @@
+//! A syncer that only looks: reads everything once, for people who ask. Writes nothing to either cluster.
+
+use std::time::Duration;
+
+use tapestry_cluster::Side;
+use tapestry_cluster::connect::AccessRefused;
+use tapestry_cluster::list::ListError;
+use tapestry_cluster::probe::Connection;
+use tapestry_cluster::watches::Pulse;
+use tapestry_engine::run::Inbox as _;
+use tapestry_engine::{Dirty, Model as _};
+use tokio::task::JoinSet;
+
+use super::{Physical, Post, Syncer, entropy};
+use crate::pair::Pair;
+use crate::watches::{Scope, Watches};
+
+/// How long reading everything may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether a list fails.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+impl Syncer {
+    /// Reads everything once, without a word to either cluster: what the syncer would know, for people who ask.
+    pub async fn look(self) -> Result<Pair, LookError> {
+        let Self { post: Post { name, uid, origin, virtual_cluster, clock, cancel, .. }, physical } = self;
+        let Physical { cluster, home, .. } = physical;
+        let mut pair = Pair::new(origin.clone(), home.clone(), &uid, Box::new(entropy));
+        let mut tasks = JoinSet::new();
+        let addresses = [virtual_cluster.address(), cluster.address()];
+        let scope = Scope { name: &name, origin: &origin, home: &home };
+        let clusters = [virtual_cluster, cluster];
+        let mut inbox = Watches::open(scope, &clusters, Pulse::default(), &cancel, &mut tasks);
+        let bell = inbox.bell();
+        let mut facts = Vec::new();
+        let read = async move {
+            while !pair.listed() {
+                inbox.drain(&mut facts);
+                for fact in facts.drain(..) {
+                    pair.observe(fact, clock.now(), &mut Dirty::default());
+                }
+                for side in Side::BOTH {
+                    // A list may take long; from a cluster that does not answer, or refuses us, it never comes.
+                    let address = || addresses[side as usize].clone();
+                    match pair.connection(side) {
+                        Connection::Down(why) => {
+                            return Err(LookError::Unreachable { side, address: address(), why: why.clone() });
+                        }
+                        Connection::Refused(why) => {
+                            return Err(LookError::Refused { side, address: address(), why: why.clone() });
+                        }
+                        Connection::Unknown | Connection::Up(_) | Connection::Restored(_) => {}
+                    }
+                }
+                if let Some(why) = inbox.hindered() {
+                    return Err(LookError::Hindered(why));
+                }
+                if !pair.listed() {
+                    // Not every failure rings.
+                    let _ = tokio::time::timeout(LOOK_AGAIN, bell.notified()).await;
+                }
+            }
+            Ok(pair)
+        };
+        let read = tokio::time::timeout(PATIENCE, read).await;
+        tasks.shutdown().await;
+        read.unwrap_or(Err(LookError::Slow))
+    }
+}
+
+/// Why there is nothing to be seen.
+#[derive(Debug, thiserror::Error)]
+pub enum LookError {
+    /// The lists of one of the clusters did not come.
+    #[error("not all lists could be read within {} s", PATIENCE.as_secs())]
+    Slow,
+    /// A list is refused or fails.
+    #[error("{0}")]
+    Hindered(String),
+    /// One of the clusters does not answer.
+    #[error("the {} cluster at {address} does not answer: {why}", side.as_str())]
+    Unreachable {
+        /// Which one.
+        side: Side,
+        /// Where it should be.
+        address: String,
+        /// What was heard instead.
+        why: String,
+    },
+    /// One of the clusters answers, and refuses the kubeconfig.
+    #[error("the {} cluster at {address} refuses the kubeconfig: {why}", side.as_str())]
+    Refused {
+        /// Which one.
+        side: Side,
+        /// Where it is.
+        address: String,
+        /// What it refuses.
+        why: AccessRefused,
+    },
+    /// A list could not be read.
+    #[error(transparent)]
+    List(#[from] ListError),
+}
+
+impl LookError {
+    /// What the user can do about it.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Unreachable { .. } | Self::Slow => "check that both API servers answer",
+            Self::Refused { why, .. } => why.hint(),
+            Self::Hindered(_) | Self::List(_) => {
+                "check that both API servers answer, and the rights of the kubeconfigs"
+            }
+        }
+    }
+}
