@@ -97,6 +97,7 @@ async fn load_parsed(mut parsed: Kubeconfig, trust: Trust, context: Option<&str>
     if let Trust::Secret { allow_insecure } = trust {
         refuse_dangerous(&parsed, allow_insecure)?;
     }
+    let proxied = names_proxy(&parsed, context);
     let options = KubeConfigOptions { context: context.map(str::to_owned), ..Default::default() };
     // This reads the files that it names, which is why the refusal stands before it.
     let loaded = Config::from_custom_kubeconfig(parsed, &options).await;
@@ -106,8 +107,28 @@ async fn load_parsed(mut parsed: Kubeconfig, trust: Trust, context: Option<&str>
         }
         (error, _) => unreadable(&error),
     })?;
+    // A connection has to show within seconds that its peer is dead (law 11), and through a proxy it only shows that of the proxy.
+    if proxied {
+        return Err(ConnectError::RefusedKubeconfig(
+            "proxy-url is not supported; take it out and make sure that the API server can be reached without a proxy"
+                .to_owned(),
+        ));
+    }
+    if config.proxy_url.take().is_some() && trust == Trust::Operator {
+        tracing::warn!("HTTPS_PROXY is set and not used: API servers are reached without a proxy");
+    }
     check(&mut config)?;
     Ok(config)
+}
+
+/// Whether the cluster of this context, or else of the current one, is to be reached through a proxy.
+fn names_proxy(kubeconfig: &Kubeconfig, context: Option<&str>) -> bool {
+    let context = context.or(kubeconfig.current_context.as_deref());
+    let context = kubeconfig.contexts.iter().find(|known| Some(known.name.as_str()) == context);
+    let cluster = context.and_then(|known| Some(known.context.as_ref()?.cluster.as_str()));
+    let named = kubeconfig.clusters.iter().find(|known| Some(known.name.as_str()) == cluster);
+    let proxy = named.and_then(|known| known.cluster.as_ref()?.proxy_url.as_deref());
+    proxy.is_some_and(|proxy| !proxy.is_empty())
 }
 
 /// Takes away what stands around a value by accident, mostly a line break at its end. kubectl does the same with base64.

@@ -137,6 +137,23 @@ async fn law_10_no_value_is_ever_quoted() {
     }
 }
 
+#[tokio::test]
+async fn an_operators_proxy_is_refused_by_name_where_it_would_be_used() {
+    let mut cluster = https();
+    cluster["proxy-url"] = json!("http://p:3128");
+    let text = kubeconfig(&json!({"token": "t"}), &cluster);
+    let said = try_out(&text, Trust::Operator).await.unwrap_err().to_string();
+    assert!(said.contains("proxy-url is not supported") && !said.contains("3128"), "{said}");
+    cluster["proxy-url"] = json!("");
+    try_out(&kubeconfig(&json!({"token": "t"}), &cluster), Trust::Operator).await.unwrap();
+    // That of a cluster which is not used is no matter.
+    let mut other: Value = serde_json::from_str(&text).unwrap();
+    other["clusters"][0]["name"] = json!("elsewhere");
+    let fine: Value = serde_json::from_str(&kubeconfig(&json!({"token": "t"}), &https())).unwrap();
+    other["clusters"].as_array_mut().unwrap().push(fine["clusters"][0].clone());
+    try_out(&other.to_string(), Trust::Operator).await.unwrap();
+}
+
 fn check_danger(user: &str, cluster: &str, allow_insecure: bool) -> Result<(), String> {
     let text = kubeconfig(&serde_json::from_str(user).unwrap(), &serde_json::from_str(cluster).unwrap());
     refuse_dangerous(&Kubeconfig::from_yaml(&text).unwrap(), allow_insecure).map_err(|error| error.to_string())
