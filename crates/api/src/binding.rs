@@ -334,6 +334,10 @@ pub struct UnaskedEnds {
     pub by: String,
 }
 
+/// What the annotation `tapestry.io/resume` says when a user wants the pods of a binding to end that is being deleted together with
+/// the definition of bindings.
+pub const RESUME_DELETION: &str = "definition-deleted";
+
 impl BreakerTrip {
     /// What the annotation `tapestry.io/resume` says when somebody has looked at it as it is.
     #[must_use]
@@ -342,11 +346,11 @@ impl BreakerTrip {
     }
 }
 
-/// Pending: the syncer is reading both clusters for the first time. Ready: connected, and everything works. Failed:
+/// Pending: the syncer is reading both clusters for the first time, or the binding is being deleted. Ready: connected, and everything works. Failed:
 /// something does not; the conditions say what to do.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// The syncer is reading both clusters for the first time.
+    /// The syncer is reading both clusters for the first time, or gives everything back because the binding is being deleted.
     Pending,
     /// Connected, and everything works.
     Ready,

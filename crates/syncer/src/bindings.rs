@@ -2,6 +2,7 @@
 //! Watches one object in the virtual cluster; writes `physicalClusterUID`, `virtualClusterUID`, our finalizer, and what `status`
 //! says of the rest.
 
+mod deletion;
 mod row;
 mod status;
 
@@ -18,11 +19,14 @@ use self::status::Said;
 use crate::guards::Guard;
 use crate::pair::{Key, Pair};
 use crate::prerequisites::Prerequisite;
+use tapestry_api::binding::RESUME_DELETION;
 
 /// The binding in force.
 pub(crate) struct Bound {
     pub(crate) binding: Binding,
     row: BindingRow,
+    /// Its deletion was meant: its definition is not being deleted with it, or a user said so.
+    deletion_confirmed: bool,
     /// Whether the object says what is in force; otherwise it is the last valid one that is.
     valid: bool,
     /// It is out of sight, which proves nothing: it holds until the API server says that it is gone (law 1). With the version
@@ -40,9 +44,14 @@ const GUARDED: &str = "GuardsInForce";
 const POLICIES_KNOWN: &str = "PoliciesKnown";
 
 impl Bound {
-    /// Somebody deletes the binding: everything goes back, in order.
+    /// The binding is deleted by a user who meant it: everything goes back, in order.
     pub(crate) fn leaving(&self) -> bool {
-        self.row.deleting
+        self.row.deleting && self.deletion_confirmed
+    }
+
+    /// It is being deleted, and whether its user meant that is not known, or not so.
+    pub(crate) fn deletion_unconfirmed(&self) -> bool {
+        self.row.deleting && !self.deletion_confirmed
     }
 }
 
@@ -114,8 +123,18 @@ impl Pair {
         };
         let doubted = before.as_ref().and_then(|before| before.doubted);
         let doubted = doubted.filter(|from| epoch.is_none() && row.rv < *from);
-        let changed = before.is_none_or(|before| before.binding != binding || before.row.deleting != row.deleting);
-        self.bound = Some(Bound { binding, row, valid, doubted, told: None });
+        let deletion_confirmed = row.deleting
+            && (row.resume.as_deref() == Some(RESUME_DELETION)
+                || before.as_ref().is_some_and(|before| before.deletion_confirmed));
+        if row.deleting && before.as_ref().is_none_or(|before| !before.row.deleting) {
+            self.binding_serving.lose(self.now);
+            dirty.mark(Key::BindingServing);
+        }
+        let changed = before.is_none_or(|before| {
+            let deletion = (before.row.deleting, before.deletion_confirmed);
+            before.binding != binding || deletion != (row.deleting, deletion_confirmed)
+        });
+        self.bound = Some(Bound { binding, row, deletion_confirmed, valid, doubted, told: None });
         if changed {
             self.prerequisites.reset();
             self.admit_all(dirty);
@@ -289,7 +308,13 @@ impl Pair {
             }
             Connection::Up(_) => match self.tell_out_of_sync() {
                 Some(message) => ("False", OUT_OF_SYNC, message),
-                None => ("True", "Connected", "the physical cluster answers".to_owned()),
+                None => match &bound.row.report.connected {
+                    // Before all lists are in, a syncer that has just started knows no better than the one before it.
+                    Some(said) if !self.listed() && said.reason == OUT_OF_SYNC => {
+                        ("False", OUT_OF_SYNC, said.message.clone())
+                    }
+                    _ => ("True", "Connected", "the physical cluster answers".to_owned()),
+                },
             },
             Connection::Down(why) => ("False", "Unreachable", why.clone()),
             Connection::Refused(refused) => {

@@ -22,6 +22,7 @@ pub mod prerequisites;
 pub mod rights;
 #[cfg(test)]
 mod scene;
+mod serving;
 pub mod start;
 mod terms;
 mod watches;

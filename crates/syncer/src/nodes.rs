@@ -52,6 +52,8 @@ struct Case {
     drained: bool,
     /// The physical node has less of something than before.
     dip: Option<Dip>,
+    /// Until then a node of which the physical cluster knows nothing may only be a trace of an outage that is over.
+    settles: Option<Timestamp>,
     /// The end of the window before which capacity is being taken back.
     early: Option<Timestamp>,
     /// Fingerprints of our last status patch and of the status that came of it: the same again would be in vain.
@@ -220,6 +222,11 @@ impl Pair {
         self.nodes.with_owner -= usize::from(before.as_ref().is_some_and(VNode::has_owner));
         self.nodes.vnode_names.insert(name.clone(), uid.clone());
         self.nodes.copies.insert(physical.clone(), uid.clone());
+        if before.as_ref().is_some_and(|before| !before.reachable())
+            && self.nodes.vnodes.get(&uid).is_some_and(VNode::reachable)
+        {
+            self.nodes.cases.entry(physical.clone()).or_default().settles = lending::settles(self.now.wall);
+        }
         if let Some(case) = self.nodes.cases.get_mut(&physical) {
             // An answer may be older than what made us doubt; the watch shows only nodes with our label.
             case.search.end(epoch.is_some());

@@ -25,6 +25,8 @@ use crate::pods::{Entropy, Pods};
 use crate::policies::{Policies, PolicyRow};
 use crate::prerequisites::{Prerequisite, Prerequisites};
 use crate::rights::Ask;
+use crate::serving::Serving;
+use crate::terms::Stop;
 
 /// What work is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,6 +47,8 @@ pub enum Key {
     Stray(Uid),
     /// Whether a cluster serves policies at all.
     Serving(Side),
+    /// Whether the virtual cluster serves bindings.
+    BindingServing,
     /// The status of a policy, in the virtual cluster or the owner's.
     Policy(Side, Uid),
     /// An event to be written.
@@ -106,6 +110,7 @@ pub struct Pair {
     pub(crate) home: Home,
     pub(crate) bindings: Table<BindingRow>,
     pub(crate) bound: Option<Bound>,
+    pub(crate) binding_serving: Serving,
     /// When the binding's status was last written.
     pub(crate) reported: Option<std::time::Duration>,
     /// When the last fact came in: admissions are judged by it.
@@ -135,6 +140,7 @@ impl Pair {
             home,
             bindings: Table::default(),
             bound: None,
+            binding_serving: Serving::default(),
             reported: None,
             now: Now { wall: jiff::Timestamp::UNIX_EPOCH, steady: std::time::Duration::ZERO },
             connections: [Connection::Unknown, Connection::Unknown],
@@ -197,8 +203,10 @@ impl Pair {
     /// What is missing before the process may call itself ready; `None` when nothing is.
     #[must_use]
     pub fn lacks(&self) -> Option<String> {
+        let policies =
+            || self.policies.unknown(Side::Virtual).map(|served| Stop::PoliciesUnknown(served).message().to_owned());
         let lists = || (!self.ready()).then(|| "both clusters and all lists".to_owned());
-        self.tell_out_of_sync().or_else(lists)
+        self.tell_out_of_sync().or_else(policies).or_else(lists)
     }
 }
 
@@ -261,6 +269,7 @@ impl Model for Pair {
             Key::Pod(uid) => self.plan_pod(uid, now),
             Key::Stray(uid) => self.plan_stray(uid, now),
             Key::Serving(side) => self.plan_serving(*side, now),
+            Key::BindingServing => self.plan_binding_serving(now),
             Key::Policy(side, uid) => self.plan_policy(*side, uid, now),
             Key::Event(id) => self.plan_event(*id),
             Key::CatchUp(side, gap) => self.plan_catch_up(*side, *gap),
@@ -286,6 +295,7 @@ impl Model for Pair {
             Key::Pod(uid) => self.settle_pod(uid, call, done, now, dirty),
             Key::Stray(uid) => self.settle_stray(uid, call, done, now, dirty),
             Key::Serving(side) => self.settle_serving(*side, call, done, dirty),
+            Key::BindingServing => self.settle_binding_serving(call, done, now, dirty),
             Key::Policy(side, uid) => self.settle_policy(*side, uid, call, done, now, dirty),
             Key::Event(id) => self.settle_event(*id),
             Key::CatchUp(side, gap) => self.settle_catch_up((*side, *gap), done, dirty),
@@ -310,7 +320,7 @@ impl Model for Pair {
     }
 
     fn keys(&self) -> Vec<Key> {
-        let fixed = [Key::Binding]
+        let fixed = [Key::Binding, Key::BindingServing]
             .into_iter()
             .chain(Side::BOTH.map(Key::Serving))
             .chain(Prerequisite::ALL.map(Key::Prerequisite))
@@ -325,6 +335,7 @@ impl Model for Pair {
             Key::Pod(uid) => self.pods.side(uid),
             Key::Prerequisite(_) | Key::Guard(_) | Key::Stray(_) => Some(Side::Physical),
             Key::Serving(side) | Key::Policy(side, _) | Key::CatchUp(side, _) => Some(*side),
+            Key::BindingServing => Some(Side::Virtual),
             Key::Binding | Key::Node(_) | Key::CsiNode(_) | Key::Event(_) => None,
         }
     }

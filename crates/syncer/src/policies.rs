@@ -18,10 +18,10 @@ use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Table};
 
 pub use self::row::PolicyRow;
-pub(crate) use self::serving::Served;
-use self::serving::Serving;
 use crate::nodes::row::PNode;
 use crate::pair::{Key, Pair};
+pub(crate) use crate::serving::Served;
+use crate::serving::Serving;
 
 /// All policies, the tenant's and the owner's.
 #[derive(Default)]

@@ -85,13 +85,17 @@ impl Scene {
 
     /// Discovery is asked about policies, when it is time, and names these verbs; `None` when it names no such resource.
     pub(crate) fn discover(&mut self, side: Side, verbs: Option<&[&str]>) {
-        let key = Key::Serving(side);
-        let Plan::Wait(due) = self.plan(&key) else { panic!("discovery is not to be asked: {:?}", self.plan(&key)) };
+        self.discover_kind(&Key::Serving(side), verbs);
+    }
+
+    /// The same of the kind that this key is about.
+    pub(crate) fn discover_kind(&mut self, key: &Key, verbs: Option<&[&str]>) {
+        let Plan::Wait(due) = self.plan(key) else { panic!("discovery is not to be asked: {:?}", self.plan(key)) };
         let at = Now { steady: due, ..self.now };
-        let Plan::Do(call) = self.pair.plan(&key, at) else { panic!("discovery is not asked in time") };
+        let Plan::Do(call) = self.pair.plan(key, at) else { panic!("discovery is not asked in time") };
         let entry = |verbs: &[&str]| json!({"name": "resourceleasingpolicies", "verbs": verbs}).to_string();
         let done = verbs.map(|verbs| Answer { object: entry(verbs).into() }).ok_or(Refusal::Gone);
-        self.settle(&key, &call, done);
+        self.settle(key, &call, done);
     }
 
     /// A policy goes: by somebody's wish, or with its kind.
@@ -142,9 +146,23 @@ impl Scene {
         self.see_binding_with(spec, &json!({}));
     }
 
-    /// Somebody deletes it.
+    /// A user deletes it, and discovery says that its definition stays.
     pub(crate) fn see_binding_leaving(&mut self, spec: Value) {
+        self.see_binding_deleted(spec);
+        self.discover_kind(&Key::BindingServing, Some(&["create", "delete", "get", "list", "watch"]));
+    }
+
+    /// It is being deleted, with its definition or without.
+    pub(crate) fn see_binding_deleted(&mut self, spec: Value) {
         self.see_binding_with(spec, &json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}));
+    }
+
+    /// A user wants the pods of a binding to end that goes with its definition.
+    pub(crate) fn see_binding_deletion_resumed(&mut self) {
+        let metadata = json!({
+            "deletionTimestamp": "2026-01-01T00:00:00Z", "annotations": {keys::RESUME: tapestry_api::binding::RESUME_DELETION},
+        });
+        self.see_binding_with(json!({}), &metadata);
     }
 
     /// Its breaker has tripped, and somebody has looked at this trip.

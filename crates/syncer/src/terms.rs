@@ -35,6 +35,8 @@ pub(crate) enum Stop {
     OwnerUnserved,
     /// Nobody can say which policies there are in the virtual cluster.
     PoliciesUnknown(Served),
+    /// The binding is being deleted, perhaps only together with the definition of bindings.
+    BindingUnclear,
     /// Nothing lends the node any more; it goes when it is empty.
     Withdrawn(Departure),
     /// A policy cannot be understood and no other one covers the node.
@@ -103,6 +105,7 @@ impl Stop {
             Self::OwnerUnknown
             | Self::OwnerUnserved
             | Self::PoliciesUnknown(_)
+            | Self::BindingUnclear
             | Self::Invalid
             | Self::PodUnreadable
             | Self::NodeUnreadable
@@ -120,6 +123,7 @@ impl Stop {
             Self::OwnerUnserved => "OwnerPoliciesNotServed",
             Self::PoliciesUnknown(Served::Unclear) => "PoliciesUnknown",
             Self::PoliciesUnknown(_) => "PoliciesNotServed",
+            Self::BindingUnclear => "BindingDeletionUnconfirmed",
             Self::Withdrawn(departure) => departure.reason(),
             Self::Invalid => "PolicyInvalid",
             Self::Hours => "OutOfTimeWindows",
@@ -142,6 +146,9 @@ impl Stop {
             Self::PoliciesUnknown(Served::Unclear) => "the syncer may not read the discovery of the virtual cluster",
             Self::PoliciesUnknown(_) => {
                 "the virtual cluster does not serve ResourceLeasingPolicies; install their CustomResourceDefinition again"
+            }
+            Self::BindingUnclear => {
+                "the ClusterBinding is being deleted, perhaps only with its CustomResourceDefinition; its condition Ready says what to do"
             }
             Self::Withdrawn(departure) => departure.message(),
             Self::Invalid => "the policy for this node is invalid; its status says what to change",
@@ -238,6 +245,8 @@ impl Pair {
             Some(Stop::OwnerHours)
         } else if self.owner_missing(vnode) {
             Some(Stop::OwnerUnserved)
+        } else if bound.deletion_unconfirmed() {
+            Some(Stop::BindingUnclear)
         } else if let Some(served) = unknown {
             Some(Stop::PoliciesUnknown(served))
         } else if let Some(departure) = withdrawn {

@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::json;
+use tapestry_api::binding::RESUME_DELETION;
 use tapestry_api::keys;
 
 use crate::access::Access;
 use crate::failure::Failure;
 use crate::output::say;
+
+/// Reason of condition `Ready` of a binding that is being deleted together with the definition of bindings.
+const DEFINITION_DELETED: &str = "DefinitionDeleted";
 
 /// How long a syncer may take to see it.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -16,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 #[derive(clap::Args)]
 #[command(
     after_help = "The pods that would end do so, each when that is proven. Look at them first: `tapestry status` says how many, and
-`kubectl get pods -A` shows those that run nowhere.
+`kubectl get pods -A` shows those that run nowhere. Of a binding that is being deleted together with its definition, all pods end.
 
 Example:
   tapestry resume east"
@@ -38,7 +43,15 @@ impl Args {
         let name = &self.binding;
         let server = self.access.server().await?;
         let binding = server.binding(name).await?;
-        let Some(trip) = binding.status.and_then(|status| status.breaker) else {
+        let status = binding.status.unwrap_or_default();
+        let unconfirmed = |condition: &Condition| condition.type_ == "Ready" && condition.reason == DEFINITION_DELETED;
+        if binding.metadata.deletion_timestamp.is_some() && status.conditions.iter().any(unconfirmed) {
+            let annotations = json!({keys::RESUME: RESUME_DELETION});
+            let patch = json!({"metadata": {"uid": binding.metadata.uid, "annotations": annotations}});
+            server.patch_binding(name, &patch).await?;
+            return say(&format!("Resumed: binding {name} is deleted, and all its pods end.\n"));
+        }
+        let Some(trip) = status.breaker else {
             return say(&format!("Nothing to resume: the breaker of {name} has not tripped.\n"));
         };
         let patch =

@@ -10,6 +10,7 @@ use tapestry_cluster::{Call, Side, Sub, Verb, kind};
 use tapestry_domain::resources::{ResourceName, Resources};
 use tapestry_engine::{Now, Plan};
 
+use super::deletion::DEFINITION_DELETED;
 use super::{BindingRow, CONNECTED, GUARDED, POLICIES_KNOWN, TRIPPED, target, with_name};
 use crate::pair::Pair;
 use crate::terms::Stop;
@@ -153,6 +154,9 @@ impl Pair {
     /// Whether everything works for this binding, and if not, where to read why.
     fn judge_ready(&self, row: &BindingRow, connected: &Said) -> (Phase, Said) {
         let failed = |reason: &str, message: String| (Phase::Failed, Said::new("False", reason, message));
+        if let Some(told) = self.tell_deletion() {
+            return failed(DEFINITION_DELETED, told);
+        }
         // First: without the mount namespace our rights in it are gone too, and watches fail for no other reason.
         if let Some(missing) = self.prerequisites.verdict().filter(|_| self.answers(Side::Physical)) {
             return failed(missing.reason, missing.message);
@@ -168,6 +172,9 @@ impl Pair {
         }
         if let Some(guarded) = self.judge_guards(row).filter(|guarded| guarded.status != "True") {
             return failed(&guarded.reason, format!("condition {GUARDED} says why"));
+        }
+        if let Some(told) = self.tell_leaving() {
+            return (Phase::Pending, Said::new("False", "Deleting", told));
         }
         match (row.report.phase, &row.report.ready) {
             _ if self.complete() => (Phase::Ready, Said::new("True", READY, "nodes are lent as policies allow")),

@@ -22,6 +22,11 @@ const KEEP_AWAY: Duration = Duration::from_mins(1);
 /// A device plug-in that restarts, or a kubelet, takes resources of its node away for a moment: nobody goes for that.
 const RIDE_OUT: Duration = Duration::from_mins(2);
 
+/// After an outage of its API server a cluster takes nodes for dead whose heartbeats it could not receive, until the next ones come.
+pub(super) fn settles(now: Timestamp) -> Option<Timestamp> {
+    now.checked_add(RIDE_OUT).ok()
+}
+
 /// A physical node has less than before, perhaps only for a moment.
 #[derive(Debug, Clone)]
 pub(crate) struct Dip {
@@ -61,6 +66,9 @@ impl Nodes {
             let times = [stopped.as_mut().map(|(_, since)| since), over.as_mut(), leaving.as_mut()];
             for since in times.into_iter().flatten() {
                 *since = (*since).min(now);
+            }
+            if let Some(settles) = &mut case.settles {
+                *settles = (*settles).min(now.checked_add(RIDE_OUT).unwrap_or(now));
             }
             if let Some(dip) = &mut case.dip {
                 dip.until = dip.until.min(now.checked_add(RIDE_OUT).unwrap_or(now));

@@ -48,7 +48,10 @@ impl Pair {
         let Some(vnode) = vnode else {
             return match &terms {
                 // While it is not known which policies there are, nothing new is lent.
-                Some(Terms { stop: Some(Stop::OwnerUnserved | Stop::PoliciesUnknown(_)), .. }) => Plan::Rest,
+                Some(Terms {
+                    stop: Some(Stop::OwnerUnserved | Stop::PoliciesUnknown(_) | Stop::BindingUnclear),
+                    ..
+                }) => Plan::Rest,
                 Some(terms) if terms.policy.is_some() => self.plan_new(bound, case, pnode, terms, now),
                 Some(_) | None => Plan::Rest,
             };
@@ -85,7 +88,8 @@ impl Pair {
         let force = lending_state.force_at().filter(|at| *at > now.wall);
         let placement = case.placement.until.filter(|until| *until > now.steady);
         let unknown = unknown_from(bound, Some(vnode), self.connection(Side::Physical)).filter(|at| *at > now.wall);
-        let edges = until.into_iter().chain(force).chain(unknown).map(|at| steady_at(at, now));
+        let settles = case.settles.filter(|at| *at > now.wall);
+        let edges = until.into_iter().chain(force).chain(unknown).chain(settles).map(|at| steady_at(at, now));
         let next = edges.chain(placement).min();
         next.map_or(Plan::Rest, Plan::Wait)
     }
@@ -96,6 +100,7 @@ impl Pair {
         match stop {
             Some(Stop::Withdrawn(Departure::PolicyDeleted)) => !self.policies.confirmed(Side::Virtual),
             Some(Stop::OwnerUnserved) => self.policies.awaited(Side::Physical),
+            Some(Stop::BindingUnclear) => self.binding_serving.awaited(),
             _ => false,
         }
     }
@@ -165,6 +170,7 @@ impl Pair {
             &Circumstances {
                 bound,
                 leased: self.covered(&pnode.name, terms.map(Terms::leased).unwrap_or_default()),
+                settles: case.settles,
                 owner_unknown: !self.policies.confirmed(Side::Physical),
                 origin: &self.origin,
                 name,

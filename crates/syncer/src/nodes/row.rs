@@ -285,6 +285,12 @@ impl VNode {
         self.labels.get(key).map(String::as_str)
     }
 
+    /// Whether it says that the physical cluster answers.
+    pub(crate) fn reachable(&self) -> bool {
+        let told = self.condition(keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE);
+        told.is_none_or(|told| told.status == "True")
+    }
+
     pub(crate) fn has_taint(&self, key: &str) -> bool {
         self.taints.iter().any(|taint| taint.key == key)
     }

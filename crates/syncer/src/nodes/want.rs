@@ -56,6 +56,8 @@ pub(crate) struct Circumstances<'a> {
     /// On which terms it is lent; `None` when it is on its way out.
     pub(crate) terms: Option<&'a Terms<'a>>,
     pub(crate) lending_state: &'a LendingState,
+    /// Until when a node of which the physical cluster knows nothing is taken for the trace of an outage.
+    pub(crate) settles: Option<jiff::Timestamp>,
     /// The way to the physical cluster.
     pub(crate) connection: &'a Connection,
     /// Pods had to be sent away lately.
@@ -118,11 +120,12 @@ impl Want {
             features: pnode.features.clone(),
             provider_id: format!("tapestry://{}/{}", binding.cluster_id, pnode.name),
         };
+        if let Some(held) = held_ready(pnode, about) {
+            want.conditions.retain(|condition| condition.kind != READY);
+            want.conditions.push(held.clone());
+        }
         if let Some(due) = unknown_from(about.bound, about.vnode, about.connection).filter(|due| *due <= about.now) {
-            want.conditions
-                .iter_mut()
-                .filter(|condition| condition.kind == "Ready")
-                .for_each(|ready| ready.forget(due));
+            want.conditions.iter_mut().filter(|condition| condition.kind == READY).for_each(|ready| ready.forget(due));
         }
         want.conditions.push(reachable(about.vnode, about.connection, about.now));
         want.conditions.push(lending(about));
@@ -263,6 +266,19 @@ impl Want {
 
 /// Conditions that the physical node has not got.
 const OWN_CONDITIONS: [&str; 2] = [keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE, keys::CONDITION_LENDING];
+
+const READY: &str = "Ready";
+
+/// What the virtual node says of its readiness, when the physical cluster knows nothing of the node and that may only be the trace
+/// of an outage of its API server: Kubernetes would evict pods that run. What the kubelet itself says is never held back.
+pub(super) fn held_ready<'a>(pnode: &PNode, about: &Circumstances<'a>) -> Option<&'a Condition> {
+    let outage = !matches!(about.connection, Connection::Up(_))
+        || about.vnode.is_some_and(|vnode| !vnode.reachable())
+        || about.settles.is_some_and(|settles| about.now < settles);
+    let unknown = pnode.conditions.iter().any(|condition| condition.kind == READY && condition.status == "Unknown");
+    let said = about.vnode.and_then(|vnode| vnode.condition(READY));
+    said.filter(|said| said.status == "True" && outage && unknown)
+}
 
 /// The taints that say why nothing new should come.
 fn own_taints(pnode: &PNode, about: &Circumstances<'_>) -> Vec<Taint> {

@@ -38,6 +38,8 @@ pub(crate) enum Phase {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct StatusDigest {
     pub(crate) phase: Phase,
+    /// A kubelet has taken it on.
+    pub(crate) started: bool,
     /// Everything carried except what stands below.
     rest: u64,
     /// The Ready condition.
@@ -161,7 +163,7 @@ impl StatusDigest {
     /// on the physical side, the virtual generation that was last pushed.
     pub(crate) fn read(status: &str, generation: Option<i64>) -> Result<Self, serde_json::Error> {
         let status: Carried<'_> = serde_json::from_str(status)?;
-        let mut digest = Self { phase: status.phase, ..Self::default() };
+        let mut digest = Self { phase: status.phase, started: status.start_time.is_some(), ..Self::default() };
         let mut others = Vec::with_capacity(CONDITIONS.len());
         for condition in &status.conditions {
             let Condition { kind, status, reason, message, last_transition_time } = condition;

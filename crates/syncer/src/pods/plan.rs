@@ -351,8 +351,14 @@ fn plan_up(case: &Case, vpod: &VPod, ppod: &PPod, copy: &PodCopy, amend: &Amend,
     let recorded = vpod.recorded();
     let agreed = vpod.digest.agrees_with(&copy.digest, &vpod.containers, amend);
     // The first news from below carries the UID up; until then it can wait.
-    if agreed && recorded.is_none_or(|uid| *uid == ppod.uid) {
+    if agreed && (recorded == Some(&ppod.uid) || !vpod.digest.started) {
         return Plan::Rest;
+    }
+    if agreed {
+        let annotations = json!({keys::PHYSICAL_POD_UID: ppod.uid.as_str(), keys::LAST_SYNC_TIME: stamp(now)});
+        let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid).rv(vpod.rv);
+        let verb = Verb::Merge(Sub::Main, json!({"metadata": {"annotations": annotations}}));
+        return Call { target, verb, why: "RepairMapping" }.into();
     }
     if let Some(pending) = amend.pending.as_ref().filter(|pending| !vpod.digest.says(pending)) {
         let condition = pending.render(vpod.generation, now.wall);

@@ -78,6 +78,7 @@ impl Pair {
                 | Stop::OwnerUnknown
                 | Stop::OwnerUnserved
                 | Stop::PoliciesUnknown(_)
+                | Stop::BindingUnclear
                 | Stop::PodUnreadable
                 | Stop::NodeUnreadable
                 | Stop::OutOfSync => return Plan::Rest,

@@ -300,6 +300,12 @@ impl VPod {
     pub(crate) fn was_copied(&self) -> bool {
         self.recorded().is_some() || self.digest.phase != Phase::Pending
     }
+
+    /// Whether its copy may have run: its status speaks of one. A recorded UID alone may have come with a manifest that was saved
+    /// from another pod.
+    pub(crate) fn may_have_run(&self) -> bool {
+        self.digest.phase != Phase::Pending || self.digest.started
+    }
 }
 
 impl Mapping {

@@ -200,6 +200,11 @@ impl Pair {
             (Refusal::Gone, Side::Physical, Verb::Get) => {
                 let existed = self.pods.vpods.get(vuid).is_some_and(VPod::was_copied);
                 self.around(vuid, dirty, |pods| {
+                    if let Some(vpod) = pods.vpods.get_mut(vuid).filter(|vpod| existed && !vpod.may_have_run()) {
+                        // It never ran, and is admitted like any other.
+                        vpod.mapping = None;
+                        return;
+                    }
                     let case = pods.case(vuid);
                     case.taken = false;
                     case.ended = Some(Box::new(Ended { existed, seen: false, last: None }));

@@ -549,3 +549,39 @@ fn without_random_numbers_no_name_is_drawn_and_the_pod_waits_until_there_are_som
     let mapped = scene.call(&web).body().unwrap().to_string();
     assert!(mapped.contains(keys::PHYSICAL_POD_NAME), "{mapped}");
 }
+
+#[test]
+fn a_pod_restored_from_a_saved_manifest_gets_a_copy_of_its_own() {
+    let mut scene = Scene::new();
+    // Its annotations name the copy of the pod it was saved from, which is gone.
+    scene.see_vpod(&mapped(vpod("web"), "web-aaaaaaaaaa", Some("p-of-the-one-before")));
+    let look = scene.call(&key("web"));
+    assert_eq!(look.why, "LookForCopy");
+    scene.settle(&key("web"), &look, Err(Refusal::Gone));
+    let map = scene.call(&key("web"));
+    assert_eq!(map.why, "Map");
+    assert!(!map.body().unwrap().to_string().contains("web-aaaaaaaaaa"), "{map}");
+}
+
+#[test]
+fn a_copys_uid_that_was_taken_away_or_forged_is_written_again() {
+    for uid in [None, Some("forged")] {
+        let mut scene = Scene::new();
+        let (mut up, mut ppod) = running(&mut scene);
+        let started = json!({"status": {"startTime": "2026-01-01T00:00:00Z"}});
+        merge(&mut up, started.clone());
+        merge(&mut ppod, started);
+        scene.see_ppod(&ppod);
+        scene.see_vpod(&up);
+        assert_eq!(scene.plan(&key("web")), Plan::Rest);
+        let annotations = up["metadata"]["annotations"].as_object_mut().unwrap();
+        match uid {
+            Some(uid) => annotations.insert(keys::PHYSICAL_POD_UID.to_owned(), json!(uid)),
+            None => annotations.remove(keys::PHYSICAL_POD_UID),
+        };
+        scene.see_vpod(&up);
+        let call = scene.call(&key("web"));
+        let written = &call.body().unwrap().into_owned()["metadata"]["annotations"][keys::PHYSICAL_POD_UID];
+        assert_eq!((call.why, written), ("RepairMapping", &ppod["metadata"]["uid"]), "{uid:?}");
+    }
+}

@@ -193,3 +193,48 @@ fn a_syncer_started_with_refused_credentials_shows_that_and_ends_the_silence_bef
         assert_eq!(row.condition("Ready").unwrap().status, "True");
     }
 }
+
+#[test]
+fn law_01_nodes_that_a_cluster_lost_sight_of_in_an_outage_are_not_mirrored_at_once() {
+    let ready = |scene: &Scene| {
+        let vnode = vnode(scene);
+        let conditions = vnode["status"]["conditions"].as_array().unwrap();
+        conditions.iter().find(|condition| condition["type"] == "Ready").unwrap()["status"].clone()
+    };
+    let unknown = |status: &str| {
+        let mut node = pnode("n1");
+        let ready = json!({"type": "Ready", "status": status, "reason": "NodeStatusUnknown"});
+        node["status"]["conditions"] = json!([ready]);
+        node
+    };
+    let outage = || {
+        let mut scene = Scene::new();
+        scene.see(Fact::Connection(Side::Physical, Connection::Down("refused".to_owned())));
+        scene.follow_node("n1");
+        scene.pass(Duration::from_mins(3));
+        // The watch may resume before the next probe.
+        scene.see_pnode(unknown("Unknown"));
+        scene.follow_node("n1");
+        scene.see(Fact::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))));
+        scene.follow_node("n1");
+        assert_eq!(ready(&scene), "True", "its heartbeats could not be received");
+        scene
+    };
+    let mut scene = outage();
+    scene.pass(Duration::from_secs(110));
+    scene.follow_node("n1");
+    assert_eq!(ready(&scene), "True");
+    scene.pass(Duration::from_secs(15));
+    scene.follow_node("n1");
+    assert_eq!(ready(&scene), "Unknown", "by now they would have come");
+
+    let mut scene = outage();
+    scene.see_pnode(unknown("False"));
+    scene.follow_node("n1");
+    assert_eq!(ready(&scene), "False", "the kubelet itself says so");
+
+    let mut scene = Scene::new();
+    scene.see_pnode(unknown("Unknown"));
+    scene.follow_node("n1");
+    assert_eq!(ready(&scene), "Unknown", "there was no outage");
+}
