@@ -21,6 +21,7 @@ use crate::fixtures::Fixture;
 use crate::harness::{BINDING, Harness, pattern};
 use crate::looks::{SOON, condition, taints, text, uid};
 use crate::process::syncer::{Process, http};
+use crate::stripped::{mended, strip};
 
 /// The thread of the keeper in this test.
 const KEEPER: &str = "keeper";
@@ -111,11 +112,15 @@ async fn after_a_panic_leases_are_renewed_nothing_is_scheduled_and_the_work_star
             let stopped = (keys::TAINT_SYNCER_STOPPED.to_owned(), "NoSchedule".to_owned());
             harness.vnode_when(harness.node(), "is tainted", |vnode| taints(vnode).contains(&stopped)).await?;
             ensure!(!syncer.readiness.waiting_for().is_empty(), "it calls itself ready");
+            // Also that of a node that the keeper's watch does not show any more.
+            let vnode = harness.virtual_side.get("v1/Node", &harness.vnode()).await?.context("no virtual node")?;
+            strip(harness).await?;
             harness.renews(3).await?;
 
             syncer.clock.work.store(false, Ordering::Relaxed);
             harness.says("Connected", "True", "Connected").await?;
             stands(harness, "Ready", "True", "Ready").await?;
+            mended(harness, &vnode).await?;
             harness.vnode_when(harness.node(), "is free again", |vnode| !taints(vnode).contains(&stopped)).await?;
             let (vpod_now, ppod_now) = harness.runs("web").await?;
             assert_eq!([uid(&vpod_now), uid(&ppod_now)], [uid(&vpod), uid(&ppod)]);

@@ -10,7 +10,7 @@ use crate::harness::{Harness, pattern};
 use crate::looks::{SOON, label, phase, uid};
 
 /// `kubectl label node NAME key- …` and `kubectl annotate node NAME key- …` for every key there is, in one request.
-async fn strip(harness: &Harness) -> Result<()> {
+pub(crate) async fn strip(harness: &Harness) -> Result<()> {
     let vnode = harness.virtual_side.get("v1/Node", &harness.vnode()).await?.context("no virtual node")?;
     let none = |field: &str| -> Map<String, Value> {
         let keys = vnode["metadata"][field].as_object().into_iter().flatten();
@@ -22,7 +22,7 @@ async fn strip(harness: &Harness) -> Result<()> {
 }
 
 /// Waits until the virtual node says again whose it is; it must be the same one, and the only one for its physical node.
-async fn mended(harness: &Harness, before: &Value) -> Result<()> {
+pub(crate) async fn mended(harness: &Harness, before: &Value) -> Result<()> {
     let says = |vnode: &Value| {
         label(vnode, keys::ORIGIN) == label(before, keys::ORIGIN)
             && vnode["metadata"]["annotations"][keys::PHYSICAL_NODE_UID].is_string()
