@@ -7,6 +7,7 @@ use anyhow::{Result, ensure};
 use http::Request;
 use kube::client::Body;
 use serde::Deserialize;
+use tapestry_cluster::body::Asked;
 use tapestry_cluster::{Cluster as Client, kind};
 use tokio::time::sleep;
 
@@ -82,7 +83,7 @@ async fn read_list(client: &Client) -> Result<()> {
     loop {
         let path = kind::POD.path(None, None);
         let request = Request::get(format!("{path}?limit={PAGE}&labelSelector={LABEL}{more}")).body(Body::empty())?;
-        let (code, _, body) = client.exchange(request, START).await.map_err(anyhow::Error::msg)?;
+        let (code, _, body) = client.exchange(request, START, Asked::Page).await.map_err(anyhow::Error::msg)?;
         ensure!(code == 200, "listing pods: HTTP {code}");
         let list: List = serde_json::from_slice(&body)?;
         if list.metadata.more.is_empty() {

@@ -6,6 +6,7 @@ use http::Request;
 use kube::client::Body;
 use serde::Serialize;
 use tapestry_cluster::Cluster;
+use tapestry_cluster::body::Asked;
 use tapestry_cluster::connect::CALL_DEADLINE;
 
 /// Counters since the start of the server, or between two readings.
@@ -29,7 +30,8 @@ impl Work {
     /// Reads the metrics of a server.
     pub(crate) async fn read(cluster: &Cluster) -> Result<Self> {
         let request = Request::get("/metrics").body(Body::empty())?;
-        let (code, _, body) = cluster.exchange(request, CALL_DEADLINE).await.map_err(anyhow::Error::msg)?;
+        let (code, _, body) =
+            cluster.exchange(request, CALL_DEADLINE, Asked::Page).await.map_err(anyhow::Error::msg)?;
         if code != 200 {
             bail!("HTTP {code} when asking {} for its metrics", cluster.name());
         }

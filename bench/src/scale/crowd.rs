@@ -10,6 +10,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http::Request;
 use kube::client::Body;
 use serde::Deserialize;
+use tapestry_cluster::body::Asked;
 use tapestry_cluster::gate::carry_out;
 use tapestry_cluster::{Call, Cluster as Client, Kind, Name, Side, Target, Verb, kind};
 use tapestry_domain::quantity::Quantity;
@@ -151,7 +152,7 @@ async fn read<L: Paged>(client: &Client, kind: &Kind, mut take: impl FnMut(&L)) 
 async fn list(client: &Client, kind: &Kind, namespace: Option<&str>, query: &str) -> Result<Bytes> {
     let path = kind.path(namespace, None);
     let request = Request::get(format!("{path}?{query}")).body(Body::empty())?;
-    let (code, _, body) = client.exchange(request, ANSWER).await.map_err(anyhow::Error::msg)?;
+    let (code, _, body) = client.exchange(request, ANSWER, Asked::Page).await.map_err(anyhow::Error::msg)?;
     ensure!(code == 200, "listing {}: HTTP {code}", kind.plural);
     Ok(body)
 }

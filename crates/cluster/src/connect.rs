@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderValue, Request, Response};
-use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use kube::Config;
 use kube::client::Body;
@@ -19,8 +18,11 @@ mod pools;
 pub use pools::Traffic;
 use pools::{Client, Pools};
 
+use crate::body::{Asked, read_whole};
 use crate::kubeconfig::{self, BadValue};
+use crate::no_answer::NoAnswer;
 use crate::object::Uid;
+use crate::plugin::Plugins;
 use crate::refusal::Status;
 use crate::{Kind, Name, Rv, kind};
 
@@ -72,18 +74,19 @@ struct Way {
     config: RwLock<Config>,
     /// How often it was replaced.
     turn: AtomicU64,
+    plugins: Plugins,
 }
 
 impl Way {
     fn new(config: Config) -> Self {
-        Self { config: RwLock::new(config), turn: AtomicU64::new(0) }
+        Self { config: RwLock::new(config), turn: AtomicU64::new(0), plugins: Plugins::default() }
     }
 
     fn build(&self) -> Result<Built, ConnectError> {
         // Before the configuration: a client may be newer than its number says, and is then built once more.
         let turn = self.turn.load(Ordering::Acquire);
-        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
-        let (pools, client) = Pools::build(&config)?;
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let (pools, client) = self.plugins.build_in_time(config, CALL_DEADLINE, Pools::build)?;
         Ok(Built { turn, client, pools })
     }
 }
@@ -351,7 +354,8 @@ impl Cluster {
         let path = kind::NAMESPACE.path(None, Some("kube-system"));
         let unreachable = |why: String| ConnectError::Unreachable(why);
         let request = Request::get(path).body(Body::empty()).map_err(|error| unreachable(error.to_string()))?;
-        let (status, _, body) = self.exchange(request, CALL_DEADLINE).await.map_err(unreachable)?;
+        let (status, _, body) =
+            self.exchange(request, CALL_DEADLINE, Asked::Object).await.map_err(|why| unreachable(why.into()))?;
         if let Some(refused) = AccessRefused::of(status, &body) {
             return Err(refused.into());
         }
@@ -367,45 +371,35 @@ impl Cluster {
     }
 
     /// Sends one request and hands out the answer as soon as its head is there.
-    pub async fn send(&self, traffic: Traffic, mut request: Request<Body>) -> Result<Response<Incoming>, String> {
-        request.headers_mut().insert(http::header::USER_AGENT, self.inner.agent.clone());
-        request.extensions_mut().insert(traffic);
-        self.built().client.oneshot(request).await.map_err(|error| deepest(&*error))
+    pub async fn send(&self, traffic: Traffic, request: Request<Body>) -> Result<Response<Incoming>, String> {
+        Ok(self.try_send(traffic, request).await?)
     }
 
-    /// Sends one request and reads the whole answer: code, `Retry-After` in seconds, body.
+    async fn try_send(&self, traffic: Traffic, mut request: Request<Body>) -> Result<Response<Incoming>, NoAnswer> {
+        request.headers_mut().insert(http::header::USER_AGENT, self.inner.agent.clone());
+        request.extensions_mut().insert(traffic);
+        self.built().client.oneshot(request).await.map_err(|error| NoAnswer::of(&*error))
+    }
+
+    /// Sends one request and reads the whole answer, if it is no longer than what was asked for can be: code, `Retry-After` in
+    /// seconds, body.
     pub async fn exchange(
         &self,
         request: Request<Body>,
         deadline: Duration,
-    ) -> Result<(u16, Option<u32>, Bytes), String> {
+        asked: Asked,
+    ) -> Result<(u16, Option<u32>, Bytes), NoAnswer> {
         let whole = async {
-            let response = self.send(Traffic::Calls, request).await?;
+            let response = self.try_send(Traffic::Calls, request).await?;
             let code = response.status().as_u16();
             let retry_after = response.headers().get(http::header::RETRY_AFTER);
             let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok());
-            let mut body = response.into_body();
-            let mut bytes = BytesMut::new();
-            while let Some(frame) = body.frame().await {
-                if let Ok(data) = frame.map_err(|error| deepest(&error))?.into_data() {
-                    bytes.extend_from_slice(&data);
-                }
-            }
-            Ok((code, retry_after, bytes.freeze()))
+            Ok((code, retry_after, read_whole(response.into_body(), asked).await?))
         };
         let sent = Instant::now();
         tokio::time::timeout(deadline, whole).await.unwrap_or_else(|_| {
             self.abandon(Traffic::Calls, sent);
-            Err(format!("no answer within {deadline:?}"))
+            Err(NoAnswer::Late(deadline))
         })
     }
-}
-
-/// The innermost cause says what happened ("connection refused"); the outer ones only say where.
-fn deepest(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
 }

@@ -12,6 +12,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use prometheus_client::registry::Registry;
 
+use crate::body::Asked;
 use crate::connect::{CALL_DEADLINE, Cluster};
 use crate::served::discover;
 use crate::{Answer, Call, Lead, Refusal, Side, Sub, Uid, Verb};
@@ -141,7 +142,8 @@ async fn carry_out_in(cluster: &Cluster, call: &Call, lead: &Lead) -> Result<Ans
     if let Verb::Discover { .. } = call.verb {
         return read_discovery(cluster, call).await;
     }
-    let (code, retry_after, body) = cluster.exchange(request, CALL_DEADLINE).await.map_err(Refusal::Unknown)?;
+    let (code, retry_after, body) =
+        cluster.exchange(request, CALL_DEADLINE, Asked::Object).await.map_err(|why| Refusal::Unknown(why.into()))?;
     if (200..300).contains(&code) {
         if call.is_read() && !is_expected(call, &body) {
             confirm_identity(cluster).await?;

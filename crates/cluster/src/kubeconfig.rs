@@ -2,6 +2,8 @@
 //! what is harmless, checks every value that ends in a header, a URL, a certificate or a key.
 //! Never quotes a value: a token may stand in any of them. Must not panic on any text.
 
+use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use http::HeaderValue;
@@ -78,10 +80,14 @@ pub(crate) async fn load(text: &str, trust: Trust) -> Result<Config, ConnectErro
 /// The configuration that kubectl would take: of this file, or else of `$KUBECONFIG`, `~/.kube/config`, or the cluster that this
 /// process runs in; of this context, or else of the current one.
 pub async fn find(path: Option<&Path>, context: Option<&str>) -> Result<Config, ConnectError> {
-    let read = path.map_or_else(Kubeconfig::read, Kubeconfig::read_from);
+    let read = match (path, std::env::var_os("KUBECONFIG")) {
+        (Some(path), _) => Kubeconfig::read_from(path).map_err(|error| unreadable(&error)),
+        (None, Some(list)) if !list.is_empty() => read_list(&list),
+        (None, _) => Kubeconfig::read().map_err(|error| unreadable(&error)),
+    };
     let found = match read {
         Ok(parsed) => load_parsed(parsed, Trust::Operator, context).await,
-        Err(error) => Err(unreadable(&error)),
+        Err(error) => Err(error),
     };
     match (found, path, context) {
         (Err(error), None, None) => match Config::incluster() {
@@ -90,6 +96,21 @@ pub async fn find(path: Option<&Path>, context: Option<&str>) -> Result<Config, 
         },
         (found, ..) => found,
     }
+}
+
+/// What `$KUBECONFIG` names: one file or several, of which those that do not exist are skipped.
+fn read_list(list: &OsStr) -> Result<Kubeconfig, ConnectError> {
+    let mut merged: Option<Kubeconfig> = None;
+    for path in std::env::split_paths(list).filter(|path| !path.as_os_str().is_empty()) {
+        let read = match Kubeconfig::read_from(path) {
+            Err(KubeconfigError::ReadConfig(error, _)) if error.kind() == ErrorKind::NotFound => continue,
+            read => read.and_then(|next| merged.take().unwrap_or_default().merge(next)),
+        };
+        merged = Some(read.map_err(|error| unreadable(&error))?);
+    }
+    let none =
+        || ConnectError::UnreadableKubeconfig(format!("no file that $KUBECONFIG names exists: {}", list.display()));
+    merged.ok_or_else(none)
 }
 
 async fn load_parsed(mut parsed: Kubeconfig, trust: Trust, context: Option<&str>) -> Result<Config, ConnectError> {

@@ -1,6 +1,7 @@
 //! How we talk to one API server: connect, probe, watch, feed, call, gate.
 //! Decides nothing: what to call comes from a plan, what an answer means is settled by a model.
 
+pub mod body;
 pub mod call;
 pub mod connect;
 pub mod feed;
@@ -10,7 +11,9 @@ pub mod kind;
 pub mod kubeconfig;
 pub mod lead;
 pub mod list;
+pub mod no_answer;
 pub mod object;
+mod plugin;
 pub mod probe;
 pub mod refusal;
 pub mod served;

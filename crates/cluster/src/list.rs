@@ -6,6 +6,7 @@ use kube::client::Body;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::body::Asked;
 use crate::connect::CALL_DEADLINE;
 use crate::watch::{PAGE, encode};
 use crate::{Cluster, Kind};
@@ -39,7 +40,8 @@ impl Cluster {
         loop {
             let path = format!("{}?limit={PAGE}&continue={}", kind.path(None, None), encode(&more));
             let request = Request::get(path).body(Body::empty()).map_err(|error| failed(error.to_string()))?;
-            let (code, _, body) = self.exchange(request, CALL_DEADLINE).await.map_err(failed)?;
+            let (code, _, body) =
+                self.exchange(request, CALL_DEADLINE, Asked::Page).await.map_err(|why| failed(why.into()))?;
             if code != 200 {
                 return Err(failed(format!("HTTP {code}: {}", excerpt(&body))));
             }

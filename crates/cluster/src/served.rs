@@ -7,6 +7,7 @@ use kube::client::Body;
 use serde::{Deserialize, Serialize};
 
 use crate::Kind;
+use crate::body::Asked;
 use crate::connect::{CALL_DEADLINE, Cluster};
 
 /// What `/apis/<group>/<version>` answers.
@@ -78,7 +79,7 @@ async fn ask(cluster: &Cluster, path: &str) -> Result<(u16, Bytes), String> {
     // Asked for plain JSON, servers answer with the documents above and not with the aggregated one.
     let request = Request::get(path).header(http::header::ACCEPT, "application/json").body(Body::empty());
     let request = request.map_err(|error| error.to_string())?;
-    let (code, _, body) = cluster.exchange(request, CALL_DEADLINE).await?;
+    let (code, _, body) = cluster.exchange(request, CALL_DEADLINE, Asked::Discovery).await?;
     Ok((code, body))
 }
 

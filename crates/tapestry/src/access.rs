@@ -17,6 +17,7 @@ use tapestry_syncer::start::{LookError, Meters, StartError, Syncer, start};
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
+use crate::output::plain;
 use crate::server::Server;
 
 /// After this long a person is told what is waited for.
@@ -38,8 +39,20 @@ pub(crate) type Looked<T> = (String, Result<T, Failure>);
 
 impl Access {
     pub(crate) async fn server(&self) -> Result<Server, Failure> {
-        Server::new(load(self.kubeconfig.as_deref(), self.context.as_deref(), "--kubeconfig").await?)
+        let config = load(self.kubeconfig.as_deref(), self.context.as_deref(), "--kubeconfig").await?;
+        // Its exec plugin runs there and then.
+        let built = tokio::task::spawn_blocking(|| Server::new(config));
+        let built = tell_when_slow("the credential that a program of the kubeconfig gives (user.exec)", built).await;
+        built.unwrap_or_else(|ended| Err(Failure::new("cannot connect", ended, "")))
     }
+}
+
+/// Carries out the work of a verb, and waits for nothing that it leaves behind.
+pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let done = runtime.block_on(work);
+    runtime.shutdown_background();
+    done
 }
 
 /// Loads the kubeconfig that `flag` names, or else the one that kubectl would take, or the account of the pod this runs in.
@@ -61,7 +74,8 @@ pub(crate) fn ask_each<T>(
     question: impl AsyncFn(Syncer) -> Result<T, LookError> + Copy,
 ) -> FuturesUnordered<impl Future<Output = Looked<T>>> {
     let ask = |binding: String| async move {
-        let answer = tell_when_slow(&binding, ask(server, &binding, question)).await;
+        let clusters = format!("the clusters of binding {binding}");
+        let answer = tell_when_slow(&clusters, ask(server, &binding, question)).await;
         (binding, answer)
     };
     bindings.into_iter().map(ask).collect()
@@ -105,13 +119,13 @@ async fn ask<T>(
     })
 }
 
-async fn tell_when_slow<T>(binding: &str, work: impl Future<Output = T>) -> T {
+async fn tell_when_slow<T>(what: &str, work: impl Future<Output = T>) -> T {
     tokio::pin!(work);
     if let Ok(done) = tokio::time::timeout(SLOW, &mut work).await {
         return done;
     }
     // Nobody is left to be told when standard error is closed.
-    let _ = writeln!(std::io::stderr(), "tapestry: waiting for the clusters of binding {binding} ...");
+    let _ = writeln!(std::io::stderr(), "tapestry: waiting for {} ...", plain(what));
     work.await
 }
 

@@ -2,13 +2,14 @@
 
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan as _, Zoned};
+use serde::Serialize;
 use tapestry_engine::clock::{Clock as _, SystemClock};
 use tapestry_syncer::explain::Agenda;
 use tapestry_syncer::start::Syncer;
 
-use crate::access::{Access, ask_all};
+use crate::access::{Access, ask_all, block_on};
 use crate::failure::Failure;
-use crate::output::{Output, print};
+use crate::output::{Output, plain, print};
 
 /// Show when clusters lend.
 #[derive(clap::Args)]
@@ -45,25 +46,26 @@ impl Args {
                     error,
                     "zones are named as in Europe/Berlin or Asia/Shanghai",
                 )
+                .wrong_usage()
             })?,
         };
         let unusable = |error: jiff::Error| Failure::new("no calendar for these days", error, "choose fewer --days");
         let today = SystemClock::start().now().wall.to_zoned(zone.clone()).start_of_day().map_err(unusable)?;
         let end = today.checked_add(i64::from(self.days).days()).map_err(unusable)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async {
+        block_on(async {
             let server = self.access.server().await?;
             let names = server.names(self.binding.as_deref()).await?;
-            let (mut agendas, mut failures) = (Vec::new(), Vec::new());
-            for (_, looked) in ask_all(&server, names, Syncer::look).await {
+            let (mut entries, mut failures) = (Vec::new(), Vec::new());
+            for (binding, looked) in ask_all(&server, names, Syncer::look).await {
                 match looked {
-                    Ok(pair) => agendas.extend(pair.agenda(today.timestamp(), end.timestamp())),
-                    Err(failure) => failures.push(failure),
+                    Ok(pair) => entries.extend(pair.agenda(today.timestamp(), end.timestamp()).map(Entry::Agenda)),
+                    Err(failure) => {
+                        entries.push(Entry::Failed { binding, failure: failure.line() });
+                        failures.push(failure);
+                    }
                 }
             }
-            if !agendas.is_empty() || failures.is_empty() {
-                print(self.output, &agendas, |agendas| render_all(agendas, &today, self.days))?;
-            }
+            print(self.output, &entries, |entries| render_all(entries, &today, self.days))?;
             let last = failures.pop();
             for failure in failures {
                 failure.report();
@@ -73,11 +75,33 @@ impl Args {
     }
 }
 
-fn render_all(agendas: &[Agenda], today: &Zoned, days: u16) -> String {
-    if agendas.is_empty() {
+/// What is told of one binding.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Entry {
+    Agenda(Agenda),
+    /// Why it could not be looked at.
+    Failed {
+        binding: String,
+        failure: String,
+    },
+}
+
+/// Failures are told on standard error.
+fn render_all(entries: &[Entry], today: &Zoned, days: u16) -> String {
+    if entries.is_empty() {
         return "No cluster is bound.\n".to_owned();
     }
-    let charts: Vec<_> = agendas.iter().map(|agenda| render(agenda, today, days)).collect();
+    let charts: Vec<_> = entries
+        .iter()
+        .filter_map(|entry| match entry {
+            Entry::Agenda(agenda) => Some(render(agenda, today, days)),
+            Entry::Failed { .. } => None,
+        })
+        .collect();
+    if charts.is_empty() {
+        return String::new();
+    }
     charts.join("\n")
         + "\nShare of the nodes that are lent: · none  ░ up to a third  ▒ up to two thirds  ▓ more  █ all\n"
 }
@@ -85,7 +109,8 @@ fn render_all(agendas: &[Agenda], today: &Zoned, days: u16) -> String {
 fn render(agenda: &Agenda, today: &Zoned, days: u16) -> String {
     let zone = today.time_zone().iana_name().unwrap_or("local time");
     let hours = ["00", "03", "06", "09", "12", "15", "18", "21"].map(|hour| format!("{hour:6}")).concat();
-    let title = format!("{} ({} nodes), {zone}\n{:12}{}\n", agenda.binding, agenda.nodes, "", hours.trim_end());
+    let binding = plain(&agenda.binding);
+    let title = format!("{binding} ({} nodes), {zone}\n{:12}{}\n", agenda.nodes, "", hours.trim_end());
     let days = (0..i64::from(days)).map_while(|day| today.checked_add(day.days()).ok());
     let lines = days.map(|day| {
         let cells: String = (0..COLUMNS).map(|column| cell(agenda, &day, column)).collect();
@@ -154,6 +179,16 @@ mod tests {
         );
         assert_eq!(render(&agenda, &today, 2), expected);
         assert!(expected.lines().all(|line| line.chars().count() <= 80));
+    }
+
+    #[test]
+    fn a_binding_that_cannot_be_looked_at_has_its_failure_in_the_json_and_no_chart() {
+        let today = Timestamp::UNIX_EPOCH.to_zoned(TimeZone::UTC);
+        let failed = [Entry::Failed { binding: "east".to_owned(), failure: "no answer".to_owned() }];
+        let json = serde_json::to_value(&failed).unwrap();
+        assert_eq!(json, serde_json::json!([{"binding": "east", "failure": "no answer"}]));
+        assert_eq!(render_all(&failed, &today, 2), "");
+        assert_eq!(render_all(&[], &today, 2), "No cluster is bound.\n");
     }
 
     #[test]

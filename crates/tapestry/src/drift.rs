@@ -7,10 +7,10 @@ use std::time::Duration;
 use serde::Serialize;
 use tapestry_syncer::start::Syncer;
 
-use crate::access::{Access, ask_all};
+use crate::access::{Access, ask_all, block_on};
 use crate::election::parse_duration;
 use crate::failure::Failure;
-use crate::output::{Output, print};
+use crate::output::{Output, plain, print};
 
 /// Look for what is not as it must be between the two clusters of a binding.
 #[derive(clap::Args)]
@@ -28,12 +28,20 @@ pub(crate) struct Args {
     binding: Option<String>,
     #[command(flatten)]
     access: Access,
-    /// How long the second look waits for what is on its way
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
+    /// How long the second look waits for what is on its way, an hour at most
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_settle)]
     settle: Duration,
     /// How it is printed
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Output,
+}
+
+/// Whoever waits longer has forgotten it.
+const LONGEST_SETTLE: Duration = Duration::from_hours(1);
+
+fn parse_settle(text: &str) -> Result<Duration, String> {
+    let settle = parse_duration(text)?;
+    if settle > LONGEST_SETTLE { Err("an hour is the longest".to_owned()) } else { Ok(settle) }
 }
 
 /// What was found at one binding.
@@ -61,8 +69,7 @@ impl Args {
     }
 
     fn look(&self) -> Result<Vec<Found>, Failure> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async {
+        block_on(async {
             let server = self.access.server().await?;
             let names = server.names(self.binding.as_deref()).await?;
             let mut looks = ask_all(&server, names, Syncer::drift).await;
@@ -105,16 +112,24 @@ fn render(all: &[Found]) -> String {
         return "There is no ClusterBinding.\n".to_owned();
     }
     let tell = |Found { binding, drift, failure }: &Found| match (failure, &**drift) {
-        (Some(failure), _) => vec![format!("{binding}: {failure}\n")],
-        (None, []) => vec![format!("{binding}: everything is as it must be\n")],
-        (None, drift) => drift.iter().map(|said| format!("{binding}: {said}\n")).collect(),
+        (Some(failure), _) => vec![format!("{binding}: {failure}")],
+        (None, []) => vec![format!("{binding}: everything is as it must be")],
+        (None, drift) => drift.iter().map(|said| format!("{binding}: {said}")).collect(),
     };
-    all.iter().flat_map(tell).collect()
+    all.iter().flat_map(tell).map(|line| plain(&line) + "\n").collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn law_11_nobody_waits_longer_than_an_hour_for_the_second_look() {
+        assert_eq!(parse_settle("1h"), Ok(Duration::from_hours(1)));
+        for wrong in ["61m", "99999999999999h", "-5s", "soon"] {
+            assert!(parse_settle(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn every_line_names_its_binding() {

@@ -3,13 +3,14 @@
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use serde::Serialize;
 use tapestry_engine::clock::{Clock as _, SystemClock};
 use tapestry_syncer::explain::{Figure, LimitStory, NodeStory};
 use tapestry_syncer::start::Syncer;
 
-use crate::access::{Access, ask_each};
+use crate::access::{Access, ask_each, block_on};
 use crate::failure::Failure;
-use crate::output::{Output, print, table};
+use crate::output::{Output, plain, print, table};
 
 /// Say why something is as it is.
 #[derive(clap::Args)]
@@ -40,11 +41,16 @@ enum What {
 
 impl Args {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async {
+        block_on(async {
             let What::Node { name, binding } = &self.what;
-            let story = self.find(name, binding.as_deref()).await?;
-            print(self.output, &story, |story| render(story, &TimeZone::system()))
+            match self.find(name, binding.as_deref()).await {
+                Ok(story) => print(self.output, &story, |story| render(story, &TimeZone::system())),
+                Err(failure) => {
+                    // In text it is told on standard error.
+                    print(self.output, &Untold { node: name, failure: failure.line() }, |_| String::new())?;
+                    Err(failure)
+                }
+            }
         })
     }
 
@@ -76,11 +82,7 @@ impl Args {
                     failure.report();
                 }
                 let unasked: Vec<&str> = failures.iter().map(|(binding, _)| binding.as_str()).collect();
-                Err(Failure::new(
-                    format!("no node {name}"),
-                    format!("no binding that could be looked at knows it; {} could not", unasked.join(", ")),
-                    "see above what keeps these from being looked at",
-                ))
+                Err(unknown(name, &unasked))
             }
             (several, _) => Err(Failure::new(
                 format!("several nodes {name}"),
@@ -91,12 +93,34 @@ impl Args {
     }
 }
 
+/// What is printed of a node that cannot be explained.
+#[derive(Serialize)]
+struct Untold<'a> {
+    node: &'a str,
+    failure: String,
+}
+
+/// It may be a node of the bindings that could not be looked at.
+fn unknown(name: &str, unasked: &[&str]) -> Failure {
+    let which = unasked.join(", ");
+    Failure::new(
+        format!("cannot look for node {name} in binding {which}"),
+        "see above; no other binding knows the node",
+        "mend what is told above, or name another binding with --binding",
+    )
+}
+
 fn render(story: &NodeStory, zone: &TimeZone) -> String {
     let until = story.until.map(|until| format!(" until {}", show(until, zone))).unwrap_or_default();
     let lent = if story.lending { "is lent" } else { "is not lent" };
     let appears = story.virtual_node.as_ref().map(|vnode| format!(" as {vnode}")).unwrap_or_default();
-    let why = if story.lending { String::new() } else { format!("  {}: {}\n", story.reason, story.message) };
-    let mut text = format!("Node {} of binding {} {lent}{appears}{until}.\n{why}", story.node, story.binding);
+    let why = if story.lending {
+        String::new()
+    } else {
+        format!("  {}\n", plain(&format!("{}: {}", story.reason, story.message)))
+    };
+    let sentence = plain(&format!("Node {} of binding {} {lent}{appears}{until}.", story.node, story.binding));
+    let mut text = format!("{sentence}\n{why}");
     let figures: Vec<_> = story.resources.iter().flat_map(rows).collect();
     text += "\n";
     text += &table(["RESOURCE", "ALLOCATABLE", "USED", "IDLE", "LIMIT", "LEASED", "HELD"], &figures);
@@ -149,6 +173,18 @@ pub(crate) fn show(at: Timestamp, zone: &TimeZone) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_of_a_binding_that_cannot_be_looked_at_is_not_said_to_be_missing() {
+        let said = unknown("vnode-x", &["east", "west"]).to_string();
+        assert!(said.starts_with("tapestry: cannot look for node vnode-x in binding east, west\n"), "{said}");
+        assert!(!said.contains("no node"), "{said}");
+        let untold = Untold { node: "vnode-x", failure: "no answer".to_owned() };
+        assert_eq!(
+            serde_json::to_value(&untold).unwrap(),
+            serde_json::json!({"node": "vnode-x", "failure": "no answer"})
+        );
+    }
 
     #[test]
     fn a_story_is_a_sentence_and_two_tables() {

@@ -6,17 +6,24 @@ use std::fmt;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use crate::output::plain;
+
 /// A failure as it is printed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     what: String,
     cause: String,
     hint: String,
+    exit: u8,
 }
+
+/// The exit code of a verb that could not do its work, and of one that was called wrongly.
+const FAILED: u8 = 1;
+const WRONG_USAGE: u8 = 2;
 
 impl Failure {
     pub(crate) fn new(what: impl Into<String>, cause: impl std::fmt::Display, hint: impl Into<String>) -> Self {
-        Self { what: what.into(), cause: cause.to_string(), hint: hint.into() }
+        Self { what: what.into(), cause: cause.to_string(), hint: hint.into(), exit: FAILED }
     }
 
     /// From an error and its sources: the outermost says what failed, the rest why.
@@ -27,7 +34,7 @@ impl Failure {
             causes.push(cause.to_string());
             source = cause.source();
         }
-        Self { what: error.to_string(), cause: causes.join(": "), hint: hint.to_owned() }
+        Self { what: error.to_string(), cause: causes.join(": "), hint: hint.to_owned(), exit: FAILED }
     }
 
     /// The same, and says first what it is about.
@@ -35,22 +42,43 @@ impl Failure {
         Self { what: format!("{what}: {}", self.what), ..self }
     }
 
+    /// The same, because a flag has a value that it cannot have.
+    pub(crate) fn wrong_usage(self) -> Self {
+        Self { exit: WRONG_USAGE, ..self }
+    }
+
     /// What failed and why, on one line.
     pub(crate) fn line(&self) -> String {
-        if self.cause.is_empty() { self.what.clone() } else { format!("{}: {}", self.what, self.cause) }
+        plain(&if self.cause.is_empty() { self.what.clone() } else { format!("{}: {}", self.what, self.cause) })
     }
 
     pub(crate) fn report(&self) -> ExitCode {
         // Nobody is left to be told when standard error is closed.
         let _ = std::io::stderr().write_all(self.to_string().as_bytes());
-        ExitCode::FAILURE
+        ExitCode::from(self.exit)
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "tapestry: {}", self.what)?;
+        writeln!(f, "tapestry: {}", plain(&self.what))?;
         let told = [("cause", &self.cause), ("hint", &self.hint)].into_iter().filter(|(_, part)| !part.is_empty());
-        told.into_iter().try_for_each(|(name, part)| writeln!(f, "  {name}: {part}"))
+        told.into_iter().try_for_each(|(name, part)| writeln!(f, "  {name}: {}", plain(part)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn law_10_what_a_server_says_moves_no_cursor_and_forges_no_line() {
+        let said = "no\u{1b}[2J\u{9b}1mway\ntapestry: all is well\r\n\u{202e}.";
+        let failure = Failure::new(format!("cannot {said}"), said, "ask");
+        let told = failure.to_string();
+        assert!(!told.chars().any(|character| character.is_control() && character != '\n'), "{told:?}");
+        assert!(!told.contains('\u{202e}') && told.contains("way tapestry: all is well"), "{told:?}");
+        assert_eq!(told.lines().count(), 3, "{told:?}");
+        assert_eq!(failure.line().lines().count(), 1);
     }
 }

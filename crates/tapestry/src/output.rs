@@ -24,7 +24,28 @@ pub(crate) fn print<T: Serialize>(output: Output, value: &T, render: impl FnOnce
         Output::Json => serde_json::to_string_pretty(value).map_err(|error| failed(&error))? + "\n",
         Output::Yaml => serde_saphyr::to_string(value).map_err(|error| failed(&error))?,
     };
-    say(&text)
+    // Serializers escape some control characters, and what is rendered may have been forgotten: none passes here.
+    say(&text.split('\n').map(plain).collect::<Vec<_>>().join("\n"))
+}
+
+/// A text from outside on one line, without what a terminal would obey: line breaks become spaces, other control characters and
+/// those that turn the direction of writing `\u{fffd}`.
+pub(crate) fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut after_return = false;
+    for character in text.chars() {
+        match character {
+            '\n' if after_return => {}
+            '\n' | '\r' | '\t' | '\u{2028}' | '\u{2029}' => plain.push(' '),
+            '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                plain.push(char::REPLACEMENT_CHARACTER)
+            }
+            control if control.is_control() => plain.push(char::REPLACEMENT_CHARACTER),
+            character => plain.push(character),
+        }
+        after_return = character == '\r';
+    }
+    plain
 }
 
 /// Prints a text; nobody is left to read it when the pipe is closed.
@@ -37,8 +58,9 @@ pub(crate) fn say(text: &str) -> Result<(), Failure> {
 
 /// Columns as wide as their widest cell, two spaces between them; the last one is not padded.
 pub(crate) fn table<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> String {
+    let rows: Vec<[String; N]> = rows.iter().map(|row| row.each_ref().map(|cell| plain(cell))).collect();
     let mut widths = header.map(|cell| cell.chars().count());
-    for row in rows {
+    for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
@@ -54,6 +76,12 @@ pub(crate) fn table<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_break_in_a_cell_is_a_space_and_starts_no_row() {
+        let rows = [["east\nwest".to_owned(), "\u{1b}]0;x\u{7}4".to_owned()]];
+        assert_eq!(table(["BINDING", "CPU"], &rows), "BINDING    CPU\neast west  \u{fffd}]0;x\u{fffd}4\n");
+    }
 
     #[test]
     fn columns_line_up_and_no_line_ends_with_spaces() {

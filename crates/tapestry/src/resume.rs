@@ -7,7 +7,7 @@ use serde_json::json;
 use tapestry_api::binding::RESUME_DELETION;
 use tapestry_api::keys;
 
-use crate::access::Access;
+use crate::access::{Access, block_on};
 use crate::failure::Failure;
 use crate::output::say;
 
@@ -35,8 +35,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(self.resume())
+        block_on(self.resume())
     }
 
     async fn resume(&self) -> Result<(), Failure> {

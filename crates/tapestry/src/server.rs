@@ -11,6 +11,7 @@ use kube::core::PartialObjectMeta;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tapestry_api::{ClusterBinding, keys};
+use tapestry_cluster::body::Asked;
 use tapestry_cluster::refusal::Status;
 use tapestry_cluster::{Cluster, Name, kind};
 
@@ -46,11 +47,11 @@ impl Server {
 
     pub(crate) async fn bindings(&self) -> Result<Vec<ClusterBinding>, Failure> {
         let path = kind::CLUSTER_BINDING.path(None, None);
-        Ok(self.get::<List<ClusterBinding>>("list ClusterBindings", &path).await?.items)
+        Ok(self.get::<List<ClusterBinding>>("list ClusterBindings", &path, Asked::Page).await?.items)
     }
 
     pub(crate) async fn binding(&self, name: &str) -> Result<ClusterBinding, Failure> {
-        self.get(&format!("read ClusterBinding {name}"), &binding_path(name)?).await
+        self.get(&format!("read ClusterBinding {name}"), &binding_path(name)?, Asked::Object).await
     }
 
     /// The names of all bindings, or the one that was asked for if it is there.
@@ -69,7 +70,7 @@ impl Server {
         let request = Request::get(path)
             .header(http::header::ACCEPT, "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1")
             .body(Body::empty());
-        Ok(self.send::<List<PartialObjectMeta<Node>>>("list Nodes", request).await?.items)
+        Ok(self.send::<List<PartialObjectMeta<Node>>>("list Nodes", request, Asked::Page).await?.items)
     }
 
     /// A merge patch of a binding.
@@ -78,25 +79,27 @@ impl Server {
         let request = Request::patch(binding_path(name)?)
             .header(http::header::CONTENT_TYPE, "application/merge-patch+json")
             .body(Body::from(patch.to_string().into_bytes()));
-        self.send(&what, request).await
+        self.send(&what, request, Asked::Object).await
     }
 
-    pub(crate) async fn get<T: DeserializeOwned>(&self, what: &str, path: &str) -> Result<T, Failure> {
-        self.send(what, Request::get(path).body(Body::empty())).await
+    async fn get<T: DeserializeOwned>(&self, what: &str, path: &str, asked: Asked) -> Result<T, Failure> {
+        self.send(what, Request::get(path).body(Body::empty()), asked).await
     }
 
     async fn send<T: DeserializeOwned>(
         &self,
         what: &str,
         request: Result<Request<Body>, http::Error>,
+        asked: Asked,
     ) -> Result<T, Failure> {
         let failed = format!("cannot {what}");
         let request = request.map_err(|error| Failure::new(&failed, error, ""))?;
         let address = self.cluster.address();
-        let (code, _, body) = self.cluster.exchange(request, PATIENCE).await.map_err(|why| {
-            let hint = "check that the virtual cluster's API server runs, and its address in the kubeconfig";
-            Failure::new(&failed, format!("{why}: {address}"), hint)
-        })?;
+        let (code, _, body) = self
+            .cluster
+            .exchange(request, PATIENCE, asked)
+            .await
+            .map_err(|why| Failure::new(&failed, format!("{why}: {address}"), why.hint()))?;
         if (200..300).contains(&code) {
             // Not the parser's text: the answer may hold anything.
             return serde_json::from_slice(&body).map_err(|_| not_an_api_server(&failed, &address));

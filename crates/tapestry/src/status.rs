@@ -8,9 +8,9 @@ use serde::Serialize;
 use tapestry_api::binding::{BreakerTrip, Phase};
 use tapestry_api::{ClusterBinding, keys};
 
-use crate::access::Access;
+use crate::access::{Access, block_on};
 use crate::failure::Failure;
-use crate::output::{Output, print, table};
+use crate::output::{Output, plain, print, table};
 
 /// Show how bindings stand.
 #[derive(clap::Args)]
@@ -52,8 +52,7 @@ struct Overview {
 
 impl Args {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async {
+        block_on(async {
             let server = self.access.server().await?;
             let bindings = match &self.binding {
                 Some(name) => vec![server.binding(name).await?],
@@ -129,9 +128,9 @@ fn render(overviews: &[Overview]) -> String {
             [binding.clone(), cluster.clone(), phase, connected.clone(), nodes.to_string(), cpu, memory, breaker]
         })
         .collect();
-    let troubles = overviews
-        .iter()
-        .flat_map(|overview| overview.troubles.iter().map(|trouble| format!("\n{}: {trouble}\n", overview.binding)));
+    let troubles = overviews.iter().flat_map(|overview| {
+        overview.troubles.iter().map(|trouble| format!("\n{}\n", plain(&format!("{}: {trouble}", overview.binding))))
+    });
     let header = ["BINDING", "CLUSTER", "PHASE", "CONNECTED", "NODES", "CPU", "MEMORY", "BREAKER"];
     std::iter::once(table(header, &rows)).chain(troubles).collect()
 }

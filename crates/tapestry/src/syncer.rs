@@ -92,8 +92,8 @@ impl Args {
             LogFormat::Json => Format::Json,
         };
         let filter = self.log.parse::<Filter>();
-        let filter =
-            filter.map_err(|bad| Failure::new("cannot start logging with this --log", bad, BadFilter::HINT))?;
+        let filter = filter
+            .map_err(|bad| Failure::new("cannot start logging with this --log", bad, BadFilter::HINT).wrong_usage())?;
         let level = telemetry::start(&filter, format);
         let (metrics, health) = (open(metrics_address).await?, open(health_address).await?);
         let cancel = CancellationToken::new();

@@ -266,3 +266,23 @@ proptest! {
         }
     }
 }
+
+#[tokio::test]
+async fn files_that_do_not_exist_are_skipped_among_those_that_kubeconfig_names() {
+    let folder = std::env::temp_dir().join(format!("tapestry-kubeconfigs-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let [good, other, missing] = ["good", "other", "missing"].map(|name| folder.join(name));
+    std::fs::write(&good, kubeconfig(&json!({}), &json!({"server": "https://good:6443"}))).unwrap();
+    std::fs::write(&other, kubeconfig(&json!({}), &json!({"server": "https://other:6443"}))).unwrap();
+    let read = |paths: &[&std::path::PathBuf]| read_list(&std::env::join_paths(paths).unwrap());
+    for list in [vec![&missing, &good], vec![&good, &missing], vec![&missing, &good, &other]] {
+        let config = load_parsed(read(&list).unwrap(), Trust::Operator, None).await.unwrap();
+        assert_eq!(config.cluster_url.host(), Some("good"), "{list:?}");
+    }
+    let none = read(&[&missing]).unwrap_err().to_string();
+    assert!(none.contains("exists") && none.contains("missing"), "{none}");
+    // One that exists and cannot be read is a mistake, and not skipped.
+    let unreadable = read(&[&folder, &good]).unwrap_err().to_string();
+    assert!(unreadable.contains("Is a directory"), "{unreadable}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}

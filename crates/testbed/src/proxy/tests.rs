@@ -10,6 +10,7 @@ use http::Request;
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use tapestry_cluster::Cluster;
+use tapestry_cluster::body::Asked;
 use tapestry_cluster::connect::{Traffic, Trust};
 
 use self::server::Server;
@@ -47,7 +48,7 @@ impl Scene {
 
     /// Sends a request and reads the whole answer.
     async fn ask(&self, method: &str, path: &str) -> Result<(u16, Option<u32>, String), String> {
-        let (code, retry_after, body) = self.client.exchange(request(method, path), LONG).await?;
+        let (code, retry_after, body) = self.client.exchange(request(method, path), LONG, Asked::Page).await?;
         Ok((code, retry_after, String::from_utf8_lossy(&body).into_owned()))
     }
 
@@ -161,7 +162,7 @@ async fn a_client_without_the_token_is_refused(scene: Scene) {
     let kubeconfig = scene.proxy.kubeconfig().replace("token: ", "token: x");
     assert_ne!(kubeconfig, scene.proxy.kubeconfig());
     let stranger = Cluster::connect("x", &kubeconfig, Trust::Operator, "test").await.unwrap();
-    assert_eq!(stranger.exchange(request("GET", PODS), LONG).await.unwrap().0, 401);
+    assert_eq!(stranger.exchange(request("GET", PODS), LONG, Asked::Page).await.unwrap().0, 401);
     assert!(scene.server.heard().is_empty());
 }
 
@@ -327,7 +328,7 @@ async fn a_frozen_connection_says_nothing_while_others_live(scene: Scene) {
     // Watches have a connection of their own, and so has another client.
     scene.server.say("{\"event\":1}\n");
     assert_eq!(piece(&mut watch).await.unwrap().unwrap(), "{\"event\":1}\n");
-    assert_eq!(stranger(&scene).await.exchange(request("POST", PODS), LONG).await.unwrap().0, 201);
+    assert_eq!(stranger(&scene).await.exchange(request("POST", PODS), LONG, Asked::Object).await.unwrap().0, 201);
     // The end of the fault brings no dead connection back.
     drop(frozen);
     assert!(tokio::time::timeout(SHORT, &mut asking).await.is_err(), "it was answered");
