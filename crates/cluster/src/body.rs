@@ -28,7 +28,7 @@ impl Asked {
             // 500 objects of 128 KiB, and pods have 2 to 20.
             Self::Page => 64,
             // A thousand resources of half a KiB each have half a MiB.
-            Self::Discovery => 8,
+            Self::Discovery => 4,
         }
     }
 }
