@@ -258,7 +258,9 @@ pub struct ClusterBindingStatus {
 
     /// How the binding stands, each with a reason and what to do. Connected: the physical cluster answers and is the right
     /// one. Ready: everything that the syncer does for the binding works. BreakerTripped, only while the mass-delete
-    /// breaker holds pods back.
+    /// breaker holds pods back. The others are there from the first time that they were False. PoliciesKnown: which
+    /// policies there are can be read in both clusters. GuardsInForce: what `guard` asks for could be written.
+    /// KubeconfigCurrent: the kubeconfig in the Secret is the one in use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

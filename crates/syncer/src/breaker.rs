@@ -2,6 +2,7 @@
 //! somebody has looked, or until all of them are there again. Kept in the binding's status, so that a restart does not forget
 //! it; cleared by `tapestry resume`, or by itself. Counts and holds back; what would be done about a pod is its own plan.
 
+mod deleted;
 mod weigh;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,9 @@ const WINDOW: Duration = Duration::from_mins(1);
 const LONG_WINDOW: Duration = Duration::from_hours(1);
 /// What is written in the binding is good for this long, so that whoever reads it after a crash still counts it.
 const FRESH: Duration = Duration::from_secs(30);
+/// Reason of condition and event while it holds pods back.
+pub(crate) const MASS_DELETION: &str = "MassDeletion";
+
 /// So many may end without a question.
 const FEW: usize = 20;
 /// More than this share of the pods is too much: one in so many.
@@ -45,6 +49,7 @@ pub(crate) struct Breaker {
     trip: Option<BreakerTrip>,
     /// The last trip that was resumed or cleared: until the binding says so too, it is not a new one.
     closed: Option<String>,
+    deleted: deleted::DeletedCopies,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -213,6 +218,14 @@ impl Breaker {
         }
         self.written = written;
     }
+}
+
+/// What people are told of a trip.
+pub(crate) fn tell_trip(trip: &BreakerTrip, binding: &str) -> String {
+    format!(
+        "{} of {} pods would end although nobody asked for the end of each: nothing ends; look, then run `tapestry resume {binding}`",
+        trip.ends, trip.pods
+    )
 }
 
 /// A count as a user may have edited it: nobody ends fewer than none, and no cluster has more pods than this.

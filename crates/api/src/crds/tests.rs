@@ -107,6 +107,69 @@ const WITHOUT_EFFECT: [&str; 6] = [
     "ClusterBinding.spec.virtualDNS.ip",
 ];
 
+/// What users can write and something reads. A new field is in one of the two lists.
+const WITH_EFFECT: [&str; 36] = [
+    "ClusterBinding.spec.clusterID",
+    "ClusterBinding.spec.directScheduling",
+    "ClusterBinding.spec.disableNodeDefaultTaint",
+    "ClusterBinding.spec.evictAfterSeconds",
+    "ClusterBinding.spec.excludedNamespaces",
+    "ClusterBinding.spec.guard",
+    "ClusterBinding.spec.guard.networkPolicy",
+    "ClusterBinding.spec.guard.quota",
+    "ClusterBinding.spec.insecureSkipTLSVerify",
+    "ClusterBinding.spec.mountNamespace",
+    "ClusterBinding.spec.nodeSelector",
+    "ClusterBinding.spec.partition",
+    "ClusterBinding.spec.podPriorityClassName",
+    "ClusterBinding.spec.podSecurity",
+    "ClusterBinding.spec.runningDaemonsetByDefault",
+    "ClusterBinding.spec.secretRef",
+    "ClusterBinding.spec.secretRef.name",
+    "ClusterBinding.spec.secretRef.namespace",
+    "ClusterBinding.spec.suspend",
+    "ResourceLeasingPolicy.spec.cluster",
+    "ResourceLeasingPolicy.spec.exceptDates",
+    "ResourceLeasingPolicy.spec.forceReclaim",
+    "ResourceLeasingPolicy.spec.gracefulReclaimPeriodSeconds",
+    "ResourceLeasingPolicy.spec.nodeSelector",
+    "ResourceLeasingPolicy.spec.priority",
+    "ResourceLeasingPolicy.spec.reclaimBeforeEnd",
+    "ResourceLeasingPolicy.spec.resourceLimits",
+    "ResourceLeasingPolicy.spec.resourceLimits[].percent",
+    "ResourceLeasingPolicy.spec.resourceLimits[].quantity",
+    "ResourceLeasingPolicy.spec.resourceLimits[].resource",
+    "ResourceLeasingPolicy.spec.timeWindows",
+    "ResourceLeasingPolicy.spec.timeWindows[].days",
+    "ResourceLeasingPolicy.spec.timeWindows[].end",
+    "ResourceLeasingPolicy.spec.timeWindows[].start",
+    "ResourceLeasingPolicy.spec.timeWindows[].timeZone",
+    "ResourceLeasingPolicy.spec.timeZone",
+];
+
+/// Every field that users can write; what is below a node selector is Kubernetes' own.
+fn written_by_users() -> Vec<String> {
+    let mut fields = Vec::new();
+    for (crd, schema) in crds().into_iter().zip(schemas()) {
+        walk(&schema, &crd.spec.names.kind, &mut |path, _| {
+            let below_selector = path.contains(".nodeSelector.");
+            if path.contains(".spec.") && !below_selector && !path.ends_with("[]") {
+                fields.push(path.to_owned());
+            }
+        });
+    }
+    fields
+}
+
+#[test]
+fn every_field_that_users_write_has_an_effect_or_is_listed_as_having_none() {
+    let mut listed: Vec<&str> = WITH_EFFECT.into_iter().chain(WITHOUT_EFFECT).collect();
+    let mut fields = written_by_users();
+    fields.sort();
+    listed.sort_unstable();
+    assert_eq!(fields, listed);
+}
+
 #[test]
 fn a_field_without_effect_says_so_and_there_are_no_others() {
     let mut said = Vec::new();

@@ -12,6 +12,7 @@ use tapestry_engine::{Now, Plan};
 
 use super::deletion::DEFINITION_DELETED;
 use super::{BindingRow, CONNECTED, GUARDED, POLICIES_KNOWN, TRIPPED, target, with_name};
+use crate::breaker::{MASS_DELETION, tell_trip};
 use crate::pair::Pair;
 use crate::terms::Stop;
 
@@ -20,7 +21,6 @@ const FIGURES_EVERY: Duration = Duration::from_secs(10);
 
 /// Condition: everything that this syncer does for the binding works.
 pub(super) const READY: &str = "Ready";
-const MASS_DELETION: &str = "MassDeletion";
 
 /// A condition, as the status has it or as it should have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,11 +134,8 @@ impl Pair {
             "phase": phase, "observedGeneration": row.generation, "lastSyncTime": format!("{:.0}", now.wall),
         });
         if let Some(trip) = self.breaker.trip() {
-            let message = format!(
-                "{} of {} pods would end although nobody asked for the end of each: nothing ends; look, then run `tapestry resume {}`",
-                trip.ends, trip.pods, row.name
-            );
-            let tripped = Said { since: trip.since.parse().ok(), ..Said::new("True", MASS_DELETION, message) };
+            let told = tell_trip(trip, row.name.as_str());
+            let tripped = Said { since: trip.since.parse().ok(), ..Said::new("True", MASS_DELETION, told) };
             conditions.push(tripped.render(TRIPPED, None, row.generation, now));
             status["breaker"] = json!(trip);
         }

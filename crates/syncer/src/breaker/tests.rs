@@ -405,7 +405,7 @@ fn a_trip_clears_itself_once_every_pod_is_there_again_or_asked_to_end() {
     assert_eq!(scene.pair.breaker.trip(), None);
     let told = scene.pair.keys().into_iter().filter(|key| matches!(key, Key::Event(_))).map(|key| scene.call(&key));
     let told: Vec<_> = told.map(|call| call.body().unwrap()["reason"].clone()).collect();
-    assert_eq!(told, ["BreakerCleared"]);
+    assert_eq!(told, ["MassDeletion", "BreakerCleared"]);
     let report = scene.call(&Key::Binding).body().unwrap().into_owned();
     assert!(report["status"].get("breaker").is_none(), "{report}");
     // What is lost after it is weighed again.
@@ -468,5 +468,48 @@ fn a_restart_neither_grows_a_trip_nor_forgets_that_somebody_resumed() {
     assert_eq!(scene.pair.breaker.trip(), None);
     round(&mut scene, PODS);
     assert_eq!(round(&mut scene, PODS), 21);
+    assert_eq!(scene.pair.breaker.trip(), None);
+}
+
+/// The events that wait to be written: reason and message.
+fn events(scene: &Scene) -> Vec<(String, String)> {
+    let keys = scene.pair.keys().into_iter().filter(|key| matches!(key, Key::Event(_)));
+    let bodies = keys.map(|key| scene.call(&key).body().unwrap().into_owned());
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    bodies.map(|body| (text(&body["reason"]), text(&body["message"]))).collect()
+}
+
+#[test]
+fn a_trip_is_an_event_on_the_binding_once_and_says_how_to_resume() {
+    let mut scene = emptied(PODS);
+    round(&mut scene, PODS);
+    let told = events(&scene);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0].0, "MassDeletion");
+    assert!(told[0].1.contains("30 of 30 pods") && told[0].1.contains("tapestry resume east"), "{told:?}");
+    scene.pass(Duration::from_mins(2));
+    round(&mut scene, PODS);
+    assert_eq!(events(&scene).len(), 1, "it holds on and is not told again");
+}
+
+#[test]
+fn many_copies_deleted_within_a_minute_are_an_event_on_the_binding_once_a_minute_and_trip_nothing() {
+    let (mut scene, crowd) = crowd(70);
+    let mut lose = |scene: &mut Scene, range: std::ops::Range<usize>| {
+        let count = range.len();
+        for (_, ppod) in &crowd[range] {
+            scene.lose_ppod(ppod, true);
+        }
+        assert_eq!(round(scene, 70), count);
+        events(scene)
+    };
+    assert_eq!(lose(&mut scene, 0..20), [], "twenty a minute are told on each pod alone");
+    let told = lose(&mut scene, 20..40);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0].0, "PhysicalPodsDeleted");
+    assert!(told[0].1.starts_with("21 running pods") && told[0].1.contains("audit log"), "{told:?}");
+    scene.pass(Duration::from_secs(61));
+    assert_eq!(lose(&mut scene, 40..49).len(), 1, "a few a minute");
+    assert_eq!(lose(&mut scene, 49..70).len(), 2, "many again, in another minute");
     assert_eq!(scene.pair.breaker.trip(), None);
 }

@@ -5,7 +5,7 @@ use tapestry_api::binding::{BreakerTrip, UnaskedEnds};
 use tapestry_cluster::Uid;
 use tapestry_engine::{Dirty, Now};
 
-use super::{FEW, LetGo, SHARE, Tally};
+use super::{FEW, LetGo, MASS_DELETION, SHARE, Tally, tell_trip};
 use crate::events::Event;
 use crate::pair::{Key, Pair};
 
@@ -40,7 +40,13 @@ impl Pair {
             "pods would end that nobody asked to end: nothing is ended until `tapestry resume`"
         );
         let since = format!("{:.0}", self.now.wall);
-        self.breaker.trip = Some(BreakerTrip { id, since, ends: number(ends), pods: number(pods) });
+        let trip = BreakerTrip { id, since, ends: number(ends), pods: number(pods) };
+        let told = self.bound.as_ref().and_then(|bound| {
+            let message = tell_trip(&trip, &bound.binding.name);
+            Event::about_binding(&bound.binding, MASS_DELETION, &message, self.now)
+        });
+        self.events.add(told, dirty);
+        self.breaker.trip = Some(trip);
         dirty.mark(Key::Binding);
     }
 

@@ -351,4 +351,6 @@ impl NotAdmitted {
 }
 
 #[cfg(test)]
+mod documented;
+#[cfg(test)]
 mod tests;

@@ -125,6 +125,11 @@ impl Case {
         self.ended.as_ref().is_some_and(|ended| ended.existed && !ended.seen) && self.request == Request::Unknown
     }
 
+    /// A watch showed that its copy was deleted while it ran.
+    pub(super) fn copy_was_deleted(&self) -> bool {
+        self.ended.as_ref().is_some_and(|ended| ended.existed && ended.seen && ended.last.is_none())
+    }
+
     /// The virtual pod is gone, and nobody is known to have asked for that.
     pub(super) fn lost_vpod(&self) -> bool {
         self.vpod_gone == Some(Proof::Read) && self.request == Request::Unknown

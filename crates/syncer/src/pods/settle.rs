@@ -7,7 +7,7 @@ use tapestry_engine::{Dirty, Now};
 use super::admission::Verdict;
 use super::digest::Phase;
 use super::row::{PPod, VPod};
-use super::{Ended, Proof, Told};
+use super::{Case, Ended, Proof, Told};
 use crate::events::Event;
 use crate::json::fingerprint;
 use crate::pair::{Key, Pair};
@@ -84,6 +84,9 @@ impl Pair {
         {
             let event = Event::about_vpod(&row, pending.event(), &pending.message, now);
             self.events.add(event, dirty);
+        }
+        if call.why == "PhysicalPodLost" && self.pods.cases.get(vuid).is_some_and(Case::copy_was_deleted) {
+            self.count_deleted_copy(now, dirty);
         }
         let after = row.digest.hash();
         self.put_vpod(row, None, dirty);
