@@ -495,7 +495,7 @@ fn a_trip_is_an_event_on_the_binding_once_and_says_how_to_resume() {
 #[test]
 fn many_copies_deleted_within_a_minute_are_an_event_on_the_binding_once_a_minute_and_trip_nothing() {
     let (mut scene, crowd) = crowd(70);
-    let mut lose = |scene: &mut Scene, range: std::ops::Range<usize>| {
+    let lose = |scene: &mut Scene, range: std::ops::Range<usize>| {
         let count = range.len();
         for (_, ppod) in &crowd[range] {
             scene.lose_ppod(ppod, true);
