@@ -84,10 +84,11 @@ impl Overview {
             _ => condition.status != "True",
         };
         let troubles: Vec<&Condition> = status.conditions.iter().filter(|condition| bad(condition)).collect();
-        // Ready may only repeat the reason of another condition.
+        // Ready may only repeat the reason or the message of another condition.
         let repeats = |ready: &Condition| {
             let others = troubles.iter().filter(|other| other.type_ != "Ready");
-            ready.type_ == "Ready" && others.into_iter().any(|other| other.reason == ready.reason)
+            ready.type_ == "Ready"
+                && others.into_iter().any(|other| other.reason == ready.reason || other.message == ready.message)
         };
         Self {
             binding: binding.metadata.name.unwrap_or_default(),
