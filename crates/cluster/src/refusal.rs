@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::{Call, Verb};
+use crate::{Call, Sub, Verb};
 
 /// The only outcomes of a call besides an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,7 +79,9 @@ const LATER: Duration = Duration::from_secs(1);
 /// The same of one pod: budgets change when other pods become ready, which takes seconds.
 const HELD: Duration = Duration::from_secs(2);
 /// The causes that make it one pod's matter.
-const HOLDS: [&str; 2] = ["DisruptionBudget", "NamespaceTerminating"];
+const HOLDS: [&str; 2] = ["DisruptionBudget", NAMESPACE_TERMINATING];
+/// The cause that Kubernetes gives when nothing may be made in a namespace any more.
+const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
 
 impl Refusal {
     /// `PascalCase`, for events and metric labels.
@@ -111,6 +113,32 @@ impl Refusal {
             Self::Invalid(status) | Self::Denied(status) => &status.message,
             Self::NotLeading => "another one leads by now",
             Self::Unknown(why) => why,
+        }
+    }
+
+    /// Whether we may not make this sort of call, as far as the answer tells: every other one would be refused like this one. What
+    /// admission, a quota or the end of a namespace has against one object says nothing of the others.
+    #[must_use]
+    pub fn bars(&self, call: &Call) -> bool {
+        let Self::Denied(status) = self else { return false };
+        let Details { name, kind, causes, .. } = &status.details;
+        // The authorizer names the resource, and knows no name of what is to be created; admission does.
+        let by_authorizer = *kind == call.target.kind.plural;
+        match &call.verb {
+            _ if status.code == 401 => true,
+            _ if causes.iter().any(|cause| cause.reason == NAMESPACE_TERMINATING) => false,
+            Verb::Create(_) => by_authorizer && name.is_empty(),
+            Verb::Evict { .. } => by_authorizer,
+            // A quota refuses in the same form as the authorizer. The pod says so in either case.
+            Verb::Strategic(Sub::Resize, _) | Verb::Merge(Sub::Resize, _) | Verb::Apply(Sub::Resize, _) => false,
+            // Whether a kind is served is judged by those who ask.
+            Verb::Discover { .. } => false,
+            Verb::Get
+            | Verb::Version
+            | Verb::Merge(..)
+            | Verb::Strategic(..)
+            | Verb::Apply(..)
+            | Verb::Delete { .. } => true,
         }
     }
 
@@ -246,6 +274,28 @@ mod tests {
         assert!(matches!(Refusal::classify(&get(), 403, going.as_bytes(), None), Refusal::Denied(_)));
         let forbidden = status(403, "Forbidden", r#"{"name":"web","kind":"pods"}"#);
         assert!(matches!(Refusal::classify(&evict(), 403, forbidden.as_bytes(), None), Refusal::Denied(_)));
+    }
+
+    #[test]
+    fn a_missing_right_bars_every_call_of_its_sort_and_what_admission_has_against_one_object_does_not() {
+        let with = |verb: Verb| Call { verb, ..get() };
+        let bars = |call: &Call, code, body: &str| Refusal::classify(call, code, body.as_bytes(), None).bars(call);
+        let forbidden = |details| status(403, "Forbidden", details);
+        let create = with(Verb::Create(serde_json::json!({})));
+        // As the authorizer says it, and as a quota and a webhook do.
+        assert!(bars(&create, 403, &forbidden(r#"{"kind":"pods"}"#)));
+        assert!(!bars(&create, 403, &forbidden(r#"{"kind":"pods","name":"web"}"#)));
+        assert!(!bars(&create, 403, &forbidden("{}")));
+        let named = forbidden(r#"{"kind":"pods","name":"web"}"#);
+        for verb in [Verb::Get, Verb::Delete { grace: None }, Verb::Strategic(Sub::Status, serde_json::json!({}))] {
+            assert!(bars(&with(verb.clone()), 403, &named), "{verb:?}");
+            assert!(bars(&with(verb.clone()), 401, &status(401, "Unauthorized", "{}")), "{verb:?}");
+            assert!(!bars(&with(verb.clone()), 500, &status(500, "InternalError", "{}")), "{verb:?}");
+        }
+        assert!(!bars(&with(Verb::Strategic(Sub::Resize, serde_json::json!({}))), 403, &named));
+        assert!(bars(&evict(), 403, &named) && !bars(&evict(), 403, &forbidden("{}")));
+        let going = forbidden(r#"{"kind":"pods","causes":[{"reason":"NamespaceTerminating"}]}"#);
+        assert!(!bars(&create, 403, &going));
     }
 
     #[test]

@@ -14,6 +14,11 @@ use crate::{Dirty, Model, Now, Plan};
 pub const CONCURRENCY: usize = 50;
 /// After an error: half a second, doubling to five minutes.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_mins(5));
+/// After "you may not": the right may come back at any time, and those who wait for it have waited long enough then. At most so
+/// long while few wait, and so long however many do, so that thousands that are refused are no storm.
+const REFUSED_BACKOFF: (Duration, Duration) = (Duration::from_secs(30), Duration::from_mins(2));
+/// For each so many keys that wait, half a minute more.
+const FEW: usize = 1000;
 /// After "not what you looked at": the watch is already bringing what is new, so start small; a fact ends the wait.
 const STALE_BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(30));
 
@@ -110,6 +115,7 @@ impl<M: Model> Desk<M> {
     /// those of objects that have long gone would pile up.
     pub fn follow(&mut self) {
         self.leads = false;
+        self.model.follow();
         self.tasks.retain(|_, task| matches!(task.place, Place::Flying { .. }));
         self.ready.iter_mut().for_each(VecDeque::clear);
         self.lanes.iter_mut().flat_map(|lane| &mut lane.parked).for_each(VecDeque::clear);
@@ -120,6 +126,13 @@ impl<M: Model> Desk<M> {
     pub fn lead(&mut self, now: Now) {
         self.leads = true;
         self.model.take_lead(now);
+        self.urge_all();
+    }
+
+    /// No process leads, and we stand in for it where the model can.
+    pub fn stand_in(&mut self, why: &str, now: Now) {
+        self.leads = true;
+        self.model.stand_in(why, now);
         self.urge_all();
     }
 
@@ -235,6 +248,12 @@ impl<M: Model> Desk<M> {
                     let wait = match refusal {
                         Refusal::Later(wait) | Refusal::Held(wait, _) => wait,
                         _ if stale => backoff(STALE_BACKOFF, task.failures, &mut self.random),
+                        Refusal::Denied(_) => {
+                            let (few, most) = REFUSED_BACKOFF;
+                            let many = u32::try_from(self.timers.len() / FEW).unwrap_or(u32::MAX);
+                            let longest = few.saturating_mul(many.saturating_add(1)).min(most);
+                            backoff((BACKOFF.0, longest), task.failures, &mut self.random)
+                        }
                         _ => backoff(BACKOFF, task.failures, &mut self.random),
                     };
                     let wait = if M::urgent(key) { wait.min(URGENT_BACKOFF) } else { wait };

@@ -174,6 +174,7 @@ impl Candidate {
             Some(hold) => self.fence.open(hold.term, hold.until),
             None => self.fence.shut(),
         }
+        self.tell_barred();
         if hold.map(|hold| hold.term) == before {
             return self.tell_holder();
         }
@@ -191,6 +192,17 @@ impl Candidate {
             (None, None) => {}
         }
         self.fence.ring();
+    }
+
+    fn tell_barred(&self) {
+        let barred = self.election.barred(self.clock.now().steady);
+        if self.fence.bar(barred) {
+            match barred {
+                Some(why) => tracing::error!(why, "cannot take part in the election, and no process leads"),
+                None => tracing::info!("the election goes on"),
+            }
+            self.fence.ring();
+        }
     }
 
     fn tell_holder(&mut self) {

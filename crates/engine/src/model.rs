@@ -36,6 +36,14 @@ pub trait Model {
     /// We lead from now on; every key is planned after this. What only answers can tell may have changed under another leader.
     fn take_lead(&mut self, _now: Now) {}
 
+    /// Another one leads from now on.
+    fn follow(&mut self) {}
+
+    /// The API server does not let us take part in the election, and no process leads as far as can be told: every key is planned
+    /// after this, and only what may be done by several processes at a time. Only where [`crate::lead::Leadership::or_stand_in`]
+    /// allows it. Ends with `take_lead` or `follow`.
+    fn stand_in(&mut self, _why: &str, _now: Now) {}
+
     /// The process did not run for a while: it was frozen, or the machine slept. What is known may be old although nothing says
     /// so; the facts that came meanwhile are folded in after this, and every key is planned then.
     fn gap(&mut self, _now: Now) {}

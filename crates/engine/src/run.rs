@@ -74,8 +74,10 @@ pub async fn run<M: Model>(
         if lead.as_ref().map(Lead::term) != term {
             term = lead.as_ref().map(Lead::term);
             desk.follow();
-            if term.is_some() {
-                desk.lead(now);
+            match lead.as_ref().map(|lead| leadership.why_stand_in(lead)) {
+                Some(Some(why)) => desk.stand_in(&why, now),
+                Some(None) => desk.lead(now),
+                None => {}
             }
         }
         if has_jumped(ahead, now) {

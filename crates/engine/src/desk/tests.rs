@@ -106,6 +106,29 @@ fn an_error_is_tried_again_with_growing_pauses_that_facts_do_not_cut_short() {
 }
 
 #[test]
+fn what_is_refused_is_tried_again_within_half_a_minute_and_later_only_where_thousands_wait() {
+    let mut desk = desk();
+    let longest = |desk: &mut Desk<Wants>, from: f64| {
+        desk.see((1, V), at(from));
+        let (mut now, mut longest) = (from, 0.0_f64);
+        for _ in 0..14 {
+            let Some((key, call)) = desk.next(at(now)) else { panic!("nothing is tried") };
+            desk.done(&key, &call, Err(Refusal::Denied(Box::default())), at(now));
+            let Place::Waiting { until, .. } = desk.tasks[&key].place else { panic!("it does not wait") };
+            longest = longest.max(until.as_secs_f64() - now);
+            now = until.as_secs_f64();
+        }
+        longest
+    };
+    let few = longest(&mut desk, 0.0);
+    assert!((15.0..=30.0).contains(&few), "{few}");
+    let until = Duration::from_hours(10);
+    desk.timers.extend((2..5000).map(|key| (until, (key, V))));
+    let many = longest(&mut desk, 7200.0);
+    assert!((60.0..=120.0).contains(&many), "{many}");
+}
+
+#[test]
 fn a_stale_view_is_looked_at_again_as_soon_as_a_fact_comes() {
     let mut desk = desk();
     desk.see((1, V), at(0.0));

@@ -131,6 +131,17 @@ pub struct Election {
     served: u64,
     /// Steady time of the next try.
     not_before: Duration,
+    barred: Option<Barred>,
+}
+
+/// The API server does not let us take part.
+#[derive(Debug)]
+struct Barred {
+    since: Duration,
+    /// What it refused, in its words.
+    why: String,
+    /// The Lease as it was then; one that changes under another holder says that this one leads.
+    lease: Option<Record>,
 }
 
 impl Election {
@@ -143,7 +154,7 @@ impl Election {
     /// Nothing is known yet, but that so many terms have been.
     #[must_use]
     pub fn after(seat: Seat, served: u64) -> Self {
-        Self { seat, observed: Observed::Unknown, hold: None, served, not_before: Duration::ZERO }
+        Self { seat, observed: Observed::Unknown, hold: None, served, not_before: Duration::ZERO, barred: None }
     }
 
     /// What is stood for.
@@ -165,6 +176,14 @@ impl Election {
             Observed::Seen { record, .. } => Some(record.holder()),
             _ => None,
         }
+    }
+
+    /// Why we cannot take part in the election; `None` while we can, or lead, or another one does, and before that has lasted for as
+    /// long as a Lease does: then, as far as can be told, no process leads.
+    #[must_use]
+    pub fn barred(&self, now: Duration) -> Option<&str> {
+        let lasting = |barred: &&Barred| self.hold.is_none() && now >= barred.since + self.seat.timings.lease;
+        self.barred.as_ref().filter(lasting).map(|barred| &*barred.why)
     }
 
     /// Folds in what the watch shows.
@@ -208,7 +227,8 @@ impl Election {
         }
         let last = self.hold.map_or(Duration::MAX, |hold| hold.until);
         if steady < self.not_before {
-            return Step::Wait(self.not_before.min(last));
+            let told = self.barred.as_ref().map(|barred| barred.since + timings.lease).filter(|at| *at > steady);
+            return Step::Wait(self.not_before.min(last).min(told.unwrap_or(Duration::MAX)));
         }
         let (call, open) = match &self.observed {
             Observed::Unknown => (self.look(), steady),
@@ -231,6 +251,7 @@ impl Election {
         // Until something else is known: the same again, after the usual time.
         self.not_before = (sent + timings.retry).max(now + timings.moment());
         let about_namespace = *call.target.kind == kind::NAMESPACE;
+        self.note_refusal(call, now, &done);
         match done {
             Ok(_) | Err(Refusal::Exists) if about_namespace => {
                 (self.observed, self.not_before) = (Observed::Absent { from: now }, now);
@@ -263,6 +284,43 @@ impl Election {
         }
     }
 
+    /// Notes what the API server does not let us do, until it does.
+    fn note_refusal(&mut self, call: &Call, now: Duration, done: &Result<Answer, Refusal>) {
+        match done {
+            // The Lease is ours to write.
+            Ok(_) if !call.is_read() => self.barred = None,
+            // The namespace is missing, and can be made.
+            Err(Refusal::Invalid(status)) if status.code == 404 => {}
+            Err(refused @ (Refusal::Denied(_) | Refusal::Invalid(_))) => {
+                let Target { kind, namespace, name, .. } = &call.target;
+                let place =
+                    namespace.as_ref().map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
+                let verb = call.verb.as_str();
+                let why = format!("cannot {verb} {} {name}{place}: {}", kind.plural, refused.message());
+                let lease = || match &self.observed {
+                    Observed::Seen { record, .. } => Some(record.clone()),
+                    _ => None,
+                };
+                match &mut self.barred {
+                    Some(barred) => barred.why = why,
+                    None => self.barred = Some(Barred { since: now, why, lease: lease() }),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Another one that renews the Lease, or has taken it, leads: that we cannot is no matter then.
+    fn note_life(&mut self, record: &Record) {
+        let foreign = !record.holder().is_empty() && record.holder() != &*self.seat.identity;
+        let Some(barred) = &mut self.barred else { return };
+        match &barred.lease {
+            Some(known) if foreign && known.spec != record.spec => self.barred = None,
+            Some(_) => {}
+            None => barred.lease = Some(record.clone()),
+        }
+    }
+
     /// We do not lead any more. The Lease may still bear our name; then it can be claimed at once, as a new term.
     pub fn lose(&mut self) {
         self.hold = None;
@@ -285,6 +343,7 @@ impl Election {
 
     /// The Lease looks like this.
     fn know(&mut self, record: Record, now: Duration) {
+        self.note_life(&record);
         // Also when it is nobody's: whoever sees that may take it.
         if record.holder() != &*self.seat.identity {
             self.hold = None;

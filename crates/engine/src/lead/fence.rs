@@ -1,9 +1,9 @@
 //! Until when we lead: written by the election, asked by the gate right before every call and by the loop before it plans.
-//! Must not wait for anybody: two numbers and the clock.
+//! Must not wait for anybody: a few numbers and the clock.
 
 use std::future::pending;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tapestry_cluster::{Lead, lead};
@@ -19,12 +19,23 @@ pub struct Fence {
     until: AtomicU64,
     /// election --we lead, or no more--> loops
     bell: watch::Sender<()>,
+    /// Why we cannot take part in the election.
+    barred: Mutex<Option<Arc<str>>>,
+    /// Counts the times that we could not.
+    episode: AtomicU64,
 }
+
+/// Marks the term of one who only stands in, which never is that of one who leads.
+const STAND_IN: u64 = 1 << 63;
+
+/// The term of one who stands in: it lasts for as long as we cannot take part in the election.
+struct StandIn(Arc<Fence>);
 
 impl Fence {
     /// A fence before somebody who does not lead.
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, term: AtomicU64::new(0), until: AtomicU64::new(0), bell: watch::Sender::new(()) }
+        let (term, until, episode) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        Self { clock, term, until, bell: watch::Sender::new(()), barred: Mutex::default(), episode }
     }
 
     /// The last term in which we led; 0 before the first.
@@ -44,6 +55,28 @@ impl Fence {
         self.until.store(0, Ordering::Release);
     }
 
+    /// We cannot take part in the election, and why; or we can again. Says whether that is news.
+    pub(crate) fn bar(&self, why: Option<&str>) -> bool {
+        let mut barred = self.barred.lock().unwrap_or_else(PoisonError::into_inner);
+        if barred.is_some() == why.is_some() {
+            return false;
+        }
+        if why.is_some() {
+            self.episode.fetch_add(1, Ordering::AcqRel);
+        }
+        *barred = why.map(Into::into);
+        true
+    }
+
+    fn barred(&self) -> Option<Arc<str>> {
+        self.barred.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The term of one who stands in now.
+    fn stand_in_term(&self) -> u64 {
+        STAND_IN | self.episode.load(Ordering::Acquire)
+    }
+
     /// Leadership has come or gone.
     pub(crate) fn ring(&self) {
         self.bell.send_replace(());
@@ -57,33 +90,61 @@ impl lead::Fence for Fence {
     }
 }
 
+impl lead::Fence for StandIn {
+    fn lasts(&self, term: u64) -> bool {
+        self.0.barred().is_some() && self.0.stand_in_term() == term
+    }
+}
+
 /// Whether we lead, as a loop asks. Every loop has a clone of its own.
 #[derive(Clone)]
-pub struct Leadership(Option<(Arc<Fence>, watch::Receiver<()>)>);
+pub struct Leadership {
+    /// `None` for one who has no rival.
+    election: Option<(Arc<Fence>, watch::Receiver<()>)>,
+    /// Whether the loop also acts, as a stand-in, while the election is closed to us and no process leads.
+    stands_in: bool,
+}
 
 impl Leadership {
     /// Of one who has no rival.
     #[must_use]
     pub fn always() -> Self {
-        Self(None)
+        Self { election: None, stands_in: false }
     }
 
     pub(crate) fn behind(fence: Arc<Fence>) -> Self {
         let changes = fence.bell.subscribe();
-        Self(Some((fence, changes)))
+        Self { election: Some((fence, changes)), stands_in: false }
+    }
+
+    /// For a loop that acts also while the API server does not let us take part in the election: its model is told so
+    /// ([`crate::Model::stand_in`]) and plans only what does no harm when several processes do it.
+    #[must_use]
+    pub fn or_stand_in(self) -> Self {
+        Self { stands_in: true, ..self }
     }
 
     /// The present term; `None` while another one leads.
     #[must_use]
     pub fn lead(&self) -> Option<Lead> {
-        let Some((fence, _)) = &self.0 else { return Some(Lead::always()) };
+        let Some((fence, _)) = &self.election else { return Some(Lead::always()) };
         let term = fence.term.load(Ordering::Acquire);
-        Some(Lead::new(Arc::clone(fence) as Arc<dyn lead::Fence>, term)).filter(Lead::lasts)
+        let leads = Lead::new(Arc::clone(fence) as Arc<dyn lead::Fence>, term);
+        let stand_in = || Lead::new(Arc::new(StandIn(Arc::clone(fence))), fence.stand_in_term());
+        let stand_in = || Some(stand_in()).filter(|lead| self.stands_in && lead.lasts());
+        Some(leads).filter(Lead::lasts).or_else(stand_in)
+    }
+
+    /// Why this term is one of a stand-in; `None` for one who leads.
+    pub(crate) fn why_stand_in(&self, lead: &Lead) -> Option<Arc<str>> {
+        let (fence, _) = self.election.as_ref().filter(|_| lead.term() & STAND_IN != 0)?;
+        // When that is over by now, the term is too.
+        Some(fence.barred().unwrap_or_default())
     }
 
     /// Returns when leadership may have come or gone since the last time.
     pub async fn changed(&mut self) {
-        if let Some((_, changes)) = &mut self.0
+        if let Some((_, changes)) = &mut self.election
             && changes.changed().await.is_ok()
         {
             return;

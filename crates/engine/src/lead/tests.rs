@@ -1,6 +1,7 @@
 //! Elections against a Lease in memory: the rules one by one, by property with every delay and loss, and the task that
 //! carries them out.
 
+mod barred;
 mod property;
 mod running;
 
