@@ -121,20 +121,22 @@ impl Refusal {
     #[must_use]
     pub fn bars(&self, call: &Call) -> bool {
         let Self::Denied(status) = self else { return false };
+        // A quota refuses a resize in the same form as the authorizer, and the pod says so; discovery is judged by those who ask.
+        if call.sub() == Sub::Resize || call.is_discovery() {
+            return false;
+        }
         let Details { name, kind, causes, .. } = &status.details;
+        if causes.iter().any(|cause| cause.reason == NAMESPACE_TERMINATING) {
+            return false;
+        }
         // The authorizer names the resource, and knows no name of what is to be created; admission does.
-        let by_authorizer = *kind == call.target.kind.plural;
+        let by_authorizer = *kind == call.target.kind.plural || status.code == 401;
         match &call.verb {
-            _ if status.code == 401 => true,
-            _ if causes.iter().any(|cause| cause.reason == NAMESPACE_TERMINATING) => false,
             Verb::Create(_) => by_authorizer && name.is_empty(),
             Verb::Evict { .. } => by_authorizer,
-            // A quota refuses in the same form as the authorizer. The pod says so in either case.
-            Verb::Strategic(Sub::Resize, _) | Verb::Merge(Sub::Resize, _) | Verb::Apply(Sub::Resize, _) => false,
-            // Whether a kind is served is judged by those who ask.
-            Verb::Discover { .. } => false,
             Verb::Get
             | Verb::Version
+            | Verb::Discover { .. }
             | Verb::Merge(..)
             | Verb::Strategic(..)
             | Verb::Apply(..)

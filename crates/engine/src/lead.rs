@@ -5,8 +5,10 @@
 //! |---|---|
 //! | [`election`] | what is known of the Lease and when; what to do next; pure |
 //! | [`record`] | the Lease as client-go writes it |
+//! | `barred` | what the API server does not let us do |
 //! | [`fence`] | until when we lead, asked right before every call |
 
+mod barred;
 pub mod election;
 pub mod fence;
 pub mod record;
@@ -197,9 +199,10 @@ impl Candidate {
     fn tell_barred(&self) {
         let barred = self.election.barred(self.clock.now().steady);
         if self.fence.bar(barred) {
-            match barred {
-                Some(why) => tracing::error!(why, "cannot take part in the election, and no process leads"),
-                None => tracing::info!("the election goes on"),
+            if let Some(why) = barred {
+                tracing::error!(why, "cannot take part in the election, and no process leads");
+            } else {
+                tracing::info!("the election goes on");
             }
             self.fence.ring();
         }

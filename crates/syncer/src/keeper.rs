@@ -5,6 +5,7 @@
 //! makes running pods look dead.
 
 pub(crate) mod inbox;
+mod lapse;
 mod missing;
 pub mod row;
 mod work;
@@ -21,6 +22,8 @@ use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Uid, Verb
 use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Model, Now, Plan, Table};
 
+use self::lapse::Lapses;
+pub(crate) use self::lapse::{LEADER_ELECTED, LEASES_RENEWED};
 use self::missing::Missing;
 use self::row::{KeptBinding, KeptNode, Said};
 pub use self::work::{Trouble, Work};
@@ -73,6 +76,7 @@ pub struct Keeper {
     names: HashMap<Name, Uid, RandomState>,
     missing: Missing,
     leases: Leases,
+    lapses: Lapses,
     binding: Option<KeptBinding>,
     /// Another binding has our name: ours is gone for good.
     replaced: bool,
@@ -93,6 +97,7 @@ impl Keeper {
             names: HashMap::default(),
             missing: Missing::default(),
             leases: Leases::default(),
+            lapses: Lapses::default(),
             binding: None,
             replaced: false,
             identity: None,
@@ -101,9 +106,10 @@ impl Keeper {
         }
     }
 
-    /// Whether it knows all nodes whose Leases it renews.
-    pub(crate) fn ready(&self) -> bool {
-        self.nodes.complete()
+    /// What keeps it from renewing Leases, or any process from leading; `None` when nothing does.
+    pub(crate) fn lacks(&self) -> Option<String> {
+        let nodes = || (!self.nodes.complete()).then(|| "the list of its nodes".to_owned());
+        self.lapses.lacks().or_else(nodes)
     }
 
     /// Whether our binding was deleted and another one has its name.
@@ -214,7 +220,8 @@ impl Keeper {
 
     /// Nothing new should come while nobody would run it. The list is one with Kubernetes and with `Pair`, so under its version.
     fn plan_taint(&self, vnode: &Name) -> Plan {
-        let Some(row) = self.node(vnode).filter(|row| self.at_home() && !row.deleting) else { return Plan::Rest };
+        let writes = self.at_home() && !self.lapses.stands_in();
+        let Some(row) = self.node(vnode).filter(|row| writes && !row.deleting) else { return Plan::Rest };
         let there = |taint: &&Taint| taint.key == keys::TAINT_SYNCER_STOPPED;
         let wanted = match self.work {
             Work::Starts => return Plan::Rest,
@@ -236,6 +243,11 @@ impl Keeper {
     /// Merges our conditions into those that are there: an apply would take away what it leaves out, and `Pair` applies the rest.
     fn plan_binding(&self, now: Now) -> Plan {
         let Some(row) = self.binding.as_ref().filter(|_| self.at_home()) else { return Plan::Rest };
+        let lapse = self.report_lapse(row, now);
+        if lapse.is_some() || self.lapses.stands_in() {
+            // How the work of a process stands that does not lead is of no use to anyone.
+            return lapse.map_or(Plan::Rest, Plan::from);
+        }
         let mut conditions = row.conditions.clone();
         let mut status = serde_json::Map::new();
         if let Work::Stopped(Trouble { reason, message, generation }) = &self.work {
@@ -278,6 +290,9 @@ impl Model for Keeper {
     type Fact = Fact;
 
     fn observe(&mut self, seen: Fact, now: Now, dirty: &mut Dirty<Key>) {
+        if self.lapses.forget(now) {
+            dirty.mark(Key::Binding);
+        }
         match seen {
             Fact::Node(change) => self.see_node(change, now, dirty),
             Fact::Binding(Change::Put(row, _)) => self.take_binding(row, dirty),
@@ -300,6 +315,18 @@ impl Model for Keeper {
         }
     }
 
+    fn take_lead(&mut self, _now: Now) {
+        self.lapses = Lapses::default();
+    }
+
+    fn follow(&mut self) {
+        self.lapses = Lapses::default();
+    }
+
+    fn stand_in(&mut self, why: &str, _now: Now) {
+        self.lapses.stand_in(why);
+    }
+
     fn plan(&self, key: &Key, now: Now) -> Plan {
         let plan = match key {
             Key::Lease(vnode) => self.plan_lease(vnode, now),
@@ -318,6 +345,9 @@ impl Model for Keeper {
         match key {
             Key::Lease(vnode) if self.node(vnode).is_none() => self.leases.forget(vnode),
             Key::Lease(vnode) => {
+                if self.lapses.learn(call, &done, now) {
+                    dirty.mark(Key::Binding);
+                }
                 if let Err(Refusal::Gone) = done {
                     // It goes with its node.
                     self.missing.hasten(vnode, now, dirty);
@@ -335,6 +365,7 @@ impl Model for Keeper {
             Key::Node(vnode) => self.settle_look(vnode, done, now, dirty),
             Key::Binding => {
                 if let Ok(Ok(Some(row))) = done.map(|answer| KeptBinding::decode(&answer.object)) {
+                    self.lapses.settle(&row);
                     self.take_binding(row, dirty);
                 }
             }

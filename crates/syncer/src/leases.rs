@@ -169,7 +169,7 @@ mod tests {
         let again: Vec<_> = moments.iter().map(|moment| *moment + RENEW_EVERY).collect();
         moments.extend(again);
         let second = |begin: &Duration| {
-            moments.iter().filter(|moment| (*begin..*begin + Duration::from_secs(1)).contains(moment)).count()
+            moments.iter().filter(|moment| (*begin..*begin + Duration::from_secs(1)).contains(*moment)).count()
         };
         moments.iter().map(second).max().unwrap_or(0)
     }

@@ -19,6 +19,7 @@ pub mod pair;
 pub mod pods;
 pub mod policies;
 pub mod prerequisites;
+mod refused;
 pub mod rights;
 #[cfg(test)]
 mod scene;

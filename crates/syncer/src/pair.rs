@@ -24,6 +24,7 @@ use crate::pods::row::{PPod, VPod};
 use crate::pods::{Entropy, Pods};
 use crate::policies::{Policies, PolicyRow};
 use crate::prerequisites::{Prerequisite, Prerequisites};
+use crate::refused::Refused;
 use crate::rights::Ask;
 use crate::serving::Serving;
 use crate::terms::Stop;
@@ -103,6 +104,9 @@ impl Fact {
     }
 }
 
+/// A sort of call that was refused for so long, and never granted meanwhile, is told on the binding.
+pub(crate) const TELL_REFUSED: std::time::Duration = std::time::Duration::from_secs(40);
+
 /// One binding's syncer as a value.
 pub struct Pair {
     pub(crate) origin: Origin,
@@ -119,6 +123,7 @@ pub struct Pair {
     /// Who each cluster last said it is, kept while it is silent.
     identities: [Option<Uid>; 2],
     pub(crate) out_of_sync: OutOfSync,
+    pub(crate) refused: Refused,
     pub(crate) policies: Policies,
     pub(crate) nodes: Nodes,
     pub(crate) csinodes: CsiNodes,
@@ -146,6 +151,7 @@ impl Pair {
             connections: [Connection::Unknown, Connection::Unknown],
             identities: [None, None],
             out_of_sync: OutOfSync::default(),
+            refused: Refused::after(TELL_REFUSED),
             policies: Policies::default(),
             nodes: Nodes::default(),
             csinodes: CsiNodes::default(),
@@ -206,7 +212,7 @@ impl Pair {
         let policies =
             || self.policies.unknown(Side::Virtual).map(|served| Stop::PoliciesUnknown(served).message().to_owned());
         let lists = || (!self.ready()).then(|| "both clusters and all lists".to_owned());
-        self.tell_out_of_sync().or_else(policies).or_else(lists)
+        self.tell_out_of_sync().or_else(policies).or_else(lists).or_else(|| self.refused.tell())
     }
 }
 
@@ -216,6 +222,7 @@ impl Model for Pair {
 
     fn observe(&mut self, fact: Fact, now: Now, dirty: &mut Dirty<Key>) {
         self.be_at(now);
+        self.forget_refused(now, dirty);
         if !fact.is_progress() {
             self.stir_quota(now, dirty);
         }
@@ -286,6 +293,7 @@ impl Model for Pair {
 
     fn settle(&mut self, key: &Key, call: &Call, done: Result<Answer, Refusal>, now: Now, dirty: &mut Dirty<Key>) {
         self.be_at(now);
+        self.learn_refused(call, &done, now, dirty);
         match key {
             Key::Binding => self.settle_binding(call, done, dirty),
             Key::Prerequisite(prerequisite) => self.settle_prerequisite(*prerequisite, call, &done, dirty),
@@ -308,6 +316,7 @@ impl Model for Pair {
         self.pods.doubt_evidence();
         self.csinodes.doubt_evidence();
         self.events.forget();
+        self.refused = Refused::after(TELL_REFUSED);
         self.catch_up.begin_gap();
         self.breaker.take_lead();
         // Every key is planned after this.

@@ -81,19 +81,13 @@ impl<'a> Ask<'a> {
     /// What a call asks for.
     #[must_use]
     pub fn call(call: &'a Call) -> Self {
-        let part = match (&call.verb, call.sub()) {
-            (Verb::Evict { .. }, _) => "eviction",
-            (_, Sub::Status) => "status",
-            (_, Sub::Resize) => "resize",
-            (_, Sub::Main) => "",
-        };
         let nameless = matches!(call.verb, Verb::Create(_) | Verb::Version);
         Self {
             side: call.target.side,
             verb: call.verb.as_str(),
             group: call.target.kind.group,
             resource: call.target.kind.plural,
-            part,
+            part: part(call),
             namespace: call.target.namespace.as_ref().map_or("", Name::as_str),
             name: if nameless { "" } else { call.target.name.as_str() },
         }
@@ -110,6 +104,16 @@ impl<'a> Ask<'a> {
     #[must_use]
     pub fn is_declared(&self, mount: &str) -> bool {
         RIGHTS.iter().any(|right| right.grants(self, mount))
+    }
+}
+
+/// The subresource that a call is about; empty for the object itself.
+pub(crate) fn part(call: &Call) -> &'static str {
+    match (&call.verb, call.sub()) {
+        (Verb::Evict { .. }, _) => "eviction",
+        (_, Sub::Status) => "status",
+        (_, Sub::Resize) => "resize",
+        (_, Sub::Main) => "",
     }
 }
 

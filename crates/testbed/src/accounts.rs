@@ -15,15 +15,21 @@ const VIRTUAL: &str = include_str!("../../../deploy/rbac/virtual.yaml");
 const PHYSICAL: &str = include_str!("../../../deploy/rbac/physical.yaml");
 /// What `deploy/rbac/physical.yaml` tells its readers to replace.
 const MOUNT: &str = "tapestry-a";
+/// The name of the account in `deploy/rbac/virtual.yaml`, with which those of its roles begin.
+const SYNCER: &str = "tapestry-syncer";
 /// Longer than any run.
 const HOURS_24: u32 = 24 * 60 * 60;
 
 impl Cluster {
     /// Applies `deploy/rbac/virtual.yaml`; gives the kubeconfig of its account.
     pub async fn virtual_account(&self) -> Result<String> {
-        account(self, VIRTUAL, "tapestry-syncer")
-            .await
-            .with_context(|| format!("the syncers' account of {}", self.name()))
+        self.virtual_account_named(SYNCER).await
+    }
+
+    /// The same under another name, with roles of its own: for tests that take rights away.
+    pub async fn virtual_account_named(&self, name: &str) -> Result<String> {
+        let account = account(self, &VIRTUAL.replace(SYNCER, name), name).await;
+        account.with_context(|| format!("account {name} of {}", self.name()))
     }
 
     /// Applies `deploy/rbac/physical.yaml` for this mount namespace, which must exist; gives the kubeconfig of its account.

@@ -7,6 +7,7 @@ use serde_json::json;
 use tapestry_cluster::feed::Change;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Verb, kind};
 
+use super::barred::Barred;
 use super::record::{self, Record};
 use crate::Now;
 
@@ -134,16 +135,6 @@ pub struct Election {
     barred: Option<Barred>,
 }
 
-/// The API server does not let us take part.
-#[derive(Debug)]
-struct Barred {
-    since: Duration,
-    /// What it refused, in its words.
-    why: String,
-    /// The Lease as it was then; one that changes under another holder says that this one leads.
-    lease: Option<Record>,
-}
-
 impl Election {
     /// Nothing is known yet.
     #[must_use]
@@ -182,8 +173,8 @@ impl Election {
     /// long as a Lease does: then, as far as can be told, no process leads.
     #[must_use]
     pub fn barred(&self, now: Duration) -> Option<&str> {
-        let lasting = |barred: &&Barred| self.hold.is_none() && now >= barred.since + self.seat.timings.lease;
-        self.barred.as_ref().filter(lasting).map(|barred| &*barred.why)
+        let barred = self.barred.as_ref().filter(|_| self.hold.is_none())?;
+        (now >= barred.since() + self.seat.timings.lease).then(|| barred.why())
     }
 
     /// Folds in what the watch shows.
@@ -227,7 +218,7 @@ impl Election {
         }
         let last = self.hold.map_or(Duration::MAX, |hold| hold.until);
         if steady < self.not_before {
-            let told = self.barred.as_ref().map(|barred| barred.since + timings.lease).filter(|at| *at > steady);
+            let told = self.barred.as_ref().map(|barred| barred.since() + timings.lease).filter(|at| *at > steady);
             return Step::Wait(self.not_before.min(last).min(told.unwrap_or(Duration::MAX)));
         }
         let (call, open) = match &self.observed {
@@ -251,7 +242,11 @@ impl Election {
         // Until something else is known: the same again, after the usual time.
         self.not_before = (sent + timings.retry).max(now + timings.moment());
         let about_namespace = *call.target.kind == kind::NAMESPACE;
-        self.note_refusal(call, now, &done);
+        let seen = match &self.observed {
+            Observed::Seen { record, .. } => Some(record),
+            _ => None,
+        };
+        self.barred = Barred::settle(self.barred.take(), call, &done, seen, now);
         match done {
             Ok(_) | Err(Refusal::Exists) if about_namespace => {
                 (self.observed, self.not_before) = (Observed::Absent { from: now }, now);
@@ -284,43 +279,6 @@ impl Election {
         }
     }
 
-    /// Notes what the API server does not let us do, until it does.
-    fn note_refusal(&mut self, call: &Call, now: Duration, done: &Result<Answer, Refusal>) {
-        match done {
-            // The Lease is ours to write.
-            Ok(_) if !call.is_read() => self.barred = None,
-            // The namespace is missing, and can be made.
-            Err(Refusal::Invalid(status)) if status.code == 404 => {}
-            Err(refused @ (Refusal::Denied(_) | Refusal::Invalid(_))) => {
-                let Target { kind, namespace, name, .. } = &call.target;
-                let place =
-                    namespace.as_ref().map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
-                let verb = call.verb.as_str();
-                let why = format!("cannot {verb} {} {name}{place}: {}", kind.plural, refused.message());
-                let lease = || match &self.observed {
-                    Observed::Seen { record, .. } => Some(record.clone()),
-                    _ => None,
-                };
-                match &mut self.barred {
-                    Some(barred) => barred.why = why,
-                    None => self.barred = Some(Barred { since: now, why, lease: lease() }),
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Another one that renews the Lease, or has taken it, leads: that we cannot is no matter then.
-    fn note_life(&mut self, record: &Record) {
-        let foreign = !record.holder().is_empty() && record.holder() != &*self.seat.identity;
-        let Some(barred) = &mut self.barred else { return };
-        match &barred.lease {
-            Some(known) if foreign && known.spec != record.spec => self.barred = None,
-            Some(_) => {}
-            None => barred.lease = Some(record.clone()),
-        }
-    }
-
     /// We do not lead any more. The Lease may still bear our name; then it can be claimed at once, as a new term.
     pub fn lose(&mut self) {
         self.hold = None;
@@ -343,7 +301,7 @@ impl Election {
 
     /// The Lease looks like this.
     fn know(&mut self, record: Record, now: Duration) {
-        self.note_life(&record);
+        self.barred = self.barred.take().and_then(|barred| barred.see(&record, &self.seat.identity));
         // Also when it is nobody's: whoever sees that may take it.
         if record.holder() != &*self.seat.identity {
             self.hold = None;

@@ -13,6 +13,7 @@ use tapestry_domain::resources::Resources;
 use super::status::{Figures, READY, Report, Said};
 use super::{CONNECTED, GUARDED, POLICIES_KNOWN};
 use crate::json::Meta;
+use crate::keeper::{LEADER_ELECTED, LEASES_RENEWED};
 
 /// A binding as the watch brings it.
 #[derive(Debug, Clone)]
@@ -109,6 +110,10 @@ impl Told {
             ready: self.condition(READY),
             policies: self.condition(POLICIES_KNOWN),
             guarded: self.condition(GUARDED),
+            kept: [LEADER_ELECTED, LEASES_RENEWED]
+                .into_iter()
+                .filter_map(|kind| self.condition(kind).map(|said| (kind, said)))
+                .find(|(_, said)| said.status != "True"),
             phase: Phase::deserialize(&self.phase).ok(),
             observed: self.observed.as_i64(),
             figures: self.figures(),

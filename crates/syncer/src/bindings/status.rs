@@ -21,6 +21,7 @@ const FIGURES_EVERY: Duration = Duration::from_secs(10);
 
 /// Condition: everything that this syncer does for the binding works.
 pub(super) const READY: &str = "Ready";
+const REQUESTS_REFUSED: &str = "RequestsRefused";
 
 /// A condition, as the status has it or as it should have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +42,8 @@ pub(super) struct Report {
     pub(super) policies: Option<Said>,
     /// Condition `GuardsInForce`.
     pub(super) guarded: Option<Said>,
+    /// A condition of the keeper's that says that something is wrong, and its type. We only repeat its reason.
+    pub(super) kept: Option<(&'static str, Said)>,
     pub(super) phase: Option<Phase>,
     /// The generation that it speaks of.
     pub(super) observed: Option<i64>,
@@ -164,11 +167,17 @@ impl Pair {
         if self.breaker.trip().is_some() {
             return failed(MASS_DELETION, format!("condition {TRIPPED} says why"));
         }
+        if let Some((kind, said)) = &row.report.kept {
+            return failed(&said.reason, format!("condition {kind} says why"));
+        }
         if let Some(policies) = self.judge_policies(row).filter(|policies| policies.status != "True") {
             return failed(&policies.reason, format!("condition {POLICIES_KNOWN} says why"));
         }
         if let Some(guarded) = self.judge_guards(row).filter(|guarded| guarded.status != "True") {
             return failed(&guarded.reason, format!("condition {GUARDED} says why"));
+        }
+        if let Some(message) = self.refused.tell() {
+            return failed(REQUESTS_REFUSED, message);
         }
         if let Some(told) = self.tell_leaving() {
             return (Phase::Pending, Said::new("False", "Deleting", told));

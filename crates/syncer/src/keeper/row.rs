@@ -122,6 +122,11 @@ impl KeptBinding {
         self.conditions.iter().any(|condition| condition["type"] == kind)
     }
 
+    /// Whether it has a condition of this type with this status.
+    pub(super) fn says_as(&self, kind: &str, status: &str) -> bool {
+        self.conditions.iter().any(|condition| condition["type"] == kind && condition["status"] == status)
+    }
+
     /// Puts a condition into the list, unless the list says the same already: of this generation, where one is given.
     pub(super) fn set(&self, conditions: &mut Vec<Value>, said: &Said<'_>, generation: Option<i64>, now: Now) {
         let Said { kind, status, reason, message } = *said;

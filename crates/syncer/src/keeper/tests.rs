@@ -1,5 +1,7 @@
 //! What the keeper does about Leases, taints and the binding, whatever becomes of the syncer beside it.
 
+mod lapses;
+
 use std::time::Duration;
 
 use serde_json::{Value, json};

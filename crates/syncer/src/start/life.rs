@@ -66,11 +66,13 @@ impl Post {
         let desk = Desk::new(Keeper::new(self.origin.clone(), &self.uid), fastrand::u64(..));
         let (ends, kept) = (stop.clone(), self.kept.clone());
         let show = move |desk: &Desk<Keeper>| {
-            kept.set((!desk.model.ready()).then(|| "the list of its nodes".to_owned()));
+            kept.set(desk.model.lacks());
             if desk.model.replaced() {
                 ends.cancel();
             }
         };
+        // Renewing twice does no harm, and not at all ends pods.
+        let leadership = leadership.or_stand_in();
         let work = run(desk, gate, inbox, Arc::clone(&self.clock), leadership, show, stop.clone());
         let worked = work_with(Box::pin(work), vec![("the keeper's watches and probe", &mut tasks)], &stop).await;
         tasks.shutdown().await;

@@ -53,6 +53,7 @@ mod process;
 mod progress;
 mod reclaim;
 mod refusals;
+mod refused;
 mod resize;
 mod restarts;
 mod restored;

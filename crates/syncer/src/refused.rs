@@ -1,0 +1,147 @@
+//! Calls that a cluster refuses us: of which sort, since when, in whose words. One sort that has been refused for a while, and
+//! never granted in between, is told by the binding and by readiness until it is granted or nothing asks for it any more.
+//! Must not stop anything: what a missing right means for an object is for its own room to say.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tapestry_cluster::{Answer, Call, Refusal, Side};
+use tapestry_engine::{Dirty, Now};
+
+use crate::pair::{Key, Pair};
+use crate::rights;
+
+/// What was not tried for so long is wanted no more: refused calls are tried again within two minutes at most.
+const FORGET_AFTER: Duration = Duration::from_secs(150);
+/// How much of the server's words is told.
+const WORDS: usize = 300;
+
+/// Calls that need one right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Sort {
+    side: Side,
+    verb: &'static str,
+    resource: &'static str,
+    part: &'static str,
+}
+
+/// Refusals of one sort in a row.
+struct Streak {
+    first: Duration,
+    last: Duration,
+    /// The words of the refusal that made it long enough to be told. They name one object of many, so they stay as they are: other words
+    /// would be another write of the binding each time (law 4).
+    told: Option<String>,
+}
+
+/// What a settled call changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum News {
+    /// Nothing that is told.
+    None,
+    /// A sort of call is refused.
+    Refused,
+    /// One that was told of is granted.
+    Granted,
+}
+
+/// All that is refused at present.
+pub(crate) struct Refused {
+    /// How long until it is told.
+    patience: Duration,
+    streaks: BTreeMap<Sort, Streak>,
+}
+
+impl Sort {
+    fn of(call: &Call) -> Self {
+        let part = rights::part(call);
+        Self { side: call.target.side, verb: call.verb.as_str(), resource: call.target.kind.plural, part }
+    }
+
+    fn tell(self, words: &str) -> String {
+        let Self { side, verb, resource, part } = self;
+        let slash = if part.is_empty() { "" } else { "/" };
+        format!("the {} cluster refuses to {verb} {resource}{slash}{part}: {words}", side.as_str())
+    }
+}
+
+impl Refused {
+    /// Nothing is refused yet; what is will be told after this time.
+    pub(crate) fn after(patience: Duration) -> Self {
+        Self { patience, streaks: BTreeMap::new() }
+    }
+
+    /// Folds in how a call ended.
+    pub(crate) fn learn(&mut self, call: &Call, done: &Result<Answer, Refusal>, now: Now) -> News {
+        let (sort, now) = (Sort::of(call), now.steady);
+        match done {
+            Ok(_) => match self.streaks.remove(&sort) {
+                Some(Streak { told: Some(_), .. }) => {
+                    tracing::info!(%call, "the cluster grants again what it refused");
+                    News::Granted
+                }
+                _ => News::None,
+            },
+            Err(refusal) if refusal.bars(call) => {
+                let streak = self.streaks.entry(sort).or_insert(Streak { first: now, last: now, told: None });
+                streak.last = now;
+                if streak.told.is_some() || now < streak.first + self.patience {
+                    return News::None;
+                }
+                let words: String = refusal.message().chars().take(WORDS).collect();
+                let told = sort.tell(&words);
+                tracing::warn!(since_seconds = now.saturating_sub(streak.first).as_secs(), "{told}: {CURE}");
+                streak.told = Some(told);
+                News::Refused
+            }
+            Err(_) => News::None,
+        }
+    }
+
+    /// Forgets what nothing has asked for lately; says whether it was told.
+    pub(crate) fn forget(&mut self, now: Now) -> bool {
+        let mut news = false;
+        self.streaks.retain(|_, streak| {
+            let stays = now.steady < streak.last + FORGET_AFTER;
+            news |= !stays && streak.told.is_some();
+            stays
+        });
+        news
+    }
+
+    /// What is refused and what to do; `None` when nothing is.
+    pub(crate) fn tell(&self) -> Option<String> {
+        let told: Vec<&str> = self.streaks.values().filter_map(|streak| streak.told.as_deref()).collect();
+        (!told.is_empty()).then(|| format!("{}; {CURE}", told.join("; ")))
+    }
+}
+
+const CURE: &str = "check the rights of the syncer's account (deploy/rbac) and admission webhooks";
+
+impl Pair {
+    pub(crate) fn learn_refused(
+        &mut self,
+        call: &Call,
+        done: &Result<Answer, Refusal>,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) {
+        match self.refused.learn(call, done, now) {
+            News::None => {}
+            News::Refused => dirty.mark(Key::Binding),
+            // All that was refused with it has waited long enough.
+            News::Granted => dirty.urge_all(),
+        }
+        self.forget_refused(now, dirty);
+    }
+
+    /// Nobody tells us that a call is not wanted any more: looked at with every fact, of which there is one a minute at least.
+    pub(crate) fn forget_refused(&mut self, now: Now, dirty: &mut Dirty<Key>) {
+        if self.refused.forget(now) {
+            dirty.mark(Key::Binding);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
