@@ -204,7 +204,10 @@ west: MassDeletion: look, then run `tapestry resume west`
         let ready = trouble("Ready", "False", "PhysicalClusterNotReady");
         let told = text(serde_json::json!([trouble("Connected", "True", "Connected"), ready]));
         assert_eq!(told.matches("create it").count(), 1, "{told}");
-        let told = text(serde_json::json!([trouble("Connected", "False", "Unreachable"), ready]));
-        assert_eq!(told.matches("create it").count(), 1, "{told}");
+        let out_of_sync = trouble("Connected", "False", "WatchOutOfSync");
+        let told = text(serde_json::json!([out_of_sync, trouble("Ready", "False", "WatchOutOfSync")]));
+        assert_eq!(told.matches("create it").count(), 1, "Ready only repeats it: {told}");
+        let told = text(serde_json::json!([out_of_sync, ready]));
+        assert!(told.contains("WatchOutOfSync: ") && told.contains("PhysicalClusterNotReady: "), "{told}");
     }
 }

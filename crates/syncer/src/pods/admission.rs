@@ -120,7 +120,9 @@ impl Pair {
         let Some(admission) = self.pods.admissions.get(vnode) else { return self.weigh(vnode, None, dirty) };
         let mut held = admission.held.clone();
         let queue: Vec<(u64, Uid)> = admission.waiting.iter().map(|(turn, uid)| (*turn, uid.clone())).collect();
-        for (turn, uid) in queue {
+        // What the owner restricts is about to be read: nothing to tell a user of yet.
+        let starting = matches!(lent, Some(Err(Stop::OwnerUnknown))) && !self.blind();
+        for (turn, uid) in queue.into_iter().filter(|_| !starting) {
             let Some(vpod) = self.pods.vpods.get(&uid) else { continue };
             let grows = self.pods.grows_by(vpod);
             let not_admitted = match (&lent, &grows) {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
+use tapestry_api::binding::RESUME_DELETION;
 use tapestry_api::keys;
 use tapestry_testbed::builders::{Policy, node, policy};
 use tapestry_testbed::{Cluster, eventually};
@@ -16,6 +17,7 @@ use crate::reclaim::{deleting, running};
 use crate::windows::closed;
 
 const DEFINITION: &str = "apiextensions.k8s.io/v1/CustomResourceDefinition";
+const BINDINGS: &str = "clusterbindings.cloud.tencent.com";
 const POLICIES: &str = "resourceleasingpolicies.cloud.tencent.com";
 const ZONE: &str = "example.com/zone";
 
@@ -55,6 +57,15 @@ impl Harness {
             self.vnode_when(&self.zone(zone), &format!("says {reason}"), says).await?;
         }
         Ok(())
+    }
+
+    async fn says_definition_deleted(&self) -> Result<()> {
+        let told = async || {
+            let binding = self.binding().await.map_err(|error| error.to_string())?;
+            let ready = condition(&binding, "Ready");
+            if ready["reason"] == "DefinitionDeleted" { Ok(()) } else { Err(ready.to_string()) }
+        };
+        eventually("the binding says that its definition is deleted", SOON, told).await
     }
 
     /// Both pods run, and nothing asks them to go.
@@ -109,6 +120,39 @@ async fn when_the_selector_of_the_binding_no_longer_matches_nodes_end_like_at_th
             let patch = json!({ "spec": { "nodeSelector": { "nodeSelectorTerms": elsewhere } } });
             harness.virtual_side.patch(BINDING, &harness.name, &patch).await?;
             harness.forced_goes_and_free_stays().await
+        })
+        .await
+}
+
+#[tokio::test]
+async fn law_01_when_the_definition_of_bindings_is_deleted_no_pod_ends_until_a_user_resumes() -> Result<()> {
+    static HOME: OnceCell<Cluster> = OnceCell::const_new();
+    let home = HOME.get_or_try_init(|| own(bare("unbound"))).await?;
+    two_nodes("unbound")
+        .home(Home::Own(home))
+        .run(async |harness| {
+            harness.zones_ready().await?;
+            harness.virtual_side.delete(DEFINITION, BINDINGS).await?;
+            harness.zones_say("BindingDeletionUnconfirmed").await?;
+            harness.says_definition_deleted().await?;
+            // Longer than any grace; and a new process finds nothing else.
+            harness.skip(Duration::from_mins(10));
+            harness.stop().await?;
+            harness.start_wrong().await?;
+            harness.says_definition_deleted().await?;
+            harness.zones_say("BindingDeletionUnconfirmed").await?;
+            harness.zones_run().await?;
+
+            let resume = json!({ "metadata": { "annotations": { keys::RESUME: RESUME_DELETION } } });
+            harness.virtual_side.patch(BINDING, &harness.name, &resume).await?;
+            harness.skip(Duration::from_mins(10));
+            for zone in ["forced", "free"] {
+                harness.vpod_when(zone, "goes", deleting).await?;
+                harness.play_removed(&harness.physical_leaving(&harness.copy(zone).await?).await?).await?;
+                harness.gone(zone).await?;
+                harness.vnode_gone(&harness.zone(zone)).await?;
+            }
+            Ok(())
         })
         .await
 }
