@@ -13,8 +13,9 @@ pub const PROBE_EVERY: Duration = Duration::from_secs(5);
 /// How long an answer may take.
 pub const PROBE_DEADLINE: Duration = Duration::from_secs(3);
 /// A single silence may be a busy moment, and a single 401 that of a webhook: it is asked about once more, this much later.
-/// An outage is known after 5 + 3 + 0.5 + 3 = 11.5 s at most.
 const AGAIN: Duration = Duration::from_millis(500);
+/// How long after its beginning an outage is known at most: 5 + 3 + 0.5 + 3 = 11.5 s, and half a second to hand it on.
+pub(crate) const TOLD_WITHIN: Duration = Duration::from_secs(12);
 
 /// What is known of the way to a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]

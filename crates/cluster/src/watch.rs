@@ -27,6 +27,7 @@ mod vitals;
 
 use answer::{Page, Version};
 use unreadable::{Named, Unreadable};
+use vitals::ReadVerb;
 pub use vitals::{FAILING, SILENT, Trouble, Vitals, WatchState};
 
 /// What to watch.
@@ -52,8 +53,14 @@ pub type Decode<R> = Arc<dyn Fn(&Bytes) -> Result<Option<R>, serde_json::Error> 
 pub(crate) const PAGE: u32 = 500;
 /// The server ends a watch after this; resuming costs one request.
 const WATCH_SECONDS: u64 = 290;
-/// The same when a version is awaited: the server sends a bookmark two seconds before the end, and looks once a second.
+/// The same when a version is awaited, or a sign that the watch works: the server sends a bookmark two seconds before the end,
+/// and looks once a second.
 const BRIEF_SECONDS: u64 = 4;
+/// How much later the end of such a watch may come.
+const LATE: Duration = Duration::from_secs(6);
+/// A stream that brings nothing for so long is left. Brief watches then find out whether there was nothing to bring, before the
+/// watch counts as out of sync.
+const QUIET: Duration = Duration::from_secs(SILENT.as_secs() - 20);
 /// So many such watches in a row: a server that has no newer version to tell by then tells it in its own time.
 const BRIEFS: u32 = 3;
 /// As much of a refusal as we read.
@@ -92,9 +99,11 @@ pub async fn watch<R: Row + Clone>(
         refused: 0,
         unserved: false,
         unreadable,
-        verb: "watch",
+        verb: ReadVerb::Watch,
         awaited,
         briefs: 0,
+        wary: false,
+        came: None,
     };
     cancel.run_until_cancelled(watch.run()).await;
 }
@@ -119,12 +128,17 @@ struct Watch<R> {
     /// All readers have been told that there is nothing because the kind is not served.
     unserved: bool,
     unreadable: Unreadable,
-    /// What the last request asked for, as RBAC spells it.
-    verb: &'static str,
+    /// What the last request asked for.
+    verb: ReadVerb,
     /// A version that somebody waits to be told of.
     awaited: channel::Receiver<Option<Awaited>>,
     /// How many watches in a row have been brief because of it.
     briefs: u32,
+    /// A stream brought nothing for too long. Watches are brief until one brings something well before its end: something on
+    /// the way may keep everything back until then.
+    wary: bool,
+    /// When the current stream brought something for the first time.
+    came: Option<Instant>,
 }
 
 /// Why a request ended before its time.
@@ -170,6 +184,9 @@ impl<R: Row + Clone> Watch<R> {
             self.feed.vitals.closed();
             if let End::Unanswered(_) = end {
                 self.cluster.abandon(Traffic::Watches, began);
+            }
+            if self.came.take().is_some_and(|came| came.elapsed() >= SHORT) {
+                self.wary = false;
             }
             match end {
                 // A list that never completes is a failure, however long it took.
@@ -228,7 +245,9 @@ impl<R: Row + Clone> Watch<R> {
             // No resourceVersion: the list is as new as etcd. kube's own watcher asks for 0, which may be stale.
             "sendInitialEvents=true&resourceVersionMatch=NotOlderThan".to_owned()
         };
-        let seconds = self.seconds();
+        let (seconds, asked) = (self.seconds(), Instant::now());
+        let timeout = Duration::from_secs(seconds);
+        let patience = QUIET.min(timeout + LATE);
         let query = format!("watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&{from}");
         let mut body = match self.open(&query).await {
             Ok(body) => body,
@@ -240,9 +259,18 @@ impl<R: Row + Clone> Watch<R> {
         let mut told = at;
         loop {
             let chunk = tokio::select! {
-                frame = tokio::time::timeout(SILENT, body.frame()) => match frame {
-                    Err(_) => return End::Unanswered(format!("nothing has come for {} s", SILENT.as_secs())),
-                    Ok(None) => return End::Closed,
+                frame = tokio::time::timeout(patience, body.frame()) => match frame {
+                    Err(_) => {
+                        self.wary = true;
+                        return End::Unanswered(format!("nothing has come for {} s", patience.as_secs()));
+                    }
+                    Ok(None) => {
+                        if self.at.is_some() && asked.elapsed() >= timeout {
+                            // The end that we asked for has come all the way, so everything before it has.
+                            feed.vitals.delivered();
+                        }
+                        return End::Closed;
+                    }
                     Ok(Some(Err(error))) => return End::Broken(error.to_string()),
                     Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
                 },
@@ -266,13 +294,7 @@ impl<R: Row + Clone> Watch<R> {
                     return End::Failed("a line that is not a watch event".to_owned());
                 };
                 self.reached = self.reached.max(self.at);
-                feed.vitals.sign();
-                let taken = match self.take(event, &object) {
-                    Ok(Some(rv)) => self.complete(rv).await,
-                    Ok(None) => Ok(()),
-                    Err(end) => Err(end),
-                };
-                if let Err(end) = taken {
+                if let Err(end) = self.receive(event, &object).await {
                     return end;
                 }
             }
@@ -281,6 +303,20 @@ impl<R: Row + Clone> Watch<R> {
                 feed.send(Change::Reached(rv));
             }
         }
+    }
+
+    /// Folds in one line of a stream.
+    async fn receive(&mut self, event: Event, object: &Bytes) -> Result<(), End> {
+        if let Some(rv) = self.take(event, object)? {
+            self.complete(rv).await?;
+            self.go_on_from(rv);
+        }
+        self.came.get_or_insert_with(Instant::now);
+        match self.at {
+            Some(_) => self.feed.vitals.delivered(),
+            None => self.feed.vitals.read(),
+        }
+        Ok(())
     }
 
     /// Whether somebody waits for a version that has not come yet.
@@ -294,6 +330,10 @@ impl<R: Row + Clone> Watch<R> {
         if self.awaited.has_changed().unwrap_or(false) {
             self.awaited.mark_unchanged();
             self.briefs = 0;
+        }
+        let doubted = self.wary || matches!(self.feed.vitals.state(), WatchState::OutOfSync(_));
+        if doubted && self.at.is_some() {
+            return BRIEF_SECONDS;
         }
         if self.briefs < BRIEFS && self.lags() {
             self.briefs += 1;
@@ -372,7 +412,6 @@ impl<R: Row + Clone> Watch<R> {
         self.compare(rv).await?;
         self.doubtful = false;
         self.reached = Some(rv);
-        self.go_on_from(rv);
         self.unreadable.listed(self.epoch);
         self.feed.vitals.listed();
         self.feed.send(Change::Listed(self.epoch));
@@ -410,6 +449,7 @@ impl<R: Row + Clone> Watch<R> {
     async fn rest_unserved(&mut self) {
         (self.at, self.failures, self.refused) = (None, 0, 0);
         self.feed.vitals.listed();
+        self.feed.vitals.delivered();
         if !self.unserved {
             self.begin();
             tracing::info!(
@@ -435,7 +475,7 @@ impl<R: Row + Clone> Watch<R> {
         loop {
             let bytes = read(self.open(&query).await?).await?;
             let page: Page<'_> = serde_json::from_slice(&bytes).map_err(|error| End::Failed(error.to_string()))?;
-            self.feed.vitals.sign();
+            self.feed.vitals.read();
             for item in page.items {
                 let object = bytes.slice_ref(item.get().as_bytes());
                 match (self.decode)(&object) {
@@ -458,7 +498,7 @@ impl<R: Row + Clone> Watch<R> {
     }
 
     async fn open(&mut self, query: &str) -> Result<Incoming, End> {
-        self.verb = if query.starts_with("watch=true") { "watch" } else { "list" };
+        self.verb = if query.starts_with("watch=true") { ReadVerb::Watch } else { ReadVerb::List };
         let Query { kind, namespace, labels, fields, optional } = &self.query;
         let (labels, fields) = (encode(labels), encode(fields));
         let path = kind.path(namespace.as_ref().map(Name::as_str), None);

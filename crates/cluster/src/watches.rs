@@ -25,9 +25,34 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A look that comes so late says that this process did not run; what waits in its sockets is read before the next one.
 const FROZEN: Duration = Duration::from_secs(3);
 
-/// Which watch: one per side and kind.
+/// Who reads a watch: parts of a process that must not depend on each other read the same objects by watches of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reader {
+    /// The work itself. Its loop is also told of the watches of the others.
+    Syncer,
+    /// What renews Leases.
+    Keeper,
+    /// The election of a leader.
+    Election,
+}
+
+impl Reader {
+    /// For metrics and people.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Syncer => "syncer",
+            Self::Keeper => "keeper",
+            Self::Election => "election",
+        }
+    }
+}
+
+/// Which watch: one per reader, side and kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Watched {
+    /// Whose it is.
+    pub reader: Reader,
     /// The cluster.
     pub side: Side,
     /// The resource.
@@ -36,15 +61,23 @@ pub struct Watched {
 
 /// All that one loop reads; `F` is its fact.
 pub struct WatchSet<F> {
+    reader: Reader,
     sources: BTreeMap<Watched, Source<F>>,
+    /// What the loop has been told of the watches of other readers that are out of sync.
+    others: Troubles,
     probes: Vec<(Side, channel::Receiver<Connection>)>,
-    wrap_state: fn(Watched, WatchState) -> F,
-    wrap_connection: fn(Side, Connection) -> F,
-    /// Of this set, and of all that share the metrics.
-    pulses: [Pulse; 2],
+    wrap_state: fn(Watched, WatchState) -> Option<F>,
+    wrap_connection: fn(Side, Connection) -> Option<F>,
+    /// The watches of this set.
+    own: Pulse,
+    /// Those of all readers.
+    all: Pulse,
     bell: Arc<Notify>,
     cancel: CancellationToken,
 }
+
+/// Watches that are out of sync.
+type Troubles = BTreeMap<Watched, WatchState>;
 
 /// Takes what waits in a mailbox, as facts.
 type Drain<F> = dyn Fn(&mut Vec<F>) + Send;
@@ -91,20 +124,20 @@ pub struct Pulse(Arc<Mutex<Vec<Weak<Watching>>>>);
 
 impl<F: 'static> WatchSet<F> {
     /// An empty set. What it starts ends with `cancel`; `wrap_state` and `wrap_connection` make facts of how a watch or a
-    /// cluster stands.
+    /// cluster stands, if the loop has a use for them. `all` is shared with the other readers.
     #[must_use]
     pub fn new(
-        wrap_state: fn(Watched, WatchState) -> F,
-        wrap_connection: fn(Side, Connection) -> F,
-        pulse: Pulse,
+        reader: Reader,
+        (wrap_state, wrap_connection): (fn(Watched, WatchState) -> Option<F>, fn(Side, Connection) -> Option<F>),
+        all: Pulse,
         cancel: CancellationToken,
         tasks: &mut JoinSet<()>,
     ) -> Self {
         let bell = Arc::new(Notify::new());
         let own = Pulse::default();
-        tasks.spawn(look(own.clone(), Arc::clone(&bell), cancel.clone()));
-        let pulses = [own, pulse];
-        Self { sources: BTreeMap::new(), probes: Vec::new(), wrap_state, wrap_connection, pulses, bell, cancel }
+        tasks.spawn(look(reader, [own.clone(), all.clone()], Arc::clone(&bell), cancel.clone()));
+        let (sources, others, probes) = (BTreeMap::new(), Troubles::new(), Vec::new());
+        Self { reader, sources, others, probes, wrap_state, wrap_connection, own, all, bell, cancel }
     }
 
     /// Starts a watch. Facts are handed out in the order in which watches were added. One that is there for the same side and
@@ -117,7 +150,7 @@ impl<F: 'static> WatchSet<F> {
         wrap: impl Fn(Change<R>) -> F + Send + 'static,
         tasks: &mut JoinSet<()>,
     ) {
-        let watched = Watched { side, kind: query.kind };
+        let watched = Watched { reader: self.reader, side, kind: query.kind };
         let feed: Arc<Feed<R>> = Arc::default();
         let mailbox = feed.subscribe(Arc::clone(&self.bell));
         let cancel = self.cancel.child_token();
@@ -127,7 +160,7 @@ impl<F: 'static> WatchSet<F> {
             self.cancel.clone(),
         ));
         let watching = Arc::new(Watching { watched, feed, state: Mutex::new(WatchState::Starting) });
-        self.pulses.iter().for_each(|pulse| pulse.watch(&watching));
+        [&self.own, &self.all].into_iter().for_each(|pulse| pulse.watch(&watching));
         let drain = Box::new(move |into: &mut Vec<F>| drain(&mailbox, &wrap, into));
         let order = self.sources.values().map(|source| source.order + 1).max().unwrap_or(0);
         let source = Source { drain, watching, told: WatchState::Starting, order, cancel };
@@ -162,26 +195,36 @@ impl<F: 'static> WatchSet<F> {
 
     /// Takes all facts that wait.
     pub fn drain(&mut self, into: &mut Vec<F>) {
+        let mut connections = Vec::new();
         for (side, connection) in &mut self.probes {
-            if !connection.has_changed().unwrap_or(false) {
-                continue;
+            if connection.has_changed().unwrap_or(false) {
+                connections.push((*side, connection.borrow_and_update().clone()));
             }
-            let connection = connection.borrow_and_update().clone();
-            if let Connection::Up(_) = connection {
-                let those = self.sources.iter().filter(|(watched, _)| watched.side == *side);
-                those.for_each(|(_, source)| source.watching.feed.vitals().forgive());
-            }
-            into.push((self.wrap_connection)(*side, connection));
+        }
+        for (side, connection) in &connections {
+            // Not each of the other readers has a probe.
+            self.all.living().iter().for_each(|watching| watching.see_connection(*side, connection));
         }
         let mut sources: Vec<_> = self.sources.iter_mut().collect();
         sources.sort_by_key(|(_, source)| source.order);
-        for (watched, source) in sources {
-            // Before its changes: with the first of them it is in sync again.
+        // Before the connections, whose facts would show what an outage has excused; and before the changes, with the first of
+        // which a watch is in sync again.
+        for (watched, source) in &mut sources {
             let state = source.watching.state();
             if state != source.told {
-                into.push((self.wrap_state)(*watched, state.clone()));
+                into.extend((self.wrap_state)(**watched, state.clone()));
                 source.told = state;
             }
+        }
+        let others = self.all.troubles_of_others(self.reader);
+        let before = std::mem::take(&mut self.others);
+        let news = others.iter().filter(|(watched, state)| before.get(watched) != Some(state));
+        into.extend(news.filter_map(|(watched, state)| (self.wrap_state)(*watched, state.clone())));
+        let over = before.keys().filter(|watched| !others.contains_key(watched));
+        into.extend(over.filter_map(|watched| (self.wrap_state)(*watched, WatchState::InSync)));
+        self.others = others;
+        into.extend(connections.into_iter().filter_map(|(side, connection)| (self.wrap_connection)(side, connection)));
+        for (_, source) in sources {
             (source.drain)(into);
         }
     }
@@ -210,8 +253,8 @@ async fn until_removed(watch: impl Future<Output = ()>, cancel: CancellationToke
 }
 
 /// Rings when a watch falls out of sync or comes back, which nothing else may tell.
-async fn look(pulse: Pulse, bell: Arc<Notify>, cancel: CancellationToken) {
-    let mut last = Instant::now();
+async fn look(reader: Reader, [own, all]: [Pulse; 2], bell: Arc<Notify>, cancel: CancellationToken) {
+    let (mut last, mut others) = (Instant::now(), Troubles::new());
     while cancel.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {
         let frozen = last.elapsed() > FROZEN;
         last = Instant::now();
@@ -219,8 +262,9 @@ async fn look(pulse: Pulse, bell: Arc<Notify>, cancel: CancellationToken) {
             continue;
         }
         // All of them are looked at.
-        let news = pulse.living().iter().filter(|watching| watching.look()).count();
-        if news > 0 {
+        let news = own.living().iter().filter(|watching| watching.look()).count();
+        let others_before = std::mem::replace(&mut others, all.troubles_of_others(reader));
+        if news > 0 || others != others_before {
             bell.notify_one();
         }
     }
@@ -232,8 +276,28 @@ impl Watching {
         let state = self.feed.vitals().state();
         let mut known = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let news = *known != state;
+        if let (WatchState::OutOfSync(Trouble { verb, why }), true) = (&state, news) {
+            let Watched { reader, side, kind } = self.watched;
+            let (reader, side, resource) = (reader.as_str(), side.as_str(), kind.plural);
+            tracing::error!(reader, side, resource, verb, why, "a watch is out of sync");
+        }
         *known = state;
         news
+    }
+
+    /// An outage excuses what began with it.
+    fn see_connection(&self, side: Side, connection: &Connection) {
+        if self.watched.side != side {
+            return;
+        }
+        match connection {
+            Connection::Down(_) | Connection::Refused(_) => self.feed.vitals().begin_outage(),
+            Connection::Up(_) => {
+                self.feed.vitals().end_outage();
+                self.look();
+            }
+            Connection::Unknown | Connection::Restored(_) => {}
+        }
     }
 
     fn state(&self) -> WatchState {
@@ -261,6 +325,16 @@ impl Pulse {
         all.push(Arc::downgrade(watching));
     }
 
+    /// What is out of sync among the watches that others than the syncer read; nothing for anyone else.
+    fn troubles_of_others(&self, reader: Reader) -> Troubles {
+        if reader != Reader::Syncer {
+            return Troubles::new();
+        }
+        let others = self.living().into_iter().filter(|watching| watching.watched.reader != reader);
+        let states = others.map(|watching| (watching.watched, watching.state()));
+        states.filter(|(_, state)| matches!(state, WatchState::OutOfSync(_))).collect()
+    }
+
     fn living(&self) -> Vec<Arc<Watching>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect()
     }
@@ -273,6 +347,7 @@ type Value = dyn Fn(&Watching) -> f64;
 struct Labels {
     side: &'static str,
     resource: &'static str,
+    reader: &'static str,
 }
 
 impl Collector for Pulse {
@@ -294,11 +369,14 @@ impl Collector for Pulse {
         for (name, help, value) in families {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for watching in &watches {
-                let Watched { side, kind } = watching.watched;
-                let labels = Labels { side: side.as_str(), resource: kind.plural };
+                let Watched { reader, side, kind } = watching.watched;
+                let labels = Labels { side: side.as_str(), resource: kind.plural, reader: reader.as_str() };
                 ConstGauge::new(value(watching)).encode(family.encode_family(&labels)?)?;
             }
         }
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

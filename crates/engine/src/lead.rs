@@ -16,10 +16,11 @@ pub mod record;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tapestry_cluster::feed::{Feed, Mailbox};
-use tapestry_cluster::watch::{Decode, Query, watch};
-use tapestry_cluster::{Cluster, Gate, Lead, Refusal, kind};
-use tokio::sync::Notify;
+use bytes::Bytes;
+use tapestry_cluster::feed::Change;
+use tapestry_cluster::watch::Query;
+use tapestry_cluster::watches::{Pulse, Reader, WatchSet};
+use tapestry_cluster::{Cluster, Gate, Lead, Refusal, Side, kind};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +31,7 @@ use self::election::{Election, Hold, Step};
 use self::fence::Fence;
 use self::record::Record;
 use crate::clock::Clock;
+use crate::run::Inbox;
 
 /// How often the clock is looked at while waiting: timers stand still while the machine sleeps, and a Lease does not.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -46,6 +48,7 @@ pub fn campaign(
     cluster: Cluster,
     gate: Arc<dyn Gate>,
     clock: Arc<dyn Clock>,
+    pulse: Pulse,
     tasks: &mut JoinSet<()>,
     resign: &CancellationToken,
 ) -> Leadership {
@@ -53,9 +56,6 @@ pub fn campaign(
     let leadership = Leadership::behind(Arc::clone(&fence));
     let (shared, resigned) = (Arc::clone(&fence), resign.clone());
     let stand = move |served: u64, life: &mut JoinSet<()>| {
-        let bell = Arc::new(Notify::new());
-        let feed: Arc<Feed<Record>> = Arc::default();
-        let mailbox = feed.subscribe(Arc::clone(&bell));
         let query = Query {
             kind: &kind::LEASE,
             namespace: Some(seat.namespace.clone()),
@@ -63,12 +63,15 @@ pub fn campaign(
             fields: format!("metadata.name={}", seat.name),
             optional: false,
         };
-        let decode: Decode<Record> = Arc::new(|json| Record::decode(json).map(Some));
-        life.spawn(watch(cluster.clone(), query, decode, feed, resigned.clone()));
+        // How the watch stands is for the syncer to tell: the Lease has times of its own.
+        let (pulse, cancel) = (pulse.clone(), resigned.clone());
+        let mut lease = WatchSet::new(Reader::Election, (|_, _| None, |_, _| None), pulse, cancel, life);
+        let decode = |json: &Bytes| Record::decode(json).map(Some);
+        lease.add(cluster.clone(), (Side::Virtual, query), decode, std::convert::identity, life);
         let (election, fence) = (Election::after(seat.clone(), served), Arc::clone(&shared));
         let (gate, clock) = (Arc::clone(&gate), Arc::clone(&clock));
         let candidate = Candidate { election, gate, clock, fence, told: None, follows: None };
-        life.spawn(candidate.run(mailbox, bell, resigned.clone()));
+        life.spawn(candidate.run(lease, resigned.clone()));
     };
     tasks.spawn(persist(fence, resign.clone(), stand));
     leadership
@@ -112,11 +115,13 @@ struct Candidate {
 }
 
 impl Candidate {
-    async fn run(mut self, mailbox: Mailbox<Record>, bell: Arc<Notify>, resign: CancellationToken) {
+    async fn run(mut self, mut lease: impl Inbox<Change<Record>>, resign: CancellationToken) {
+        let (bell, mut changes) = (lease.bell(), Vec::new());
         let seat = self.election.seat();
         tracing::info!(lease = %seat.name, namespace = %seat.namespace, identity = &*seat.identity, "standing for leadership");
         while !resign.is_cancelled() {
-            for change in mailbox.drain() {
+            lease.drain(&mut changes);
+            for change in changes.drain(..) {
                 self.election.see(change, self.clock.now().steady);
             }
             let now = self.clock.now();

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use jiff::SignedDuration;
+use tapestry_cluster::watches::WatchSet;
 use tapestry_cluster::{Gate, Lead};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +23,16 @@ pub trait Inbox<S> {
     fn drain(&mut self, into: &mut Vec<S>);
     /// Rung by every writer.
     fn bell(&self) -> Arc<Notify>;
+}
+
+impl<F: 'static> Inbox<F> for WatchSet<F> {
+    fn drain(&mut self, into: &mut Vec<F>) {
+        Self::drain(self, into);
+    }
+
+    fn bell(&self) -> Arc<Notify> {
+        Self::bell(self)
+    }
 }
 
 /// How often everything is looked at again although nothing seems to have changed.

@@ -112,6 +112,11 @@ impl Keeper {
         self.lapses.lacks().or_else(nodes)
     }
 
+    /// Of the binding, as it was last seen.
+    pub(crate) fn generation(&self) -> Option<i64> {
+        self.binding.as_ref().map(|binding| binding.generation)
+    }
+
     /// Whether our binding was deleted and another one has its name.
     pub(crate) fn replaced(&self) -> bool {
         self.replaced && self.identity.as_ref().map(Uid::as_str) == Some(self.origin.virtual_cluster())

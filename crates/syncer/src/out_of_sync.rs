@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use tapestry_cluster::watch::{Trouble, WatchState};
-use tapestry_cluster::watches::Watched;
+use tapestry_cluster::watches::{Reader, Watched};
 use tapestry_cluster::{Kind, Side, kind};
 use tapestry_engine::Dirty;
 
@@ -14,15 +14,27 @@ use crate::pair::{Key, Pair};
 /// What does not bear on who may enter a virtual node. Every other kind does.
 const NOT_FOR_ADMISSION: [&Kind; 4] = [&kind::CSI_NODE, &kind::RESOURCE_QUOTA, &kind::NETWORK_POLICY, &kind::SECRET];
 
-/// The watches that are out of sync, each with its trouble.
+/// The watches that are out of sync.
 #[derive(Default)]
-pub(crate) struct OutOfSync(BTreeMap<Watched, Trouble>);
+pub(crate) struct OutOfSync(BTreeMap<Watched, Entry>);
+
+struct Entry {
+    trouble: Trouble,
+    /// It was out of sync before its cluster stopped answering.
+    before_outage: bool,
+}
 
 impl OutOfSync {
     /// Folds in how a watch stands; says whether that is news.
     fn learn(&mut self, watched: Watched, state: WatchState) -> bool {
         match state {
-            WatchState::OutOfSync(trouble) => self.0.insert(watched, trouble.clone()).as_ref() != Some(&trouble),
+            WatchState::OutOfSync(trouble) => {
+                let known = self.0.get(&watched);
+                let news = known.is_none_or(|known| known.trouble != trouble);
+                let before_outage = known.is_some_and(|known| known.before_outage);
+                self.0.insert(watched, Entry { trouble, before_outage });
+                news
+            }
             WatchState::InSync | WatchState::Starting => self.0.remove(&watched).is_some(),
         }
     }
@@ -31,23 +43,25 @@ impl OutOfSync {
         self.0.contains_key(watched)
     }
 
-    /// Those of the clusters that answer: where the cluster itself does not, that is what has to be said.
-    fn of<'a>(&'a self, answers: impl Fn(Side) -> bool + 'a) -> impl Iterator<Item = (&'a Watched, &'a Trouble)> {
-        self.0.iter().filter(move |(watched, _)| answers(watched.side))
+    /// The cluster of a side stops answering. Its watches that were in sync are excused until it answers again.
+    pub(crate) fn begin_outage(&mut self, side: Side) {
+        let those = self.0.iter_mut().filter(|(watched, _)| watched.side == side);
+        those.for_each(|(_, entry)| entry.before_outage = true);
     }
 }
 
 /// What does not work, and why.
-pub(crate) fn tell(Watched { side, kind }: Watched, Trouble { verb, why }: &Trouble) -> String {
-    format!("cannot {verb} {} in the {} cluster: {why}", kind.plural, side.as_str())
+pub(crate) fn tell(Watched { reader, side, kind }: Watched, Trouble { verb, why }: &Trouble) -> String {
+    let who = match reader {
+        Reader::Syncer => "",
+        Reader::Keeper => "the keeper of the nodes' Leases ",
+        Reader::Election => "the leader election ",
+    };
+    format!("{who}cannot {verb} {} in the {} cluster: {why}", kind.plural, side.as_str())
 }
 
 impl Pair {
     pub(crate) fn see_watch(&mut self, watched: Watched, state: WatchState, dirty: &mut Dirty<Key>) {
-        if let WatchState::OutOfSync(Trouble { verb, why }) = &state {
-            let (side, resource) = (watched.side.as_str(), watched.kind.plural);
-            tracing::error!(side, resource, verb, why, "a watch is out of sync");
-        }
         let blind = self.blind();
         if !self.out_of_sync.learn(watched, state) {
             return;
@@ -62,14 +76,19 @@ impl Pair {
         }
     }
 
-    /// Whether something that admission relies on may have changed without us knowing.
+    /// Whether something that admission relies on may have changed without us knowing. An outage alone is no reason: nodes keep
+    /// what they offer, and nothing is made while it lasts. It is no cure either.
     pub(crate) fn blind(&self) -> bool {
-        self.untrusted().any(|(watched, _)| !NOT_FOR_ADMISSION.contains(&watched.kind))
+        let relied = |watched: &Watched| watched.reader == Reader::Syncer && !NOT_FOR_ADMISSION.contains(&watched.kind);
+        let counts = |watched: &Watched, entry: &Entry| entry.before_outage || self.answers(watched.side);
+        self.out_of_sync.0.iter().any(|(watched, entry)| relied(watched) && counts(watched, entry))
     }
 
     /// What cannot be watched, why, and what to do; `None` when everything is in sync.
     pub(crate) fn tell_out_of_sync(&self) -> Option<String> {
-        let told: Vec<String> = self.untrusted().map(|(watched, trouble)| tell(*watched, trouble)).collect();
+        // Where the cluster itself does not answer, that is what has to be said.
+        let said = self.out_of_sync.0.iter().filter(|(watched, _)| self.answers(watched.side));
+        let told: Vec<String> = said.map(|(watched, entry)| tell(*watched, &entry.trouble)).collect();
         if told.is_empty() {
             return None;
         }
@@ -78,10 +97,6 @@ impl Pair {
             "{}; {then}; check the rights of the kubeconfig (deploy/rbac) and the API server",
             told.join("; ")
         ))
-    }
-
-    fn untrusted(&self) -> impl Iterator<Item = (&Watched, &Trouble)> {
-        self.out_of_sync.of(|side| self.answers(side))
     }
 }
 

@@ -177,6 +177,31 @@ impl Pair {
         self.identities[side as usize].as_ref()
     }
 
+    fn see_connection(&mut self, side: Side, connection: Connection, dirty: &mut Dirty<Key>) {
+        let blind = self.blind();
+        let before = self.connection(side);
+        match &connection {
+            Connection::Up(identity) => {
+                if *before != Connection::Unknown {
+                    self.catch_up.begin_gap();
+                }
+                self.identities[side as usize] = Some(identity.clone());
+            }
+            _ if matches!(before, Connection::Up(_)) => self.out_of_sync.begin_outage(side),
+            Connection::Unknown | Connection::Down(_) | Connection::Refused(_) | Connection::Restored(_) => {}
+        }
+        self.connections[side as usize] = connection;
+        // What was proven before may have been another cluster's word; what failed before may work now.
+        self.pods.doubt_evidence();
+        self.breaker.doubt();
+        self.csinodes.doubt_evidence();
+        self.weigh_ends(dirty);
+        if blind != self.blind() {
+            self.admit_all(dirty);
+        }
+        dirty.urge_all();
+    }
+
     fn be_at(&mut self, now: Now) {
         if now.wall < self.now.wall {
             self.nodes.clamp(now.wall);
@@ -242,21 +267,7 @@ impl Model for Pair {
             Fact::PPod(change) => self.see_ppod(change, dirty),
             Fact::Guard(guard, change) => self.see_guard(guard, change, dirty),
             Fact::Watch(watched, state) => self.see_watch(watched, state, dirty),
-            Fact::Connection(side, connection) => {
-                if let Connection::Up(identity) = &connection {
-                    self.identities[side as usize] = Some(identity.clone());
-                    if self.connections[side as usize] != Connection::Unknown {
-                        self.catch_up.begin_gap();
-                    }
-                }
-                self.connections[side as usize] = connection;
-                // What was proven before may have been another cluster's word; what failed before may work now.
-                self.pods.doubt_evidence();
-                self.breaker.doubt();
-                self.csinodes.doubt_evidence();
-                self.weigh_ends(dirty);
-                dirty.urge_all();
-            }
+            Fact::Connection(side, connection) => self.see_connection(side, connection, dirty),
         }
         if !knew && self.complete() {
             // Only now is it known who is inside.

@@ -64,6 +64,8 @@ pub struct Post {
     work: channel::Sender<Work>,
     /// reload --why the kubeconfig of the Secret is not in use--> keeper
     kubeconfig: channel::Sender<Option<Trouble>>,
+    /// keeper --the generation of the binding--> reload
+    generation: channel::Sender<i64>,
     /// Where the election and the keeper run.
     vital: Handle,
 }
@@ -132,6 +134,7 @@ impl Post {
             cancel,
             work: channel::Sender::new(Work::default()),
             kubeconfig: channel::Sender::new(None),
+            generation: channel::Sender::new(0),
             vital: Handle::current(),
         })
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Row};
 use tapestry_cluster::watch::Query;
-use tapestry_cluster::watches::{Pulse, WatchSet};
+use tapestry_cluster::watches::{Pulse, Reader, WatchSet};
 use tapestry_cluster::{Cluster, Kind, Name, Side, kind};
 use tapestry_engine::run::Inbox;
 use tokio::sync::Notify;
@@ -46,7 +46,16 @@ impl Watches {
         cancel: &CancellationToken,
         tasks: &mut JoinSet<()>,
     ) -> Self {
-        let mut set = WatchSet::new(Fact::Watch, Fact::Connection, pulse, cancel.clone(), tasks);
+        let mut set = WatchSet::new(
+            Reader::Syncer,
+            (
+                |watched, state| Some(Fact::Watch(watched, state)),
+                |side, connection| Some(Fact::Connection(side, connection)),
+            ),
+            pulse,
+            cancel.clone(),
+            tasks,
+        );
         for (side, cluster) in Side::BOTH.into_iter().zip(clusters) {
             set.probe(side, cluster.clone(), tasks);
         }

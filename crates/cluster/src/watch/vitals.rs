@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::SHORT;
+use crate::probe::TOLD_WITHIN;
 
 /// A watch that has been refused or failing for this long is out of sync.
 pub const FAILING: Duration = Duration::from_secs(40);
@@ -34,24 +35,55 @@ pub struct Trouble {
     pub why: String,
 }
 
+/// What a watch asks of the API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReadVerb {
+    List,
+    Watch,
+}
+
+impl ReadVerb {
+    /// As RBAC spells it.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::Watch => "watch",
+        }
+    }
+}
+
 /// The signs of life of one watch: written by the watch, judged by those who rely on it.
 pub struct Vitals {
     inner: Mutex<Inner>,
 }
 
 struct Inner {
-    /// The last event, bookmark or page of a list; before the first, the start.
+    /// The last event, bookmark or part of a list; before the first, the start.
     sign: Instant,
+    /// When the watch last showed that nothing is missing: by an event, a bookmark or a complete list. While the first list is
+    /// being read its parts count, and when an outage ends it starts again. That a stream is open shows nothing: what answers
+    /// may keep its body to itself.
+    current: Instant,
     /// Since when the current stream has been open.
     open: Option<Instant>,
-    /// What has been failing since the last success, and since when.
-    failing: Option<(Instant, Trouble)>,
+    /// Lists fail. Apart from watches, because a list that comes says nothing of a watch that is refused.
+    list: Option<Failing>,
+    /// Watches fail.
+    watch: Option<Failing>,
     listed: bool,
+    /// Since when the cluster itself does not answer.
+    outage: Option<Instant>,
+}
+
+/// What has been failing since the last success.
+struct Failing {
+    since: Instant,
+    why: String,
 }
 
 impl Default for Vitals {
     fn default() -> Self {
-        Self { inner: Mutex::new(Inner { sign: Instant::now(), open: None, failing: None, listed: false }) }
+        Self { inner: Mutex::new(Inner::new(Instant::now())) }
     }
 }
 
@@ -66,29 +98,29 @@ impl Vitals {
     #[must_use]
     pub fn hindered(&self) -> Option<Trouble> {
         let inner = self.lock();
-        let failing = inner.failing.as_ref().filter(|(since, _)| !inner.listed && since.elapsed() >= MOMENT);
-        failing.map(|(_, trouble)| trouble.clone())
+        let mut failing = inner.failing().filter(|(_, failing)| !inner.listed && failing.since.elapsed() >= MOMENT);
+        failing.next().map(|(verb, failing)| failing.trouble(verb))
     }
 
-    /// How long ago the last event, bookmark or page of a list came.
+    /// How long ago the last event, bookmark or part of a list came.
     #[must_use]
     pub fn age(&self) -> Duration {
         self.lock().sign.elapsed()
     }
 
-    /// An event, a bookmark or a part of a list has come.
-    pub(super) fn sign(&self) {
-        let mut inner = self.lock();
-        inner.sign = Instant::now();
-        if inner.listed {
-            inner.failing = None;
-        }
+    /// A part of a list has come.
+    pub(super) fn read(&self) {
+        self.lock().read(Instant::now());
     }
 
-    /// A complete list has come.
+    /// A complete list has come, by whatever way.
     pub(super) fn listed(&self) {
-        let mut inner = self.lock();
-        (inner.sign, inner.listed, inner.failing) = (Instant::now(), true, None);
+        self.lock().listed(Instant::now());
+    }
+
+    /// The stream has brought something, and no list is missing.
+    pub(super) fn delivered(&self) {
+        self.lock().delivered(Instant::now());
     }
 
     /// The server has agreed to stream.
@@ -98,24 +130,22 @@ impl Vitals {
 
     /// The stream has ended, for whatever reason.
     pub(super) fn closed(&self) {
-        let mut inner = self.lock();
-        if inner.streams(Instant::now()) {
-            inner.failing = None;
-        }
-        inner.open = None;
+        self.lock().closed(Instant::now());
     }
 
     /// A request was refused, or what came was no answer.
-    pub(super) fn failed(&self, verb: &'static str, why: &str) {
-        let mut inner = self.lock();
-        let since = inner.failing.as_ref().map_or_else(Instant::now, |(since, _)| *since);
-        inner.failing = Some((since, Trouble { verb, why: why.to_owned() }));
+    pub(super) fn failed(&self, verb: ReadVerb, why: &str) {
+        self.lock().failed(verb, why, Instant::now());
     }
 
-    /// The cluster itself did not answer until now: what failed, failed because of that.
-    pub(crate) fn forgive(&self) {
-        let mut inner = self.lock();
-        (inner.sign, inner.failing) = (Instant::now(), None);
+    /// The cluster itself does not answer.
+    pub(crate) fn begin_outage(&self) {
+        self.lock().begin_outage(Instant::now());
+    }
+
+    /// The cluster answers again.
+    pub(crate) fn end_outage(&self) {
+        self.lock().end_outage(Instant::now());
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -124,26 +154,92 @@ impl Vitals {
 }
 
 impl Inner {
-    /// Whether a stream is open and was not closed at once. The list before it has its own rules.
-    fn streams(&self, now: Instant) -> bool {
-        self.listed && self.open.is_some_and(|open| now.duration_since(open) >= SHORT)
+    fn new(now: Instant) -> Self {
+        Self { sign: now, current: now, open: None, list: None, watch: None, listed: false, outage: None }
+    }
+
+    fn read(&mut self, now: Instant) {
+        self.sign = now;
+        if !self.listed {
+            self.current = now;
+        }
+    }
+
+    fn listed(&mut self, now: Instant) {
+        (self.sign, self.current, self.listed, self.list) = (now, now, true, None);
+    }
+
+    fn delivered(&mut self, now: Instant) {
+        (self.sign, self.current, self.list, self.watch) = (now, now, None, None);
+    }
+
+    fn closed(&mut self, now: Instant) {
+        let mended = |failing: &Failing| self.mended(failing, now);
+        let (list, watch) = (self.list.as_ref().is_some_and(mended), self.watch.as_ref().is_some_and(mended));
+        self.list.take_if(|_| list);
+        self.watch.take_if(|_| watch);
+        self.open = None;
+    }
+
+    fn failed(&mut self, verb: ReadVerb, why: &str, now: Instant) {
+        let failing = match verb {
+            ReadVerb::List => &mut self.list,
+            ReadVerb::Watch => &mut self.watch,
+        };
+        let since = failing.as_ref().map_or(now, |failing| failing.since);
+        *failing = Some(Failing { since, why: why.to_owned() });
+    }
+
+    /// A probe tells of an outage when it has lasted a while. Several probes may tell of one.
+    fn begin_outage(&mut self, told: Instant) {
+        self.outage.get_or_insert(told.checked_sub(TOLD_WITHIN).unwrap_or(told));
+    }
+
+    /// What began with the outage ends with it. What was wrong before is wrong until the watch delivers.
+    fn end_outage(&mut self, now: Instant) {
+        let Some(began) = self.outage.take() else { return };
+        self.list.take_if(|failing| failing.since >= began);
+        self.watch.take_if(|failing| failing.since >= began);
+        if self.silent(began).is_none() {
+            self.current = now;
+        }
+    }
+
+    fn failing(&self) -> impl Iterator<Item = (ReadVerb, &Failing)> {
+        let watch = self.watch.iter().map(|failing| (ReadVerb::Watch, failing));
+        watch.chain(self.list.iter().map(|failing| (ReadVerb::List, failing)))
+    }
+
+    /// Whether a trouble that was short is over: a stream is open and was not closed at once. After a longer one only what a
+    /// stream brings shows that it works.
+    fn mended(&self, failing: &Failing, now: Instant) -> bool {
+        let lasts = |open: Instant| now.saturating_duration_since(open) >= SHORT;
+        let soon = |open: Instant| open.saturating_duration_since(failing.since) < FAILING;
+        self.listed && self.open.is_some_and(|open| lasts(open) && soon(open))
     }
 
     fn judge(&self, now: Instant) -> WatchState {
-        let age = |at: Instant| now.saturating_duration_since(at);
-        if let Some((since, trouble)) = &self.failing
-            && age(*since) >= FAILING
-            && !self.streams(now)
-        {
-            return WatchState::OutOfSync(trouble.clone());
+        let long = |failing: &Failing| now.saturating_duration_since(failing.since) >= FAILING;
+        let failing = self.failing().find(|(_, failing)| long(failing) && !self.mended(failing, now));
+        let trouble = failing.map(|(verb, failing)| failing.trouble(verb)).or_else(|| self.silent(now));
+        match trouble {
+            Some(trouble) => WatchState::OutOfSync(trouble),
+            None if self.listed => WatchState::InSync,
+            None => WatchState::Starting,
         }
-        let heard = self.open.map_or(self.sign, |open| open.max(self.sign));
-        let (verb, patience) = if self.listed { ("watch", SILENT) } else { ("list", FAILING) };
-        if age(heard) >= patience {
-            let why = format!("nothing has come for {} s", patience.as_secs());
-            return WatchState::OutOfSync(Trouble { verb, why });
-        }
-        if self.listed { WatchState::InSync } else { WatchState::Starting }
+    }
+
+    fn silent(&self, now: Instant) -> Option<Trouble> {
+        let (verb, patience) = if self.listed { (ReadVerb::Watch, SILENT) } else { (ReadVerb::List, FAILING) };
+        let silent = now.saturating_duration_since(self.current) >= patience;
+        let why = || format!("nothing has come for {} s", patience.as_secs());
+        silent.then(|| Trouble { verb: verb.as_str(), why: why() })
+    }
+}
+
+impl Failing {
+    fn trouble(&self, verb: ReadVerb) -> Trouble {
+        Trouble { verb: verb.as_str(), why: self.why.clone() }
     }
 }
 
@@ -151,13 +247,12 @@ impl Inner {
 mod tests {
     use super::*;
 
-    fn inner(listed: bool) -> (Inner, Instant) {
+    /// A watch whose list came at the start, and the moments after it.
+    fn listed() -> (Inner, impl Fn(u64) -> Instant) {
         let start = Instant::now();
-        (Inner { sign: start, open: None, failing: None, listed }, start)
-    }
-
-    fn forbidden(verb: &'static str) -> Trouble {
-        Trouble { verb, why: "forbidden".to_owned() }
+        let mut watch = Inner::new(start);
+        watch.listed(start);
+        (watch, move |seconds| start + Duration::from_secs(seconds))
     }
 
     fn verb(state: &WatchState) -> Option<&'static str> {
@@ -165,55 +260,106 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_that_is_refused_for_forty_seconds_is_out_of_sync_and_a_shorter_trouble_is_none() {
-        let (mut watch, start) = inner(true);
-        watch.failing = Some((start, forbidden("watch")));
-        let after = |seconds| start + Duration::from_secs(seconds);
+    fn a_watch_that_is_refused_for_forty_seconds_is_out_of_sync_until_it_delivers_and_a_shorter_trouble_is_none() {
+        let (mut watch, after) = listed();
+        watch.failed(ReadVerb::Watch, "forbidden", after(0));
         assert_eq!(watch.judge(after(39)), WatchState::InSync);
         assert_eq!(verb(&watch.judge(after(40))), Some("watch"));
-        // It is served again: believed when the stream is not closed at once.
+        // It is served again: a stream that is open may still be mute.
         watch.open = Some(after(50));
-        assert_eq!(verb(&watch.judge(after(50))), Some("watch"));
-        assert_eq!(watch.judge(after(51)), WatchState::InSync);
+        assert_eq!(verb(&watch.judge(after(55))), Some("watch"));
+        watch.delivered(after(56));
+        assert_eq!(watch.judge(after(56)), WatchState::InSync);
+        // A trouble that was short is over with a stream that is not closed at once.
+        watch.failed(ReadVerb::Watch, "reset", after(60));
+        watch.open = Some(after(62));
+        assert_eq!(watch.judge(after(110)), WatchState::InSync);
+        watch.closed(after(110));
+        watch.failed(ReadVerb::Watch, "reset", after(110));
+        assert_eq!(watch.judge(after(149)), WatchState::InSync, "another trouble has its own time");
+    }
+
+    #[test]
+    fn a_list_that_comes_does_not_hide_that_the_watch_is_refused() {
+        let (mut watch, after) = listed();
+        for seconds in 0..40 {
+            watch.failed(ReadVerb::Watch, "forbidden", after(seconds));
+            watch.read(after(seconds));
+            watch.listed(after(seconds));
+        }
+        assert_eq!(verb(&watch.judge(after(40))), Some("watch"));
+        watch.delivered(after(41));
+        assert_eq!(watch.judge(after(41)), WatchState::InSync);
     }
 
     #[test]
     fn a_server_that_opens_streams_and_closes_them_at_once_does_not_look_healthy() {
-        let vitals = Vitals::default();
-        vitals.listed();
-        vitals.failed("watch", "closed at once");
-        for _ in 0..3 {
-            vitals.opened();
-            vitals.closed();
-            vitals.failed("watch", "closed at once");
+        let (mut watch, after) = listed();
+        for seconds in 0..40 {
+            watch.open = Some(after(seconds));
+            watch.closed(after(seconds));
+            watch.failed(ReadVerb::Watch, "closed at once", after(seconds));
         }
-        let inner = vitals.lock();
-        let (since, _) = inner.failing.clone().unwrap();
-        assert_eq!(verb(&inner.judge(since + FAILING)), Some("watch"));
+        assert_eq!(verb(&watch.judge(after(40))), Some("watch"));
     }
 
     #[test]
-    fn a_watch_without_event_or_bookmark_for_a_hundred_and_fifty_seconds_is_out_of_sync() {
-        let (mut watch, start) = inner(true);
-        let after = |seconds| start + Duration::from_secs(seconds);
+    fn a_watch_without_event_or_bookmark_for_a_hundred_and_fifty_seconds_is_out_of_sync_until_one_comes() {
+        let (mut watch, after) = listed();
         assert_eq!(watch.judge(after(149)), WatchState::InSync);
         assert_eq!(verb(&watch.judge(after(150))), Some("watch"));
-        watch.open = Some(after(155));
-        assert_eq!(watch.judge(after(156)), WatchState::InSync, "a new stream has its own time");
-        watch.sign = after(160);
-        assert_eq!(watch.judge(after(309)), WatchState::InSync);
-        assert_eq!(verb(&watch.judge(after(310))), Some("watch"));
+        for seconds in 155..200 {
+            watch.failed(ReadVerb::Watch, "nothing has come", after(seconds));
+            watch.open = Some(after(seconds));
+            assert_eq!(verb(&watch.judge(after(seconds + 10))), Some("watch"), "a stream that opens brings nothing");
+            watch.closed(after(seconds + 10));
+        }
+        watch.read(after(200));
+        assert_eq!(verb(&watch.judge(after(200))), Some("watch"), "a part of a list is no list");
+        watch.delivered(after(210));
+        assert_eq!(watch.judge(after(359)), WatchState::InSync);
+        assert_eq!(verb(&watch.judge(after(360))), Some("watch"));
     }
 
     #[test]
     fn a_list_that_never_comes_is_out_of_sync_after_forty_seconds_and_one_that_takes_long_is_not() {
-        let (mut watch, start) = inner(false);
-        let after = |seconds| start + Duration::from_secs(seconds);
+        let start = Instant::now();
+        let (mut watch, after) = (Inner::new(start), |seconds| start + Duration::from_secs(seconds));
+        watch.open = Some(after(1));
         assert_eq!(watch.judge(after(39)), WatchState::Starting);
         assert_eq!(verb(&watch.judge(after(40))), Some("list"));
-        watch.sign = after(39);
+        watch.read(after(39));
         assert_eq!(watch.judge(after(78)), WatchState::Starting, "its pages arrive");
-        watch.failing = Some((start, forbidden("list")));
+        watch.failed(ReadVerb::List, "forbidden", after(38));
         assert_eq!(verb(&watch.judge(after(78))), Some("list"));
+    }
+
+    #[test]
+    fn an_outage_excuses_what_began_with_it() {
+        let (mut watch, after) = listed();
+        watch.delivered(after(90));
+        watch.failed(ReadVerb::Watch, "connection refused", after(100));
+        watch.begin_outage(after(110));
+        watch.failed(ReadVerb::List, "connection refused", after(300));
+        watch.end_outage(after(600));
+        assert_eq!(watch.judge(after(600)), WatchState::InSync);
+        watch.failed(ReadVerb::Watch, "connection refused", after(601));
+        assert_eq!(verb(&watch.judge(after(641))), Some("watch"));
+    }
+
+    #[test]
+    fn law_09_an_outage_does_not_excuse_what_was_wrong_before_it() {
+        let (mut refused, after) = listed();
+        refused.failed(ReadVerb::Watch, "forbidden", after(10));
+        let (mut mute, _) = listed();
+        for watch in [&mut refused, &mut mute] {
+            watch.begin_outage(after(600));
+            watch.end_outage(after(612));
+            assert_eq!(verb(&watch.judge(after(612))), Some("watch"));
+            watch.open = Some(after(613));
+            assert_eq!(verb(&watch.judge(after(620))), Some("watch"), "it has brought nothing yet");
+            watch.delivered(after(621));
+            assert_eq!(watch.judge(after(621)), WatchState::InSync);
+        }
     }
 }

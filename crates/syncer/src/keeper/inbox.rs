@@ -4,10 +4,9 @@
 use std::sync::Arc;
 
 use tapestry_api::keys;
-use tapestry_cluster::feed::{Feed, Mailbox, Row};
-use tapestry_cluster::probe::{Connection, PROBE_EVERY, probe};
-use tapestry_cluster::watch::{Decode, Query, watch};
-use tapestry_cluster::{Cluster, Kind, Name, kind};
+use tapestry_cluster::watch::Query;
+use tapestry_cluster::watches::{Pulse, Reader, WatchSet};
+use tapestry_cluster::{Cluster, Kind, Name, Side, kind};
 use tapestry_engine::run::Inbox;
 use tokio::sync::{Notify, watch as channel};
 use tokio::task::JoinSet;
@@ -28,11 +27,8 @@ pub(crate) struct Told {
 
 /// All that the keeper reads.
 pub(crate) struct KeeperInbox {
-    nodes: Mailbox<KeptNode>,
-    bindings: Mailbox<KeptBinding>,
-    connection: channel::Receiver<Connection>,
+    watches: WatchSet<Fact>,
     told: Told,
-    bell: Arc<Notify>,
 }
 
 impl KeeperInbox {
@@ -42,56 +38,29 @@ impl KeeperInbox {
         origin: &Origin,
         cluster: &Cluster,
         mut told: Told,
+        pulse: Pulse,
         stop: &CancellationToken,
         tasks: &mut JoinSet<()>,
     ) -> Self {
-        let bell = Arc::new(Notify::new());
+        // Leases are renewed whatever the watches say: how they stand is for the syncer to tell.
+        let wraps: (fn(_, _) -> _, fn(_, _) -> _) = (|_, _| None, |_, connection| Some(Fact::Connection(connection)));
+        let mut watches = WatchSet::new(Reader::Keeper, wraps, pulse, stop.clone(), tasks);
         // Also what was told before we began.
         told.work.mark_changed();
         told.kubeconfig.mark_changed();
-        ring_on_change(told.work.clone(), &bell, tasks);
-        ring_on_change(told.kubeconfig.clone(), &bell, tasks);
-        let nodes = Query { labels: format!("{}={}", keys::ORIGIN, origin.label), ..all(&kind::NODE) };
-        let (connection_tx, connection) = channel::channel(Connection::Unknown);
-        ring_on_change(connection.clone(), &bell, tasks);
-        let probed = cluster.clone();
-        tasks.spawn(async move {
-            if let Err(error) = probe(probed, PROBE_EVERY, connection_tx).await {
-                tracing::error!(%error, "the keeper's probe ended");
-            }
-        });
-        Self {
-            nodes: follow(cluster, nodes, Arc::new(KeptNode::decode), &bell, stop, tasks),
-            bindings: follow(cluster, binding_named(binding), Arc::new(KeptBinding::decode), &bell, stop, tasks),
-            connection,
-            told,
-            bell,
-        }
+        ring_on_change(told.work.clone(), &watches.bell(), tasks);
+        ring_on_change(told.kubeconfig.clone(), &watches.bell(), tasks);
+        watches.probe(Side::Virtual, cluster.clone(), tasks);
+        let named = Query { fields: format!("metadata.name={binding}"), ..all(&kind::CLUSTER_BINDING) };
+        let ours = Query { labels: format!("{}={}", keys::ORIGIN, origin.label), ..all(&kind::NODE) };
+        watches.add(cluster.clone(), (Side::Virtual, named), KeptBinding::decode, Fact::Binding, tasks);
+        watches.add(cluster.clone(), (Side::Virtual, ours), KeptNode::decode, Fact::Node, tasks);
+        Self { watches, told }
     }
-}
-
-/// The binding of this name.
-pub(crate) fn binding_named(name: &Name) -> Query {
-    Query { fields: format!("metadata.name={name}"), ..all(&kind::CLUSTER_BINDING) }
 }
 
 fn all(kind: &'static Kind) -> Query {
     Query { kind, namespace: None, labels: String::new(), fields: String::new(), optional: false }
-}
-
-/// Starts a watch that rings the bell.
-pub(crate) fn follow<R: Row + Clone>(
-    cluster: &Cluster,
-    query: Query,
-    decode: Decode<R>,
-    bell: &Arc<Notify>,
-    stop: &CancellationToken,
-    tasks: &mut JoinSet<()>,
-) -> Mailbox<R> {
-    let feed: Arc<Feed<R>> = Arc::default();
-    let mailbox = feed.subscribe(Arc::clone(bell));
-    tasks.spawn(watch(cluster.clone(), query, decode, feed, stop.clone()));
-    mailbox
 }
 
 fn ring_on_change<T: Send + Sync + 'static>(
@@ -112,14 +81,12 @@ impl Inbox<Fact> for KeeperInbox {
         fn take<T: Clone>(channel: &mut channel::Receiver<T>) -> Option<T> {
             channel.has_changed().unwrap_or(false).then(|| channel.borrow_and_update().clone())
         }
-        into.extend(take(&mut self.connection).map(Fact::Connection));
         into.extend(take(&mut self.told.work).map(Fact::Work));
         into.extend(take(&mut self.told.kubeconfig).map(Fact::Kubeconfig));
-        into.extend(self.bindings.drain().into_iter().map(Fact::Binding));
-        into.extend(self.nodes.drain().into_iter().map(Fact::Node));
+        self.watches.drain(into);
     }
 
     fn bell(&self) -> Arc<Notify> {
-        Arc::clone(&self.bell)
+        self.watches.bell()
     }
 }

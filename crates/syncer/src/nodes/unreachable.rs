@@ -1,43 +1,52 @@
-//! What a virtual node says when the physical cluster has been silent, or has refused us, since we started: nothing is known of
-//! the physical node, so only what that itself means is put onto what is there. Pure. Everything else waits for the first lists.
+//! What a virtual node says when the first lists do not come: the physical cluster has been silent, or has refused us, since we
+//! started, or something cannot be read. Nothing is known of the physical node, so only what that itself means is put onto what
+//! is there. Pure. Everything else waits for the first lists.
 
 use serde_json::json;
 use tapestry_api::keys;
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Call, Name, Side, Sub, Target, Verb, kind};
+use tapestry_domain::quantity::Quantity;
+use tapestry_domain::resources::Resources;
 use tapestry_engine::{Now, Plan};
 
-use super::row::{Condition, Taint};
-use super::want::{reachable, render_condition, render_taint, unknown_from};
+use super::row::{Condition, Taint, VNode};
+use super::want::{own_condition, reachable, render_condition, render_taint, unknown_from};
 use crate::pair::Pair;
-use crate::terms::steady_at;
+use crate::terms::{Stop, steady_at};
+
+/// The physical cluster does not answer, or refuses us.
+const UNREACHABLE: &str = "NodeUnreachable";
+/// It answers, and something that is needed cannot be read.
+const OUT_OF_SYNC: &str = "NodeOutOfSync";
 
 impl Pair {
-    /// The plan for the virtual node of a physical node that we have not seen yet. Without it a restart would hide the outage:
-    /// pods would be scheduled onto a cluster that nobody reaches, and `partition: Evict` would never come true.
+    /// The plan for the virtual node of a physical node that we have not seen yet. Without it a restart would hide the trouble:
+    /// pods would be scheduled onto a cluster that nobody reaches or knows, and `partition: Evict` would never come true.
     pub(super) fn plan_unseen(&self, name: &Name, now: Now) -> Plan {
+        let known = self.speaks_at_home() && self.nodes.vnodes.complete();
+        let vnode = self.nodes.vnode_of(name).filter(|vnode| known && vnode.unread.is_none());
+        match (vnode, self.connection(Side::Physical)) {
+            (Some(vnode), Connection::Down(_) | Connection::Refused(_)) => self.plan_unreachable(vnode, now),
+            (Some(vnode), Connection::Up(_)) if self.blind() => plan_blind(vnode, now),
+            _ => Plan::Rest,
+        }
+    }
+
+    /// Whether the virtual cluster answers and is the right one.
+    pub(crate) fn speaks_at_home(&self) -> bool {
+        self.at_home() && self.answers(Side::Virtual)
+    }
+
+    fn plan_unreachable(&self, vnode: &VNode, now: Now) -> Plan {
         let connection = self.connection(Side::Physical);
-        let home = self.at_home() && matches!(self.connection(Side::Virtual), Connection::Up(_));
-        let (Some(bound), Some(vnode), Connection::Down(_) | Connection::Refused(_), true) = (
-            &self.bound,
-            self.nodes.vnode_of(name).filter(|vnode| vnode.unread.is_none()),
-            connection,
-            home && self.nodes.vnodes.complete(),
-        ) else {
-            return Plan::Rest;
-        };
-        let target = Target::cluster(Side::Virtual, &kind::NODE, vnode.name.clone()).uid(&vnode.uid).rv(vnode.rv);
+        let Some(bound) = &self.bound else { return Plan::Rest };
         if !vnode.has_taint(keys::TAINT_PHYSICAL_UNREACHABLE) {
-            let mut taints: Vec<_> = vnode.taints.iter().map(render_taint).collect();
-            taints.push(render_taint(&Taint::plain(keys::TAINT_PHYSICAL_UNREACHABLE)));
-            let verb = Verb::Merge(Sub::Main, json!({"spec": {"taints": taints}}));
-            return Call { target, verb, why: "NodeUnreachable" }.into();
+            return add_taint(vnode, keys::TAINT_PHYSICAL_UNREACHABLE, UNREACHABLE).into();
         }
         let told = reachable(Some(vnode), connection, now.wall);
         let due = unknown_from(bound, Some(vnode), connection);
-        let mut conditions: Vec<Condition> =
-            vnode.conditions.iter().filter(|condition| condition.kind != told.kind).cloned().collect();
-        conditions.push(told);
+        let mut conditions = with_condition(vnode, told);
         if let Some(due) = due.filter(|due| *due <= now.wall) {
             let ready = conditions.iter_mut().filter(|condition| condition.kind == "Ready");
             ready.for_each(|ready| ready.forget(due));
@@ -46,10 +55,54 @@ impl Pair {
         if !conditions.iter().all(said) {
             let conditions: Vec<_> = conditions.iter().map(render_condition).collect();
             let verb = Verb::Merge(Sub::Status, json!({"status": {"conditions": conditions}}));
-            return Call { target, verb, why: "NodeUnreachable" }.into();
+            return Call { target: target(vnode), verb, why: UNREACHABLE }.into();
         }
         due.filter(|due| *due > now.wall).map_or(Plan::Rest, |due| Plan::Wait(steady_at(due, now)))
     }
+}
+
+/// A list that is needed does not come, so nobody knows what is idle: the node says what it would say if the watch had failed
+/// later (law 9).
+fn plan_blind(vnode: &VNode, now: Now) -> Plan {
+    if !vnode.has_taint(keys::TAINT_OUT_OF_SYNC) {
+        return add_taint(vnode, keys::TAINT_OUT_OF_SYNC, OUT_OF_SYNC).into();
+    }
+    let (stop, kind) = (Stop::OutOfSync, keys::CONDITION_LENDING);
+    let lending = own_condition(Some(vnode), now.wall, kind, "False", stop.reason(), stop.message().to_owned());
+    let said = vnode.condition(kind).is_some_and(|there| there.says_the_same(&lending));
+    let (capacity, allocatable) = (nothing_of(&vnode.capacity), nothing_of(&vnode.allocatable));
+    if said && vnode.capacity == capacity && vnode.allocatable == allocatable {
+        return Plan::Rest;
+    }
+    let conditions: Vec<_> = with_condition(vnode, lending).iter().map(render_condition).collect();
+    let status = json!({"capacity": capacity, "allocatable": allocatable, "conditions": conditions});
+    let verb = Verb::Merge(Sub::Status, json!({"status": status}));
+    Call { target: target(vnode), verb, why: OUT_OF_SYNC }.into()
+}
+
+/// The same resources, and nothing of each.
+fn nothing_of(resources: &Resources) -> Resources {
+    let mut nothing = resources.clone();
+    nothing.map(|_, _| Quantity::ZERO);
+    nothing
+}
+
+/// Its conditions, with this one as it should be.
+fn with_condition(vnode: &VNode, condition: Condition) -> Vec<Condition> {
+    let mut conditions = vnode.conditions.clone();
+    conditions.retain(|there| there.kind != condition.kind);
+    conditions.push(condition);
+    conditions
+}
+
+fn add_taint(vnode: &VNode, key: &str, why: &'static str) -> Call {
+    let mut taints: Vec<_> = vnode.taints.iter().map(render_taint).collect();
+    taints.push(render_taint(&Taint::plain(key)));
+    Call { target: target(vnode), verb: Verb::Merge(Sub::Main, json!({"spec": {"taints": taints}})), why }
+}
+
+fn target(vnode: &VNode) -> Target {
+    Target::cluster(Side::Virtual, &kind::NODE, vnode.name.clone()).uid(&vnode.uid).rv(vnode.rv)
 }
 
 #[cfg(test)]

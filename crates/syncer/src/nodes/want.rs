@@ -370,7 +370,7 @@ fn lending(about: &Circumstances<'_>) -> Condition {
     own_condition(about.vnode, about.now, keys::CONDITION_LENDING, status, reason, message)
 }
 
-fn own_condition(
+pub(super) fn own_condition(
     vnode: Option<&VNode>,
     now: jiff::Timestamp,
     kind: &str,

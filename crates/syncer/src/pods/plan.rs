@@ -12,12 +12,12 @@ use super::admission::Verdict;
 use super::digest::{Amend, Phase, render_admitted, render_failed, render_patch};
 use super::row::{PPod, PodCopy, VPod};
 use super::strays::mark;
-use super::{Case, Ended, Proof};
+use super::{Case, Ended, NotAdmitted, Proof};
 use crate::bindings::Bound;
 use crate::json::fingerprint;
 use crate::origin::Origin;
 use crate::pair::Pair;
-use crate::terms::steady_at;
+use crate::terms::{Stop, steady_at};
 
 /// How long an answer that told us nothing new is good for.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(5);
@@ -60,7 +60,9 @@ impl Pair {
 
     /// Both sides are made to agree.
     fn plan_sync(&self, vuid: &Uid, now: Now) -> Plan {
-        let (Some(case), Some(bound)) = (self.pods.cases.get(vuid), self.working()) else { return Plan::Rest };
+        let (Some(case), Some(bound)) = (self.pods.cases.get(vuid), self.working()) else {
+            return self.plan_blind(vuid, now);
+        };
         match (self.pods.vpods.get(vuid), self.pods.copy(vuid)) {
             (None, None) => Plan::Rest,
             (None, Some(ppod)) => self.plan_orphan(case, vuid, ppod, now),
@@ -72,6 +74,23 @@ impl Pair {
             (Some(vpod), None) if vpod.deleting.is_some() => self.plan_leaving(case, vpod, now),
             (Some(vpod), None) => self.plan_down(bound, case, vpod, now),
         }
+    }
+
+    /// Something that is needed was never read: nothing is run, and a pod that waits for it learns why (law 12). One that was
+    /// given a name may have a copy that we have not seen.
+    fn plan_blind(&self, vuid: &Uid, now: Now) -> Plan {
+        let waits = |vpod: &&VPod| {
+            let fresh = vpod.deleting.is_none() && !vpod.terminal() && !vpod.was_copied() && vpod.mapping.is_none();
+            fresh && self.pods.copy(vuid).is_none() && self.nodes.vnode(&vpod.node).is_some()
+        };
+        let blind = self.blind() && self.speaks_at_home();
+        let Some(vpod) = self.pods.vpods.get(vuid).filter(|vpod| blind && waits(vpod)) else { return Plan::Rest };
+        let verdict = match self.eligible(vpod) {
+            Err(None) => return Plan::Rest,
+            Err(Some(verdict)) => verdict,
+            Ok(()) => NotAdmitted::Stopped(Stop::OutOfSync, self.tell_stop(&vpod.node, Stop::OutOfSync)).verdict(),
+        };
+        refuse(vpod, &verdict, now).map_or(Plan::Rest, Into::into)
     }
 
     /// Both exist: the mapping is right, deletion goes down, status comes up.

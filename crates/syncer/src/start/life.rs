@@ -34,7 +34,7 @@ impl Post {
             // Renewals have connections of their own; a configuration that built a client before builds another one.
             let apart = post.virtual_cluster.apart().unwrap_or_else(|_| post.virtual_cluster.clone());
             let gate = Arc::new(LiveGate::to_virtual(apart.clone(), post.calls.clone()));
-            campaign(seat, apart, gate, Arc::clone(&post.clock), &mut office, &resign)
+            campaign(seat, apart, gate, Arc::clone(&post.clock), post.pulse.clone(), &mut office, &resign)
         });
         let both = async {
             let (kept, worked) = tokio::join!(post.keep(&leadership, &stop), post.toil(first, &leadership, &stop));
@@ -61,12 +61,15 @@ impl Post {
         let mut tasks = JoinSet::new();
         let cluster = self.virtual_cluster.apart().unwrap_or_else(|_| self.virtual_cluster.clone());
         let told = Told { work: self.work.subscribe(), kubeconfig: self.kubeconfig.subscribe() };
-        let inbox = KeeperInbox::open(&self.name, &self.origin, &cluster, told, &stop, &mut tasks);
+        let inbox = KeeperInbox::open(&self.name, &self.origin, &cluster, told, self.pulse.clone(), &stop, &mut tasks);
         let gate = Arc::new(LiveGate::to_virtual(cluster, self.calls.clone()));
         let desk = Desk::new(Keeper::new(self.origin.clone(), &self.uid), fastrand::u64(..));
-        let (ends, kept) = (stop.clone(), self.kept.clone());
+        let (ends, post) = (stop.clone(), Arc::clone(&self));
         let show = move |desk: &Desk<Keeper>| {
-            kept.set(desk.model.lacks());
+            post.kept.set(desk.model.lacks());
+            if let Some(generation) = desk.model.generation() {
+                post.generation.send_if_modified(|known| std::mem::replace(known, generation) != generation);
+            }
             if desk.model.replaced() {
                 ends.cancel();
             }

@@ -5,16 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tapestry_cluster::feed::{Change, Mailbox};
 use tapestry_cluster::{Cluster, Uid};
-use tokio::sync::Notify;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{AGAIN, Post, StartError};
 use crate::keeper::Trouble;
-use crate::keeper::inbox::{binding_named, follow};
-use crate::keeper::row::KeptBinding;
 
 /// How often the Secret is read.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -33,35 +28,11 @@ enum Outcome {
     Unknown,
 }
 
-/// What says that it is time to look again: a binding that may name another Secret.
-struct Signs {
-    bell: Arc<Notify>,
-    bindings: Mailbox<KeptBinding>,
-    generation: i64,
-}
-
-impl Signs {
-    /// Whether the binding says something else.
-    fn changed(&mut self) -> bool {
-        let mut changed = false;
-        for change in self.bindings.drain() {
-            if let Change::Put(row, _) = change {
-                changed |= row.generation != self.generation;
-                self.generation = row.generation;
-            }
-        }
-        changed
-    }
-}
-
 impl Post {
     /// Follows the Secret until stopped. `digest` is the fingerprint of the kubeconfig in use.
     pub(super) async fn follow_kubeconfig(self: Arc<Self>, cluster: Cluster, mut digest: u64, stop: CancellationToken) {
-        let (bell, mut tasks) = (Arc::new(Notify::new()), JoinSet::new());
-        let home = &self.virtual_cluster;
-        let decode = Arc::new(KeptBinding::decode);
-        let bindings = follow(home, binding_named(&self.name), decode, &bell, &stop, &mut tasks);
-        let mut signs = Signs { bell, bindings, generation: 0 };
+        // A binding that says something else may name another Secret.
+        let mut generation = self.generation.subscribe();
         let mut failures = 0;
         while !stop.is_cancelled() {
             let outcome = self.try_kubeconfig(&cluster, digest).await;
@@ -96,18 +67,10 @@ impl Post {
                 0 => LOOK_EVERY,
                 some => (AGAIN.0 * 2u32.saturating_pow(some - 1)).min(LOOK_EVERY),
             };
-            let again = tokio::time::sleep(wait);
-            tokio::pin!(again);
-            loop {
-                tokio::select! {
-                    () = stop.cancelled() => return,
-                    () = &mut again => break,
-                    () = signs.bell.notified() => {
-                        if signs.changed() {
-                            break;
-                        }
-                    }
-                }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+                Ok(()) = generation.changed() => {}
             }
         }
     }

@@ -8,6 +8,7 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tapestry_cluster::connect::Trust;
 use tapestry_cluster::gate::{LiveGate, Metrics};
+use tapestry_cluster::watches::Pulse;
 use tapestry_cluster::{Cluster as Client, Name};
 use tapestry_engine::clock::SystemClock;
 use tapestry_engine::lead::{LeaseTimings, Seat, campaign};
@@ -391,7 +392,8 @@ async fn whoever_stands_where_there_is_no_namespace_makes_it() -> Result<()> {
         let gate = LiveGate::new(client.clone(), client.clone(), Metrics::register(&mut Registry::default()));
         let (mut tasks, resign) = (JoinSet::new(), CancellationToken::new());
         let clock = std::sync::Arc::new(SystemClock::start());
-        let leadership = campaign(seat, client, std::sync::Arc::new(gate), clock, &mut tasks, &resign);
+        let leadership =
+            campaign(seat, client, std::sync::Arc::new(gate), clock, Pulse::default(), &mut tasks, &resign);
         eventually("it leads", SOON, async || leadership.lead().map(drop).ok_or_else(String::new)).await?;
         let objects = cluster.objects()?;
         let lease = objects.get(LEASE, "lead-nowhere/syncer-nobody").await?.context("no Lease")?;

@@ -166,8 +166,11 @@ async fn law_10_a_running_syncer_serves_metrics_health_and_log_level_and_logs_no
             for line in [
                 r#"tapestry_syncer_calls_total{side="physical",verb="create",resource="pods",why="CreateCopy",outcome="Ok"} 1"#,
                 "tapestry_syncer_ready 1",
-                r#"tapestry_syncer_watch_in_sync{side="physical",resource="pods"} 1"#,
-                r#"tapestry_syncer_watch_age_seconds{side="virtual",resource="nodes"}"#,
+                r#"tapestry_syncer_watch_in_sync{side="physical",resource="pods",reader="syncer"} 1"#,
+                r#"tapestry_syncer_watch_in_sync{side="virtual",resource="nodes",reader="keeper"} 1"#,
+                r#"tapestry_syncer_watch_in_sync{side="virtual",resource="clusterbindings",reader="keeper"} 1"#,
+                r#"tapestry_syncer_watch_in_sync{side="virtual",resource="leases",reader="election"} 1"#,
+                r#"tapestry_syncer_watch_age_seconds{side="virtual",resource="nodes",reader="syncer"}"#,
                 "tapestry_syncer_leader 1",
                 "tapestry_syncer_queue_depth 0",
                 "tapestry_syncer_call_duration_seconds_bucket",

@@ -654,3 +654,33 @@ async fn law_01_a_404_without_the_word_of_discovery_and_a_403_are_failures_and_n
     })
     .await
 }
+
+#[tokio::test]
+async fn a_watch_that_is_refused_is_tried_ever_less_often_although_lists_are_allowed() -> Result<()> {
+    timed(async {
+        let tries = Arc::new(Mutex::new(Vec::new()));
+        let note = Arc::clone(&tries);
+        let stub = Stub::serve(move |asked| {
+            if asked.contains("sendInitialEvents") {
+                return Reply::Whole(422, "", String::new());
+            }
+            if asked.contains("watch=true") {
+                note.lock().unwrap_or_else(PoisonError::into_inner).push(std::time::Instant::now());
+                return Reply::Whole(403, "", json!({ "kind": "Status", "code": 403 }).to_string());
+            }
+            Reply::Whole(200, "", json!({ "metadata": { "resourceVersion": "5" }, "items": [] }).to_string())
+        })
+        .await?;
+        let _observer = things(&stub.kubeconfig(), query(&CONFIG_MAP)).await?;
+        let tried = async || {
+            let tries = tries.lock().unwrap_or_else(PoisonError::into_inner);
+            if tries.len() >= 8 { Ok(tries.clone()) } else { Err(format!("{} tries", tries.len())) }
+        };
+        let tries = eventually("it is tried again", SOON, tried).await?;
+        // After four refusals it starts over with a list. 1.6 + 3.2 + 6.4 s, each halved at most.
+        let took = tries[7].duration_since(tries[4]);
+        ensure!(took >= std::time::Duration::from_millis(5_600), "three more within {took:?}");
+        Ok(())
+    })
+    .await
+}

@@ -11,6 +11,9 @@ use serde_json::{Value, json};
 pub enum Fault {
     /// No answer, and nothing more on a stream, until the fault ends. Then everything goes on, late.
     Freeze,
+    /// The head of the answer passes and nothing of its body, until the fault ends: a proxy that buffers streams. Also on
+    /// streams that are open already.
+    HeadOnly,
     /// The request waits this long before it goes to the API server.
     Delay(Duration),
     /// The request is reset (over HTTP/1.1 with its connection, over HTTP/2 its stream alone); the API server hears nothing.
@@ -56,6 +59,8 @@ pub(crate) enum Moment {
 impl Fault {
     pub(crate) fn applies_at(&self, moment: Moment) -> bool {
         match self {
+            // The body asks for itself.
+            Self::HeadOnly => false,
             Self::LostAnswer => moment == Moment::Answer,
             Self::ExpiredEvent => moment == Moment::Between,
             Self::ResetConnection | Self::FreezeConnection => matches!(moment, Moment::Request | Moment::Between),

@@ -74,7 +74,9 @@ impl Rules {
     pub(crate) fn freezes_stream(&self, info: &RequestInfo) -> bool {
         let mut active = self.active();
         let selects = |rule: &&mut Rule| {
-            rule.fault == Fault::Freeze && rule.requests.counts_nothing() && rule.requests.contain(info)
+            matches!(rule.fault, Fault::Freeze | Fault::HeadOnly)
+                && rule.requests.counts_nothing()
+                && rule.requests.contain(info)
         };
         active.iter_mut().find(selects).map(|rule| rule.hits += 1).is_some()
     }

@@ -120,6 +120,7 @@ over_http1_and_http2! {
     a_cut_proxy_breaks_streams_and_refuses_connections_until_it_is_restored
     a_reset_breaks_streams_and_new_connections_are_accepted
     a_freeze_holds_requests_and_streams_and_lets_them_go_on_late
+    a_head_without_its_body_passes_at_once_and_the_body_when_the_fault_ends
     a_delayed_request_arrives_later
     a_reset_request_never_arrives
     wrong_answers_are_given_without_asking_the_server
@@ -201,6 +202,22 @@ async fn a_freeze_holds_requests_and_streams_and_lets_them_go_on_late(scene: Sce
     drop(freeze);
     assert_eq!(asking.await, Ok(201));
     assert_eq!(piece(&mut watch).await.unwrap().unwrap(), "{\"event\":1}\n");
+}
+
+async fn a_head_without_its_body_passes_at_once_and_the_body_when_the_fault_ends(scene: Scene) {
+    let mut open = scene.watch().await;
+    let mute = scene.proxy.inject(Fault::HeadOnly, Requests::watches());
+    let mut new = tokio::time::timeout(LONG, scene.watch()).await.expect("no head");
+    scene.server.say("{\"event\":1}\n");
+    for watch in [&mut open, &mut new] {
+        assert!(tokio::time::timeout(SHORT, watch.frame()).await.is_err(), "something came");
+    }
+    assert_eq!(scene.code("GET", PODS).await, Ok(200), "other requests pass");
+    assert!(mute.hits() >= 2);
+    drop(mute);
+    for watch in [&mut open, &mut new] {
+        assert_eq!(piece(watch).await.unwrap().unwrap(), "{\"event\":1}\n");
+    }
 }
 
 async fn a_delayed_request_arrives_later(scene: Scene) {

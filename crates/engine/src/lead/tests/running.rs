@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use tapestry_cluster::feed::Feed;
+use tapestry_cluster::feed::{Feed, Mailbox};
 use tapestry_cluster::{Gate, Lead};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::fence::{Fence, Leadership};
 use super::super::{Candidate, Clock, persist};
 use super::*;
+use crate::run::Inbox;
 
 /// Real time, and what was slept through.
 struct Sleeper {
@@ -34,6 +35,22 @@ impl Clock for Sleeper {
 struct Shared {
     server: Mutex<Server>,
     feeds: Mutex<Vec<Arc<Feed<Record>>>>,
+}
+
+/// What the server tells.
+struct Told {
+    mailbox: Mailbox<Record>,
+    bell: Arc<Notify>,
+}
+
+impl Inbox<Change<Record>> for Told {
+    fn drain(&mut self, into: &mut Vec<Change<Record>>) {
+        into.extend(self.mailbox.drain());
+    }
+
+    fn bell(&self) -> Arc<Notify> {
+        Arc::clone(&self.bell)
+    }
 }
 
 struct Door(Arc<Shared>);
@@ -97,7 +114,7 @@ fn campaign(shared: &Arc<Shared>, identity: &str, timings: LeaseTimings) -> Runn
         follows: None,
     };
     let (mut tasks, resign) = (JoinSet::new(), CancellationToken::new());
-    tasks.spawn(candidate.run(mailbox, bell, resign.clone()));
+    tasks.spawn(candidate.run(Told { mailbox, bell }, resign.clone()));
     Running { leadership, clock, resign, tasks }
 }
 
@@ -140,7 +157,7 @@ async fn an_election_that_panics_leads_no_more_and_stands_again_in_a_later_term(
         let election = Election::after(Seat { timings: TIMINGS, ..seat("us") }, served);
         let (gate, clock, fence) = (Arc::clone(&gate), Arc::clone(&given), Arc::clone(&inner));
         let candidate = Candidate { election, gate, clock, fence, told: None, follows: None };
-        life.spawn(candidate.run(mailbox, bell, resigned.clone()));
+        life.spawn(candidate.run(Told { mailbox, bell }, resigned.clone()));
     };
     let mut tasks = JoinSet::new();
     tasks.spawn(persist(fence, resign.clone(), stand));
