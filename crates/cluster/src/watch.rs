@@ -14,6 +14,7 @@ use kube::client::Body;
 use tokio::sync::watch as channel;
 use tokio_util::sync::CancellationToken;
 
+use crate::body::{Asked, read_whole};
 use crate::connect::{Awaited, Cluster, Traffic};
 use crate::feed::{Change, Epoch, Feed, Row};
 use crate::frames::{Event, Lines, split};
@@ -108,6 +109,10 @@ pub async fn watch<R: Row + Clone>(
     cancel.run_until_cancelled(watch.run()).await;
 }
 
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "four independent facts about one server, not the states of a machine"
+)]
 struct Watch<R> {
     cluster: Cluster,
     query: Query,
@@ -543,9 +548,9 @@ impl<R: Row + Clone> Watch<R> {
 }
 
 async fn read(body: Incoming) -> Result<Bytes, End> {
-    let whole = tokio::time::timeout(SILENT, body.collect()).await;
+    let whole = tokio::time::timeout(SILENT, read_whole(body, Asked::Page)).await;
     let whole = whole.map_err(|_| End::Unanswered("the list does not end".to_owned()))?;
-    Ok(whole.map_err(|error| End::Broken(error.to_string()))?.to_bytes())
+    whole.map_err(|error| End::Broken(error.to_string()))
 }
 
 /// 410 comes both as the answer's code and as an ERROR event's Status.

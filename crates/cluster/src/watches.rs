@@ -122,13 +122,20 @@ impl<R> Alive for Feed<R> {
 #[derive(Clone, Default)]
 pub struct Pulse(Arc<Mutex<Vec<Weak<Watching>>>>);
 
+/// Makes facts of how a watch or a cluster does, if the loop has a use for them.
+pub struct Wrap<F> {
+    /// Of a watch.
+    pub state: fn(Watched, WatchState) -> Option<F>,
+    /// Of a cluster.
+    pub connection: fn(Side, Connection) -> Option<F>,
+}
+
 impl<F: 'static> WatchSet<F> {
-    /// An empty set. What it starts ends with `cancel`; `wrap_state` and `wrap_connection` make facts of how a watch or a
-    /// cluster stands, if the loop has a use for them. `all` is shared with the other readers.
+    /// An empty set. What it starts ends with `cancel`. `all` is shared with the other readers.
     #[must_use]
     pub fn new(
         reader: Reader,
-        (wrap_state, wrap_connection): (fn(Watched, WatchState) -> Option<F>, fn(Side, Connection) -> Option<F>),
+        Wrap { state: wrap_state, connection: wrap_connection }: Wrap<F>,
         all: Pulse,
         cancel: CancellationToken,
         tasks: &mut JoinSet<()>,
@@ -160,7 +167,9 @@ impl<F: 'static> WatchSet<F> {
             self.cancel.clone(),
         ));
         let watching = Arc::new(Watching { watched, feed, state: Mutex::new(WatchState::Starting) });
-        [&self.own, &self.all].into_iter().for_each(|pulse| pulse.watch(&watching));
+        for pulse in [&self.own, &self.all] {
+            pulse.watch(&watching);
+        }
         let drain = Box::new(move |into: &mut Vec<F>| drain(&mailbox, &wrap, into));
         let order = self.sources.values().map(|source| source.order + 1).max().unwrap_or(0);
         let source = Source { drain, watching, told: WatchState::Starting, order, cancel };

@@ -19,7 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tapestry_cluster::feed::Change;
 use tapestry_cluster::watch::Query;
-use tapestry_cluster::watches::{Pulse, Reader, WatchSet};
+use tapestry_cluster::watches::{Pulse, Reader, WatchSet, Wrap};
 use tapestry_cluster::{Cluster, Gate, Lead, Refusal, Side, kind};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -65,7 +65,8 @@ pub fn campaign(
         };
         // How the watch stands is for the syncer to tell: the Lease has times of its own.
         let (pulse, cancel) = (pulse.clone(), resigned.clone());
-        let mut lease = WatchSet::new(Reader::Election, (|_, _| None, |_, _| None), pulse, cancel, life);
+        let mut lease =
+            WatchSet::new(Reader::Election, Wrap { state: |_, _| None, connection: |_, _| None }, pulse, cancel, life);
         let decode = |json: &Bytes| Record::decode(json).map(Some);
         lease.add(cluster.clone(), (Side::Virtual, query), decode, std::convert::identity, life);
         let (election, fence) = (Election::after(seat.clone(), served), Arc::clone(&shared));

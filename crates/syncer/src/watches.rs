@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Row};
 use tapestry_cluster::watch::Query;
-use tapestry_cluster::watches::{Pulse, Reader, WatchSet};
+use tapestry_cluster::watches::{Pulse, Reader, WatchSet, Wrap};
 use tapestry_cluster::{Cluster, Kind, Name, Side, kind};
 use tapestry_engine::run::Inbox;
 use tokio::sync::Notify;
@@ -48,10 +48,10 @@ impl Watches {
     ) -> Self {
         let mut set = WatchSet::new(
             Reader::Syncer,
-            (
-                |watched, state| Some(Fact::Watch(watched, state)),
-                |side, connection| Some(Fact::Connection(side, connection)),
-            ),
+            Wrap {
+                state: |watched, state| Some(Fact::Watch(watched, state)),
+                connection: |side, connection| Some(Fact::Connection(side, connection)),
+            },
             pulse,
             cancel.clone(),
             tasks,

@@ -38,7 +38,7 @@ pub(crate) fn plain(text: &str) -> String {
             '\n' if after_return => {}
             '\n' | '\r' | '\t' | '\u{2028}' | '\u{2029}' => plain.push(' '),
             '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-                plain.push(char::REPLACEMENT_CHARACTER)
+                plain.push(char::REPLACEMENT_CHARACTER);
             }
             control if control.is_control() => plain.push(char::REPLACEMENT_CHARACTER),
             character => plain.push(character),

@@ -21,9 +21,8 @@ impl Row for Nothing {
 type Told = (Watched, WatchState);
 
 fn set(reader: Reader, all: &Pulse, tasks: &mut JoinSet<()>) -> WatchSet<Told> {
-    let wraps: (fn(Watched, WatchState) -> Option<Told>, fn(Side, Connection) -> Option<Told>) =
-        (|watched, state| Some((watched, state)), |_, _| None);
-    WatchSet::new(reader, wraps, all.clone(), CancellationToken::new(), tasks)
+    let wrap = Wrap { state: |watched, state| Some((watched, state)), connection: |_, _| None };
+    WatchSet::new(reader, wrap, all.clone(), CancellationToken::new(), tasks)
 }
 
 fn drained(set: &mut WatchSet<Told>) -> Vec<Told> {

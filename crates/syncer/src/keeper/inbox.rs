@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tapestry_api::keys;
 use tapestry_cluster::watch::Query;
-use tapestry_cluster::watches::{Pulse, Reader, WatchSet};
+use tapestry_cluster::watches::{Pulse, Reader, WatchSet, Wrap};
 use tapestry_cluster::{Cluster, Kind, Name, Side, kind};
 use tapestry_engine::run::Inbox;
 use tokio::sync::{Notify, watch as channel};
@@ -43,8 +43,8 @@ impl KeeperInbox {
         tasks: &mut JoinSet<()>,
     ) -> Self {
         // Leases are renewed whatever the watches say: how they stand is for the syncer to tell.
-        let wraps: (fn(_, _) -> _, fn(_, _) -> _) = (|_, _| None, |_, connection| Some(Fact::Connection(connection)));
-        let mut watches = WatchSet::new(Reader::Keeper, wraps, pulse, stop.clone(), tasks);
+        let wrap = Wrap { state: |_, _| None, connection: |_, connection| Some(Fact::Connection(connection)) };
+        let mut watches = WatchSet::new(Reader::Keeper, wrap, pulse, stop.clone(), tasks);
         // Also what was told before we began.
         told.work.mark_changed();
         told.kubeconfig.mark_changed();
