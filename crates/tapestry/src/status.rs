@@ -207,6 +207,8 @@ west: MassDeletion: look, then run `tapestry resume west`
         let out_of_sync = trouble("Connected", "False", "WatchOutOfSync");
         let told = text(serde_json::json!([out_of_sync, trouble("Ready", "False", "WatchOutOfSync")]));
         assert_eq!(told.matches("create it").count(), 1, "Ready only repeats it: {told}");
+        let mut ready = ready;
+        ready["message"] = "another message".into();
         let told = text(serde_json::json!([out_of_sync, ready]));
         assert!(told.contains("WatchOutOfSync: ") && told.contains("PhysicalClusterNotReady: "), "{told}");
     }
