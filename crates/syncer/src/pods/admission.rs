@@ -120,9 +120,13 @@ impl Pair {
         let Some(admission) = self.pods.admissions.get(vnode) else { return self.weigh(vnode, None, dirty) };
         let mut held = admission.held.clone();
         let queue: Vec<(u64, Uid)> = admission.waiting.iter().map(|(turn, uid)| (*turn, uid.clone())).collect();
-        // What the owner restricts is about to be read: nothing to tell a user of yet.
-        let starting = matches!(lent, Some(Err(Stop::OwnerUnknown))) && !self.blind();
-        for (turn, uid) in queue.into_iter().filter(|_| !starting) {
+        // Lists are still to come: nothing to tell a user of yet.
+        let starting = !self.listed() && !self.blind();
+        for (turn, uid) in queue {
+            if starting {
+                self.pods.case(&uid).not_admitted = None;
+                continue;
+            }
             let Some(vpod) = self.pods.vpods.get(&uid) else { continue };
             let grows = self.pods.grows_by(vpod);
             let not_admitted = match (&lent, &grows) {

@@ -127,8 +127,8 @@ async fn when_the_selector_of_the_binding_no_longer_matches_nodes_end_like_at_th
 #[tokio::test]
 async fn law_01_when_the_definition_of_bindings_is_deleted_no_pod_ends_until_a_user_resumes() -> Result<()> {
     static HOME: OnceCell<Cluster> = OnceCell::const_new();
-    let home = HOME.get_or_try_init(|| own(bare("unbound"))).await?;
-    two_nodes("unbound")
+    let home = HOME.get_or_try_init(|| own(bare("undefined-binding"))).await?;
+    two_nodes("undefined-binding")
         .home(Home::Own(home))
         .run(async |harness| {
             harness.zones_ready().await?;
