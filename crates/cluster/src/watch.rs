@@ -266,7 +266,8 @@ impl<R: Row + Clone> Watch<R> {
             let chunk = tokio::select! {
                 frame = tokio::time::timeout(patience, body.frame()) => match frame {
                     Err(_) => {
-                        self.wary = true;
+                        // What it brought before it fell silent excuses nothing.
+                        (self.wary, self.came) = (true, None);
                         return End::Unanswered(format!("nothing has come for {} s", patience.as_secs()));
                     }
                     Ok(None) => {
