@@ -49,11 +49,11 @@ struct Inner {
     restored: OnceLock<String>,
     /// probe --the cluster answers again--> those who wait before they try
     renewed: Notify,
-    /// Up to which version of a kind somebody waits to be told.
+    /// Up to which version of a kind a reader waits to be told.
     awaited: watch::Sender<Option<Awaited>>,
 }
 
-/// A version of a kind that somebody waits to be told of.
+/// A version of a kind that a reader waits to be told of.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Awaited {
     pub(crate) kind: &'static Kind,

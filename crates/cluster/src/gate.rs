@@ -150,7 +150,7 @@ async fn carry_out_in(cluster: &Cluster, call: &Call, lead: &Lead) -> Result<Ans
         }
         let answer = Answer { object: body };
         if let (Verb::Version, Some(rv)) = (&call.verb, answer.version()) {
-            // Whoever asks wants to be told when the watch has come so far.
+            // The reader that asks wants to be told when the watch has come so far.
             cluster.await_version(call.target.kind, rv);
         }
         return Ok(answer);

@@ -43,7 +43,7 @@ impl Plugins {
         let run = move || {
             let built = build(&config);
             drop(running);
-            // Whoever waited may have gone.
+            // The reader that waited may have ended.
             let _ = built_tx.send(built);
         };
         let thread = std::thread::Builder::new().name(what.to_owned()).spawn(run);

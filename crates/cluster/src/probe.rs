@@ -26,7 +26,7 @@ pub enum Connection {
     Up(Uid),
     /// It does not answer as an API server.
     Down(String),
-    /// It answers, and refuses us: no outage, so nobody may conclude anything about what runs there.
+    /// It answers, and refuses us: no outage, so it says nothing about what runs there.
     Refused(AccessRefused),
     /// It answers, but with an older state than before: its etcd was restored from a backup. For as long as we live.
     Restored(String),

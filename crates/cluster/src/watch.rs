@@ -135,7 +135,7 @@ struct Watch<R> {
     unreadable: Unreadable,
     /// What the last request asked for.
     verb: ReadVerb,
-    /// A version that somebody waits to be told of.
+    /// A version that a reader waits to be told of.
     awaited: channel::Receiver<Option<Awaited>>,
     /// How many watches in a row have been brief because of it.
     briefs: u32,

@@ -7,6 +7,7 @@ mod row;
 mod status;
 
 use serde_json::{Value, json};
+use tapestry_api::binding::RESUME_DELETION;
 use tapestry_api::{Binding, keys};
 use tapestry_cluster::feed::{Change, Epoch, Row as _};
 use tapestry_cluster::probe::Connection;
@@ -19,7 +20,6 @@ use self::status::Said;
 use crate::guards::Guard;
 use crate::pair::{Key, Pair};
 use crate::prerequisites::Prerequisite;
-use tapestry_api::binding::RESUME_DELETION;
 
 /// The binding in force.
 pub(crate) struct Bound {
