@@ -1,4 +1,4 @@
-# The front door. `make` lists what there is.
+# The entry point. `make` lists all targets.
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -13,16 +13,16 @@ endif
 
 # ---- settings: `make VARIABLE=value`, or the environment ----
 
-# All that is built lives outside the clone: clones share it, and `git clean` costs nothing.
+# Build results live outside the clone: clones share them, and `git clean` does not remove them.
 override TAPESTRY_CACHE := $(or $(TAPESTRY_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tapestry)
 override CARGO_TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(TAPESTRY_CACHE)/target)
-# Gigabytes. Above this `make test` starts cargo's folder anew; a fresh debug build takes about 2.
+# Gigabytes. Above this `make test` empties cargo's folder; a fresh debug build takes about 2.
 CACHE_LIMIT ?= 15
 # End-to-end tests that run at the same time: more starve the control planes, and leases expire.
 E2E_THREADS ?= 2
 # Part of the name of the end-to-end tests to run; empty: all.
 E2E ?=
-# `make demo DEMO=check` asserts what it shows, and ends.
+# `make demo DEMO=check` checks what it shows, and exits.
 DEMO ?=
 # Arguments of the benchmark.
 BENCH ?=
@@ -39,9 +39,9 @@ $(error TAPESTRY_CACHE must be an absolute path, not '$(TAPESTRY_CACHE)')
 endif
 export TAPESTRY_CACHE CARGO_TARGET_DIR
 
-# ---- words used below ----
+# ---- variables ----
 
-# What runs on no cluster at all; every other file in crates/*/tests runs on real control planes.
+# Tests that need no cluster; every other file in crates/*/tests runs on real control planes.
 in_memory := objects world
 # A test is a file crates/*/tests/NAME.rs or a folder crates/*/tests/NAME/main.rs.
 tests := $(basename $(notdir $(wildcard crates/*/tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs)))
@@ -52,20 +52,20 @@ debug := $(CARGO_TARGET_DIR)/debug
 release := $(CARGO_TARGET_DIR)/release
 times := $(CARGO_TARGET_DIR)/e2e-times.txt
 e2e_log := $(CARGO_TARGET_DIR)/e2e.log
-# Which clone built there last.
+# Names the clone that built there last.
 clone := $(CARGO_TARGET_DIR)/clone.txt
 
 bold := $(if $(MAKE_TERMOUT),$(shell printf '\033[1m'))
 plain := $(if $(MAKE_TERMOUT),$(shell printf '\033[0m'))
 heading = printf '\n$(bold)== %s$(plain)\n' "$(1)"
 
-# Called alone, a step first makes what it needs; `make test` walks through all steps in order and says WALK=1.
+# Called alone, a target first builds what it needs; `make test` runs all targets in order with WALK=1.
 alone = $(if $(WALK),,$(1))
 
-# ---- what people call ----
+# ---- targets for users ----
 
 .PHONY: help
-help: ## list what there is
+help: ## list all targets
 	@echo 'Tapestry: make TARGET'
 	echo
 	sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-14s %s\n' "$$name" "$$text"; done
@@ -105,16 +105,16 @@ test: ## all that CI checks, fastest first
 .PHONY: test-unit
 test-unit: $(call alone,need-rust) ## unit and property tests and World, no cluster: seconds
 	@$(call heading,unit tests)
-	# Crates without tests of a sort need no word.
+	# The filter removes crates without tests.
 	cargo test --workspace --lib --bins $(unit_tests) --quiet | sed '/^$$/d; /^running 0 tests$$/d; /^test result: ok\. 0 passed/d'
 
 .PHONY: test-e2e
 test-e2e: $(call alone,build testbed) ## tests on real control planes (E2E=part of a name: only those)
 	@$(call heading,tests on real control planes)
-	# Nothing is compiled beside this run: a starved control plane loses its leases, and tests fail for no fault of theirs.
+	# Compile nothing during this run: a control plane without CPU loses its leases, and tests fail for no reason of their own.
 	rm -f '$(times)'
 	TAPESTRY_CHAOS_SECONDS=$(CHAOS) cargo test --workspace $(cluster_tests) --no-fail-fast -- --test-threads=$(E2E_THREADS) $(E2E) | tee '$(e2e_log)' || {
-	  $(call heading,what failed (all of it: $(e2e_log)))
+	  $(call heading,failures (full log: $(e2e_log)))
 	  grep -aE -A4 '^(---- |Error: |thread .* panicked)' '$(e2e_log)' | grep -avE '(DEBUG|INFO|WARN) tapestry' || true
 	  exit 1
 	}
@@ -130,7 +130,7 @@ bench: release testbed ## measure the release build on real control planes (BENC
 	'$(release)/bench' $(BENCH)
 
 .PHONY: soak
-soak: release build testbed ## what takes long: 200 000 schedules in World, half an hour of storms, a burst of 5 000 pods, 1 000 nodes
+soak: release build testbed ## long tests: 200 000 schedules in World, half an hour of storms, a burst of 5 000 pods, 1 000 nodes
 	@$(call heading,$(SOAK_SCHEDULES) schedules in World)
 	TAPESTRY_WORLD_SCHEDULES=$(SOAK_SCHEDULES) cargo test --release --workspace --test world
 	$(call heading,$(SOAK_CHAOS) seconds of storms)
@@ -163,7 +163,7 @@ fmt: $(call alone,need-rust) ## check the formatting (cargo fmt repairs it)
 .PHONY: clippy
 clippy: $(call alone,need-rust) ## lint everything, warnings are errors
 	@$(call heading,clippy)
-	# The first step that compiles also refuses a Cargo.lock that does not fit.
+	# The first target that compiles also refuses an outdated Cargo.lock.
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 
 .PHONY: docs
@@ -181,7 +181,7 @@ deny: need-rust ## check licences, duplicates and advisories of all dependencies
 clean: need-rust ## remove what cargo built (the test control planes stay)
 	@cargo clean
 
-# ---- what the above is made of ----
+# ---- internal targets ----
 
 .PHONY: generated
 generated: $(call alone,build)
@@ -199,7 +199,7 @@ prune:
 	@folder='$(TAPESTRY_CACHE)/target'
 	[ "$$folder" = '$(CARGO_TARGET_DIR)' ] && [ -e "$$folder/CACHEDIR.TAG" ] || exit 0
 	$(call heading,prune $$folder)
-	# Executables that nobody has run or linked for two weeks: tests of code that has moved on.
+	# Executables that were not run or linked for two weeks: tests of old code.
 	find "$$folder" -mindepth 3 -maxdepth 3 -path '*/deps/*' -type f -executable -atime +14 -print -delete | wc -l | sed 's/$$/ old test binaries removed/'
 	size=$$(du -s --block-size=1G "$$folder" | cut -f1)
 	echo "$$size of at most $(CACHE_LIMIT) GB used"
@@ -214,7 +214,7 @@ need-rust:
 	if ! command -v cargo >/dev/null; then
 	  lacks 'Rust is missing.' "$$install"
 	elif ! version=$$(rustc --version 2>/dev/null); then
-	  # rustup stands in for cargo and rustc, but has not got the toolchain that rust-toolchain.toml names.
+	  # rustup provides cargo and rustc, but the toolchain that rust-toolchain.toml names is not installed.
 	  lacks "Rust $$pinned is not installed." "$${install#*then run: }"
 	else
 	  version=$${version#rustc }; version=$${version%% *}
@@ -229,8 +229,8 @@ need-rust:
 	fi
 	command -v "$${CC:-cc}" >/dev/null || lacks "A C compiler is missing ($${CC:-cc}): the TLS library needs one." 'install gcc or clang (Debian, Ubuntu: apt install build-essential; Fedora: dnf install gcc)'
 	[ "$$missing" = 0 ] || exit 1
-	# Clones share the dependencies only: cargo tells sources apart by age and path within the clone, so what it built
-	# from another clone would pass for ours.
+	# Clones share the dependencies only: cargo compares sources by age and by path within the clone, so it would take
+	# another clone's build for ours.
 	if [ "$$(cat '$(clone)' 2>/dev/null)" != '$(CURDIR)' ]; then
 	  mkdir -p '$(CARGO_TARGET_DIR)'
 	  if [ -e '$(clone)' ]; then cargo clean --quiet --workspace; cargo clean --quiet --workspace --release; fi
@@ -244,7 +244,7 @@ need-go:
 	needed=$$(sed -n 's/^go //p' testbed/kube/*/go.mod | sort -V | tail -n 1)
 	if ! command -v go >/dev/null; then
 	  lacks "Go is missing: the test control planes are built from source." "install Go $$needed or newer (https://go.dev/doc/install)"
-	# Inside a module an older Go fetches the version it needs, unless it is told not to.
+	# Inside a module an older Go downloads the version it needs, unless GOTOOLCHAIN forbids it.
 	elif ! (cd testbed/kube/kubernetes && go version >/dev/null 2>&1); then
 	  lacks "$$(go env GOVERSION 2>/dev/null || echo Go) is too old: $$needed or newer is needed." 'install it (https://go.dev/doc/install), or set GOTOOLCHAIN=auto'
 	fi
