@@ -13,7 +13,7 @@ use tapestry_engine::{Dirty, Model as _, Now, Plan};
 use tapestry_syncer::bindings::BindingRow;
 use tapestry_syncer::nodes::row::{PNode, VNode};
 use tapestry_syncer::origin::{Home, Origin};
-use tapestry_syncer::pair::{Fact, Key, Pair};
+use tapestry_syncer::pair::{Fact, Key, Pair, Why};
 use tapestry_syncer::policies::PolicyRow;
 use tapestry_testbed::builders::{binding, policy};
 
@@ -81,7 +81,7 @@ impl Known {
     }
 
     /// What it would do about a physical node.
-    pub(crate) fn plan_node(&self, node: &Name) -> Plan {
+    pub(crate) fn plan_node(&self, node: &Name) -> Plan<Why> {
         self.pair.plan(&Key::Node(node.clone()), self.now)
     }
 }
@@ -97,7 +97,7 @@ pub(crate) fn render_vnodes(pnodes: Vec<Value>) -> Result<Vec<Value>> {
     }
     known.complete();
     let create = |name: &Name| match known.plan_node(name) {
-        Plan::Do(call) => match call.verb {
+        Plan::Do(call, _) => match call.verb {
             Verb::Create(body) => Ok(body),
             _ => bail!("not a creation: {call}"),
         },

@@ -72,18 +72,6 @@ pub enum Misplaced {
     },
 }
 
-impl Misplaced {
-    /// Event reason and metric label.
-    #[must_use]
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::Selector => "NodeSelectorMismatch",
-            Self::Affinity => "NodeAffinityMismatch",
-            Self::Taint { .. } => "UntoleratedTaint",
-        }
-    }
-}
-
 /// Whether a pod may be on the node of this name; `label` looks a label of the node up.
 pub fn placed<'l, 't>(
     spec: &PlacementShape<'_>,

@@ -59,17 +59,6 @@ pub enum Refused {
     Unsupported(#[from] Unsupported),
 }
 
-impl Refused {
-    /// Event reason and metric label.
-    #[must_use]
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::Malformed { .. } => "MalformedPod",
-            Self::Unsupported(unsupported) => unsupported.reason(),
-        }
-    }
-}
-
 impl From<serde_json::Error> for Refused {
     fn from(error: serde_json::Error) -> Self {
         Self::Malformed { line: error.line(), column: error.column() }

@@ -34,7 +34,7 @@ const FAIR: u32 = 4;
 pub struct Desk<M: Model> {
     /// What is known.
     pub model: M,
-    tasks: HashMap<M::Key, Task, RandomState>,
+    tasks: HashMap<M::Key, Task<M::Why>, RandomState>,
     /// Urgent keys, then the others; each in order of arrival.
     ready: [VecDeque<M::Key>; 2],
     timers: BTreeSet<(Duration, M::Key)>,
@@ -45,12 +45,17 @@ pub struct Desk<M: Model> {
 }
 
 /// What the desk knows of a key that is not at rest.
-#[derive(Default)]
-struct Task {
+struct Task<W> {
     place: Place,
     failures: u32,
     /// What the last call was for, and how often in a row.
-    last: Option<(&'static str, u32)>,
+    last: Option<(W, u32)>,
+}
+
+impl<W> Default for Task<W> {
+    fn default() -> Self {
+        Self { place: Place::Rest, failures: 0, last: None }
+    }
 }
 
 /// Where a key is.
@@ -167,8 +172,8 @@ impl<M: Model> Desk<M> {
         self.mark(dirty);
     }
 
-    /// The next call to carry out, if there is one and room for it.
-    pub fn next(&mut self, now: Now) -> Option<(M::Key, Call)> {
+    /// The next call to carry out, if there is one and room for it; [`Desk::done`] takes all three back.
+    pub fn next(&mut self, now: Now) -> Option<(M::Key, M::Why, Call)> {
         self.fire_timers(now.steady);
         loop {
             let Some(key) = self.ready.iter_mut().find_map(VecDeque::pop_front) else {
@@ -193,7 +198,7 @@ impl<M: Model> Desk<M> {
                     // A time that has come already would spin.
                     self.wait(key, until.max(now.steady + Duration::from_millis(1)), false);
                 }
-                Plan::Do(call) => {
+                Plan::Do(call, why) => {
                     let lane = lane_of(call.target.side);
                     if !self.lanes[lane].has_room(now.steady) {
                         self.park(lane, key);
@@ -201,19 +206,19 @@ impl<M: Model> Desk<M> {
                     }
                     self.lanes[lane].flying += 1;
                     self.tasks.entry(key.clone()).or_default().place = Place::Flying { again: false };
-                    return Some((key, *call));
+                    return Some((key, why, *call));
                 }
             }
         }
     }
 
     /// Tells how a call ended.
-    pub fn done(&mut self, key: &M::Key, call: &Call, done: Result<Answer, Refusal>, now: Now) {
+    pub fn done(&mut self, key: &M::Key, why: M::Why, call: &Call, done: Result<Answer, Refusal>, now: Now) {
         let refusal = done.as_ref().err().cloned();
         self.lanes[lane_of(call.target.side)].landed(refusal.as_ref(), now.steady);
         let mut dirty = Dirty::default();
         if refusal != Some(Refusal::NotLeading) {
-            self.model.settle(key, call, done, now, &mut dirty);
+            self.model.settle(key, why, call, done, now, &mut dirty);
         }
         if !self.leads {
             self.tasks.remove(key);
@@ -224,8 +229,8 @@ impl<M: Model> Desk<M> {
         match refusal {
             None => {
                 task.failures = 0;
-                let times = task.last.filter(|(why, _)| *why == call.why).map_or(1, |(_, times)| times + 1);
-                task.last = Some((call.why, times));
+                let times = task.last.filter(|(last, _)| *last == why).map_or(1, |(_, times)| times + 1);
+                task.last = Some((why, times));
                 if times < IN_VAIN {
                     self.touch(key.clone());
                 } else {

@@ -13,5 +13,5 @@ pub mod telemetry;
 
 pub use clock::Now;
 pub use desk::Desk;
-pub use model::{Dirty, Model, Plan};
+pub use model::{Dirty, Listed, Model, Plan, Reason};
 pub use table::Table;

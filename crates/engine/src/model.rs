@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::time::Duration;
 
-use tapestry_cluster::{Answer, Call, Refusal, Side};
+use tapestry_cluster::{Answer, Call, Refusal, Side, Target, Verb};
 
 use crate::Now;
 
@@ -15,18 +15,21 @@ pub trait Model {
     type Key: Clone + Eq + Hash + Ord + Debug;
     /// A fact: a watch event, a connection's state, a tick.
     type Fact;
+    /// What its calls are for; `settle` matches on it.
+    type Why: Reason;
 
     /// Folds a fact in and names the keys it may concern.
     fn observe(&mut self, seen: Self::Fact, now: Now, dirty: &mut Dirty<Self::Key>);
 
     /// What to do about a key. Planning twice from the same facts gives the same plan.
-    fn plan(&self, key: &Self::Key, now: Now) -> Plan;
+    fn plan(&self, key: &Self::Key, now: Now) -> Plan<Self::Why>;
 
     /// Folds in how a call ended. Only this believes that a call happened. Not told of a call that was never sent because we do
     /// not lead any more.
     fn settle(
         &mut self,
         key: &Self::Key,
+        why: Self::Why,
         call: &Call,
         done: Result<Answer, Refusal>,
         now: Now,
@@ -69,21 +72,84 @@ pub trait Model {
     }
 }
 
+/// What a call is for. A room has an enum of its own, made by [`reasons!`](crate::reasons), so that no code compares texts and a
+/// reason that `settle` forgets does not compile.
+pub trait Reason: Copy + Eq + Debug {
+    /// In `PascalCase`: audit line, metric label.
+    fn as_str(self) -> &'static str;
+
+    /// The plan to make this call.
+    #[must_use]
+    fn call(self, target: Target, verb: Verb) -> Plan<Self> {
+        Plan::Do(Box::new(Call { target, verb, why: self.as_str() }), self)
+    }
+}
+
+/// An enum that knows all its members, for documents and the tests that compare them.
+pub trait Listed: Sized + 'static {
+    /// All of them, in the order in which they are written.
+    const ALL: &'static [Self];
+}
+
 /// What to do about one key now.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Plan {
+pub enum Plan<W> {
     /// Nothing, until a fact says otherwise.
     Rest,
     /// Nothing before this steady time.
     Wait(Duration),
-    /// This call.
-    Do(Box<Call>),
+    /// This call, and what it is for. Made by [`Reason::call`].
+    Do(Box<Call>, W),
 }
 
-impl From<Call> for Plan {
-    fn from(call: Call) -> Self {
-        Self::Do(Box::new(call))
+impl<W> Plan<W> {
+    /// The same plan as part of a larger model.
+    pub fn map<V>(self, wrap: impl FnOnce(W) -> V) -> Plan<V> {
+        match self {
+            Self::Rest => Plan::Rest,
+            Self::Wait(until) => Plan::Wait(until),
+            Self::Do(call, why) => Plan::Do(call, wrap(why)),
+        }
     }
+
+    /// The call, if there is one.
+    pub fn call(&self) -> Option<&Call> {
+        match self {
+            Self::Do(call, _) => Some(call),
+            Self::Rest | Self::Wait(_) => None,
+        }
+    }
+}
+
+/// An enum of reasons whose texts are the names of its variants; or, where every variant holds the reasons of a room, theirs.
+#[macro_export]
+macro_rules! reasons {
+    ($(#[$about:meta])* $vis:vis enum $name:ident { $($(#[$doc:meta])* $variant:ident),+ $(,)? }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        $vis enum $name { $($(#[$doc])* $variant),+ }
+
+        impl $crate::Reason for $name {
+            fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => stringify!($variant)),+ }
+            }
+        }
+
+        impl $crate::Listed for $name {
+            const ALL: &'static [Self] = &[$(Self::$variant),+];
+        }
+    };
+    ($(#[$about:meta])* $vis:vis enum $name:ident { $($(#[$doc:meta])* $variant:ident($room:ty)),+ $(,)? }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        $vis enum $name { $($(#[$doc])* $variant($room)),+ }
+
+        impl $crate::Reason for $name {
+            fn as_str(self) -> &'static str {
+                match self { $(Self::$variant(why) => $crate::Reason::as_str(why)),+ }
+            }
+        }
+    };
 }
 
 /// Keys that a fact may concern, collected while it is folded in.

@@ -101,10 +101,10 @@ pub async fn run<M: Model>(
             replan_at = now.steady + jittered(REPLAN_EVERY);
         }
         while let Some(lead) = lead.as_ref().filter(|_| !cancel.is_cancelled()) {
-            let Some((key, call)) = desk.next(now) else { break };
+            let Some((key, why, call)) = desk.next(now) else { break };
             let call = Arc::new(call);
             let answer = gate.call(Arc::clone(&call), lead.clone());
-            calls.push(async move { (key, call, answer.await) });
+            calls.push(async move { (key, why, call, answer.await) });
         }
         show(&desk);
         if cancel.is_cancelled() && calls.is_empty() {
@@ -112,7 +112,7 @@ pub async fn run<M: Model>(
         }
         let wake = desk.wake_at(now).map_or(replan_at, |at| at.min(replan_at));
         tokio::select! {
-            Some((key, call, done)) = calls.next() => desk.done(&key, &call, done, clock.now()),
+            Some((key, why, call, done)) = calls.next() => desk.done(&key, why, &call, done, clock.now()),
             () = bell.notified() => {}
             () = leadership.changed() => {}
             () = sleep_until(wake, ahead, &mut looked, &*clock), if !cancel.is_cancelled() => {}

@@ -2,7 +2,7 @@
 //! Watches one object in the virtual cluster; writes `physicalClusterUID`, `virtualClusterUID`, our finalizer, and what `status`
 //! says of the rest.
 
-mod deletion;
+pub(crate) mod deletion;
 mod row;
 mod status;
 
@@ -11,15 +11,31 @@ use tapestry_api::binding::RESUME_DELETION;
 use tapestry_api::{Binding, keys};
 use tapestry_cluster::feed::{Change, Epoch, Row as _};
 use tapestry_cluster::probe::Connection;
-use tapestry_cluster::{Answer, Call, Name, Refusal, Rv, Side, Sub, Target, Uid, Verb, kind};
+use tapestry_cluster::{Answer, Name, Refusal, Rv, Side, Sub, Target, Uid, Verb, kind};
 use tapestry_engine::table::Put;
-use tapestry_engine::{Dirty, Now, Plan};
+use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
 
 pub use self::row::BindingRow;
 use self::status::Said;
 use crate::guards::Guard;
 use crate::pair::{Key, Pair};
 use crate::prerequisites::Prerequisite;
+
+reasons! {
+    /// What its calls are for.
+    pub enum Why {
+        /// It left the watch: is it gone?
+        LookForBinding,
+        /// Which clusters it binds, the first time they are seen.
+        PinIdentity,
+        /// Ours is put there before the first virtual node, and goes with the last.
+        Finalizer,
+        /// How many pods ended that were not asked to: counted before they end.
+        CountEnds,
+        /// Phase, conditions and figures.
+        ReportConnection,
+    }
+}
 
 /// The binding in force.
 pub(crate) struct Bound {
@@ -167,7 +183,7 @@ impl Pair {
         seen == Some(self.origin.virtual_cluster()) && pinned.is_none_or(|pinned| seen == Some(pinned))
     }
 
-    pub(crate) fn plan_binding(&self, now: Now) -> Plan {
+    pub(crate) fn plan_binding(&self, now: Now) -> Plan<Why> {
         let Some(bound) = &self.bound else { return self.plan_unheeded(now) };
         let target = target(&bound.row);
         let virtual_pin = pin(bound, Side::Virtual);
@@ -184,7 +200,7 @@ impl Pair {
         }
         if bound.doubted.is_some() {
             return match self.connection(Side::Virtual) {
-                Connection::Up(_) => Call { target, verb: Verb::Get, why: "LookForBinding" }.into(),
+                Connection::Up(_) => Why::LookForBinding.call(target, Verb::Get),
                 _ => Plan::Rest,
             };
         }
@@ -197,11 +213,11 @@ impl Pair {
         }
         if !pins.is_empty() {
             let verb = Verb::Merge(Sub::Status, json!({"status": pins}));
-            return Call { target: target.rv(bound.row.rv), verb, why: "PinIdentity" }.into();
+            return Why::PinIdentity.call(target.rv(bound.row.rv), verb);
         }
         if let Some(finalizers) = self.want_finalizers(bound) {
             let verb = Verb::Merge(Sub::Main, json!({"metadata": {"finalizers": finalizers}}));
-            return Call { target: target.rv(bound.row.rv), verb, why: "Finalizer" }.into();
+            return Why::Finalizer.call(target.rv(bound.row.rv), verb);
         }
         if self.connection(Side::Physical) == &Connection::Unknown {
             return Plan::Rest;
@@ -209,13 +225,13 @@ impl Pair {
         if let Some(ends) = self.unwritten_ends(now) {
             // Under the version we looked at: whoever led before may have counted more.
             let verb = Verb::Merge(Sub::Status, json!({"status": {"unaskedEnds": ends}}));
-            return Call { target: target.rv(bound.row.rv), verb, why: "CountEnds" }.into();
+            return Why::CountEnds.call(target.rv(bound.row.rv), verb);
         }
         self.report_connection(&bound.row, self.judge_connection(bound), now)
     }
 
     /// What keeps a cluster from answering may be put in other words every time: only another reason is news.
-    fn report_connection(&self, row: &BindingRow, (status, reason, message): (&str, &str, String), now: Now) -> Plan {
+    fn report_connection(&self, row: &BindingRow, (status, reason, message): (&str, &str, String), now: Now) -> Plan<Why> {
         let told = row.report.connected.as_ref().is_some_and(|said| {
             // Other watches may be out of sync by now, for the same reason.
             said.status == status && said.reason == reason && (reason != OUT_OF_SYNC || said.message == message)
@@ -224,7 +240,7 @@ impl Pair {
     }
 
     /// A binding that cannot be served at all, because no word of it was ever understood: all that can be done is to say so.
-    fn plan_unheeded(&self, now: Now) -> Plan {
+    fn plan_unheeded(&self, now: Now) -> Plan<Why> {
         let Some(row) = self.bindings.iter().find(|row| row.uid.as_str() == &*self.binding_uid) else {
             return Plan::Rest;
         };
@@ -275,21 +291,21 @@ impl Pair {
         }
     }
 
-    pub(crate) fn settle_binding(&mut self, call: &Call, done: Result<Answer, Refusal>, dirty: &mut Dirty<Key>) {
+    pub(crate) fn settle_binding(&mut self, why: Why, done: Result<Answer, Refusal>, dirty: &mut Dirty<Key>) {
         let known = self.bound.as_ref().map(|bound| (bound.row.uid.clone(), bound.row.rv));
-        match (done, &call.verb, known) {
-            (Ok(answer), verb, known) => {
-                if let Verb::Apply(..) = verb {
+        match (done, why, known) {
+            (Ok(answer), why, known) => {
+                if why == Why::ReportConnection {
                     self.reported = Some(self.now.steady);
                 }
                 let Ok(Some(row)) = BindingRow::decode(&answer.object) else { return };
-                if let (Verb::Get, Some((uid, rv))) = (verb, known.filter(|(uid, _)| *uid != row.uid)) {
+                if let (Why::LookForBinding, Some((uid, rv))) = (why, known.filter(|(uid, _)| *uid != row.uid)) {
                     // Another one has the name by now, so the one we asked for is gone.
                     self.lose_binding(&uid, rv);
                 }
                 self.take_binding(row, None, dirty);
             }
-            (Err(Refusal::Gone), Verb::Get, Some((uid, rv))) => self.lose_binding(&uid, rv),
+            (Err(Refusal::Gone), Why::LookForBinding, Some((uid, rv))) => self.lose_binding(&uid, rv),
             (Err(_), ..) => {}
         }
     }

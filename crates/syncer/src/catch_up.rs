@@ -2,10 +2,18 @@
 //! another process led) each side is asked once which version its pods have. Until both watches have come so far, a pod that
 //! is missing on one side may only be late: it is not weighed, and nothing ends that was not asked to end. Lists nothing.
 
-use tapestry_cluster::{Answer, Call, Name, Refusal, Rv, Side, Target, Uid, Verb, kind};
-use tapestry_engine::{Dirty, Plan};
+use tapestry_cluster::{Answer, Name, Refusal, Rv, Side, Target, Uid, Verb, kind};
+use tapestry_engine::{Dirty, Plan, Reason as _, reasons};
 
 use crate::pair::{Key, Pair};
+
+reasons! {
+    /// What its calls are for.
+    pub enum Why {
+        /// How far a watch must come.
+        CatchUp,
+    }
+}
 
 /// How far both watches are, and how far they must be.
 #[derive(Default)]
@@ -77,11 +85,11 @@ impl Pair {
     }
 
     /// Asks which version the pods of a side have now.
-    pub(crate) fn plan_catch_up(&self, side: Side, gap: u32) -> Plan {
+    pub(crate) fn plan_catch_up(&self, side: Side, gap: u32) -> Plan<Why> {
         let asks = self.catch_up.asks(side, gap) && self.working().is_some();
         let (true, Ok(pods)) = (asks, Name::parse(kind::POD.plural)) else { return Plan::Rest };
         let target = Target::cluster(side, &kind::POD, pods);
-        Call { target, verb: Verb::Version, why: "CatchUp" }.into()
+        Why::CatchUp.call(target, Verb::Version)
     }
 
     pub(crate) fn settle_catch_up(

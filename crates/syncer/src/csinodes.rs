@@ -1,7 +1,7 @@
 //! CSINodes: which storage drivers a node has. Watches all physical CSINodes and the virtual ones with our labels;
 //! writes whole virtual ones. The graph: pcsinode --drivers--> vcsinode --owner--> vnode, so that it goes with its node.
 
-mod plan;
+pub(crate) mod plan;
 pub mod row;
 
 use std::collections::HashMap;

@@ -4,8 +4,8 @@
 use indexmap::IndexMap;
 use serde_json::{Value, json};
 use tapestry_api::Binding;
-use tapestry_cluster::{Call, Name, Side, Target, Verb, kind};
-use tapestry_engine::{Dirty, Now, Plan};
+use tapestry_cluster::{Name, Side, Target, Verb, kind};
+use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
 
 use crate::json::stable_hash;
 use crate::nodes::row::{Condition, VNode};
@@ -17,6 +17,14 @@ pub(crate) struct Event {
     namespace: Name,
     name: Name,
     body: Value,
+}
+
+reasons! {
+    /// What its calls are for.
+    pub enum Why {
+        /// A user is told.
+        Event,
+    }
 }
 
 /// Events that wait to be written.
@@ -106,10 +114,10 @@ impl Events {
 }
 
 impl Pair {
-    pub(crate) fn plan_event(&self, id: u64) -> Plan {
+    pub(crate) fn plan_event(&self, id: u64) -> Plan<Why> {
         let (Some(event), Some(_)) = (self.events.waiting.get(&id), self.knowing()) else { return Plan::Rest };
         let target = Target::namespaced(Side::Virtual, &kind::EVENT, event.namespace.clone(), event.name.clone());
-        Call { target, verb: Verb::Create(event.body.clone()), why: "Event" }.into()
+        Why::Event.call(target, Verb::Create(event.body.clone()))
     }
 
     /// Written or not, an event is tried once.

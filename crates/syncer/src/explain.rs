@@ -10,6 +10,7 @@ use tapestry_cluster::{Name, Side};
 use tapestry_domain::capacity::Limit;
 use tapestry_domain::quantity::{Percent, Quantity};
 use tapestry_domain::resources::{ResourceName, Resources};
+use tapestry_engine::Reason as _;
 
 use crate::nodes::row::PNode;
 use crate::pair::Pair;
@@ -134,7 +135,7 @@ impl Pair {
         let terms = self.terms(pnode, at);
         let (reason, message) = match &terms {
             None => ("NoPolicy", "no policy covers the node, or the binding does not select it"),
-            Some(Terms { stop: Some(stop), .. }) => (stop.reason(), stop.message()),
+            Some(Terms { stop: Some(stop), .. }) => (stop.reason().as_str(), stop.message()),
             Some(_) => ("Lending", "the node is lent"),
         };
         let vnode = self.nodes.vnode_of(&pnode.name);

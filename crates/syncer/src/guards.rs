@@ -3,7 +3,7 @@
 //! namespace. The graph: terms --Σ leased--> quota --> vnodes. An object of that name that is not ours is never touched (law 6).
 
 mod cover;
-mod plan;
+pub(crate) mod plan;
 pub mod row;
 mod want;
 
@@ -13,11 +13,12 @@ use tapestry_api::{Binding, keys};
 use tapestry_cluster::feed::Change;
 use tapestry_cluster::{Kind, Name, kind};
 use tapestry_engine::table::Put;
-use tapestry_engine::{Dirty, Now, Table};
+use tapestry_engine::{Dirty, Now, Reason as _, Table};
 
 use self::cover::Grants;
 use self::row::GuardRow;
 use crate::pair::{Key, Pair};
+use crate::pods::admission::PendingReason;
 
 /// One of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -47,6 +48,16 @@ pub(crate) enum Trouble {
     Foreign,
     /// The physical cluster refuses what we write, in these words.
     Refused(Box<str>),
+}
+
+impl Trouble {
+    /// Why pods wait for the quota.
+    pub(crate) fn quota_reason(&self) -> PendingReason {
+        match self {
+            Self::Foreign => PendingReason::QuotaNotOurs,
+            Self::Refused(_) => PendingReason::QuotaRefused,
+        }
+    }
 }
 
 /// What we know of one that is not in sight.
@@ -84,8 +95,7 @@ impl Guard {
     /// Reason of the condition while it is not in force.
     pub(crate) fn reason(self, trouble: &Trouble) -> &'static str {
         match (self, trouble) {
-            (Self::Quota, Trouble::Foreign) => "QuotaNotOurs",
-            (Self::Quota, Trouble::Refused(_)) => "QuotaRefused",
+            (Self::Quota, trouble) => trouble.quota_reason().as_str(),
             (Self::NetworkPolicy, Trouble::Foreign) => "NetworkPolicyNotOurs",
             (Self::NetworkPolicy, Trouble::Refused(_)) => "NetworkPolicyRefused",
         }

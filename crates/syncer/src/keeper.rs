@@ -20,14 +20,14 @@ use tapestry_cluster::feed::Change;
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Uid, Verb, kind};
 use tapestry_engine::table::Put;
-use tapestry_engine::{Dirty, Model, Now, Plan, Table};
+use tapestry_engine::{Dirty, Model, Now, Plan, Reason as _, Table, reasons};
 
 use self::lapse::Lapses;
 pub(crate) use self::lapse::{LEADER_ELECTED, LEASES_RENEWED};
 use self::missing::Missing;
 use self::row::{KeptBinding, KeptNode, Said};
 pub use self::work::{Trouble, Work};
-use crate::leases::Leases;
+use crate::leases::{self, Leases};
 use crate::nodes::row::Taint;
 use crate::nodes::want::render_taint;
 use crate::origin::Origin;
@@ -59,6 +59,40 @@ pub enum Fact {
     Work(Work),
     /// About the kubeconfig in the Secret: why it is not the one in use.
     Kubeconfig(Option<Trouble>),
+}
+
+reasons! {
+    /// What the keeper's calls are for, by key.
+    pub enum Why {
+        /// [`Key::Lease`].
+        Lease(leases::Why),
+        /// [`Key::Taint`].
+        Taint(TaintWhy),
+        /// [`Key::Node`].
+        Node(missing::Why),
+        /// [`Key::Binding`].
+        Binding(ReportWhy),
+    }
+}
+
+reasons! {
+    /// What the taint says.
+    pub enum TaintWhy {
+        /// The syncer cannot work.
+        SyncerStopped,
+        /// It works again.
+        SyncerWorks,
+    }
+}
+
+reasons! {
+    /// What the binding is told.
+    pub enum ReportWhy {
+        /// The syncer cannot work, or its kubeconfig is not the one in use.
+        ReportTrouble,
+        /// Leases are not renewed, or no process leads.
+        ReportLapse,
+    }
 }
 
 /// Condition of the binding: whether the physical cluster is connected. The keeper writes it only while the syncer cannot.
@@ -180,7 +214,7 @@ impl Keeper {
         dirty.mark(Key::Node(name));
     }
 
-    fn plan_look(&self, vnode: &Name, now: Now) -> Plan {
+    fn plan_look(&self, vnode: &Name, now: Now) -> Plan<missing::Why> {
         match self.node(vnode).filter(|_| self.at_home()) {
             Some(row) => self.missing.plan(vnode, &row.uid, now),
             None => Plan::Rest,
@@ -216,7 +250,7 @@ impl Keeper {
         }
     }
 
-    fn plan_lease(&self, vnode: &Name, now: Now) -> Plan {
+    fn plan_lease(&self, vnode: &Name, now: Now) -> Plan<leases::Why> {
         match self.node(vnode).filter(|_| self.at_home()) {
             Some(row) => self.leases.plan(vnode, &row.uid, now),
             None => Plan::Rest,
@@ -224,7 +258,7 @@ impl Keeper {
     }
 
     /// Nothing new should come while nobody would run it. The list is one with Kubernetes and with `Pair`, so under its version.
-    fn plan_taint(&self, vnode: &Name) -> Plan {
+    fn plan_taint(&self, vnode: &Name) -> Plan<TaintWhy> {
         let writes = self.at_home() && !self.lapses.stands_in();
         let Some(row) = self.node(vnode).filter(|row| writes && !row.deleting) else { return Plan::Rest };
         let there = |taint: &&Taint| taint.key == keys::TAINT_SYNCER_STOPPED;
@@ -242,16 +276,17 @@ impl Keeper {
         }
         let target = Target::cluster(Side::Virtual, &kind::NODE, vnode.clone()).uid(&row.uid).rv(row.rv);
         let verb = Verb::Merge(Sub::Main, json!({"spec": {"taints": taints}}));
-        Call { target, verb, why: if wanted { "SyncerStopped" } else { "SyncerWorks" } }.into()
+        let why = if wanted { TaintWhy::SyncerStopped } else { TaintWhy::SyncerWorks };
+        why.call(target, verb)
     }
 
     /// Merges our conditions into those that are there: an apply would take away what it leaves out, and `Pair` applies the rest.
-    fn plan_binding(&self, now: Now) -> Plan {
+    fn plan_binding(&self, now: Now) -> Plan<ReportWhy> {
         let Some(row) = self.binding.as_ref().filter(|_| self.at_home()) else { return Plan::Rest };
         let lapse = self.report_lapse(row, now);
         if lapse.is_some() || self.lapses.stands_in() {
             // How the work of a process stands that does not lead is of no use to anyone.
-            return lapse.map_or(Plan::Rest, Plan::from);
+            return lapse.unwrap_or(Plan::Rest);
         }
         let mut conditions = row.conditions.clone();
         let mut status = serde_json::Map::new();
@@ -286,13 +321,14 @@ impl Keeper {
         }
         let target = Target::cluster(Side::Virtual, &kind::CLUSTER_BINDING, row.name.clone()).uid(&row.uid).rv(row.rv);
         let verb = Verb::Merge(Sub::Status, json!({ "status": status }));
-        Call { target, verb, why: "ReportTrouble" }.into()
+        ReportWhy::ReportTrouble.call(target, verb)
     }
 }
 
 impl Model for Keeper {
     type Key = Key;
     type Fact = Fact;
+    type Why = Why;
 
     fn observe(&mut self, seen: Fact, now: Now, dirty: &mut Dirty<Key>) {
         if self.lapses.forget(now) {
@@ -332,24 +368,32 @@ impl Model for Keeper {
         self.lapses.stand_in(why);
     }
 
-    fn plan(&self, key: &Key, now: Now) -> Plan {
+    fn plan(&self, key: &Key, now: Now) -> Plan<Why> {
         let plan = match key {
-            Key::Lease(vnode) => self.plan_lease(vnode, now),
-            Key::Taint(vnode) => self.plan_taint(vnode),
-            Key::Node(vnode) => self.plan_look(vnode, now),
-            Key::Binding => self.plan_binding(now),
+            Key::Lease(vnode) => self.plan_lease(vnode, now).map(Why::Lease),
+            Key::Taint(vnode) => self.plan_taint(vnode).map(Why::Taint),
+            Key::Node(vnode) => self.plan_look(vnode, now).map(Why::Node),
+            Key::Binding => self.plan_binding(now).map(Why::Binding),
         };
         // INVARIANT: no call goes beyond the declared rights (law 10).
-        if let Plan::Do(call) = &plan {
+        if let Some(call) = plan.call() {
             debug_assert!(Ask::call(call).is_declared(""), "not in syncer::rights: {call}");
         }
         plan
     }
 
-    fn settle(&mut self, key: &Key, call: &Call, done: Result<Answer, Refusal>, now: Now, dirty: &mut Dirty<Key>) {
-        match key {
-            Key::Lease(vnode) if self.node(vnode).is_none() => self.leases.forget(vnode),
-            Key::Lease(vnode) => {
+    fn settle(
+        &mut self,
+        key: &Key,
+        why: Why,
+        call: &Call,
+        done: Result<Answer, Refusal>,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) {
+        match (why, key) {
+            (Why::Lease(_), Key::Lease(vnode)) if self.node(vnode).is_none() => self.leases.forget(vnode),
+            (Why::Lease(why), Key::Lease(vnode)) => {
                 if self.lapses.learn(call, &done, now) {
                     dirty.mark(Key::Binding);
                 }
@@ -357,22 +401,25 @@ impl Model for Keeper {
                     // It goes with its node.
                     self.missing.hasten(vnode, now, dirty);
                 }
-                if self.leases.settle(vnode, call, &done, now) {
+                if self.leases.settle(vnode, why, &done, now) {
                     dirty.mark(key.clone());
                 }
             }
-            Key::Taint(vnode) => match done.map(|answer| KeptNode::decode(&answer.object)) {
+            (Why::Taint(TaintWhy::SyncerStopped | TaintWhy::SyncerWorks), Key::Taint(vnode)) => match done.map(|answer| KeptNode::decode(&answer.object)) {
                 Ok(Ok(Some(row))) => drop(self.nodes.put(row, None)),
                 // No watch tells how it looks by now.
                 Err(Refusal::Gone | Refusal::Replaced) => self.missing.hasten(vnode, now, dirty),
                 _ => {}
             },
-            Key::Node(vnode) => self.settle_look(vnode, done, now, dirty),
-            Key::Binding => {
+            (Why::Node(missing::Why::LookForNode), Key::Node(vnode)) => self.settle_look(vnode, done, now, dirty),
+            (Why::Binding(ReportWhy::ReportTrouble | ReportWhy::ReportLapse), Key::Binding) => {
                 if let Ok(Ok(Some(row))) = done.map(|answer| KeptBinding::decode(&answer.object)) {
                     self.lapses.settle(&row);
                     self.take_binding(row, dirty);
                 }
+            }
+            (Why::Lease(_) | Why::Taint(_) | Why::Node(_) | Why::Binding(_), key) => {
+                debug_assert!(false, "{why:?} was not planned for {key:?}");
             }
         }
     }

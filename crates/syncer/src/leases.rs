@@ -9,8 +9,8 @@ use foldhash::fast::RandomState;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::json;
-use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Uid, Verb, kind};
-use tapestry_engine::{Now, Plan};
+use tapestry_cluster::{Answer, Name, Refusal, Side, Sub, Target, Uid, Verb, kind};
+use tapestry_engine::{Now, Plan, Reason as _, reasons};
 
 /// How often.
 pub const RENEW_EVERY: Duration = Duration::from_secs(10);
@@ -22,6 +22,18 @@ const OLD: Duration = Duration::from_secs(20);
 const TICK: Duration = Duration::from_micros(1);
 /// Where Kubernetes looks for them.
 pub(crate) const NAMESPACE: &str = "kube-node-lease";
+
+reasons! {
+    /// What its calls are for.
+    pub enum Why {
+        /// Whether a node has a Lease, and how old it is.
+        LookForLease,
+        /// A new node has none.
+        CreateLease,
+        /// Every ten seconds.
+        RenewLease,
+    }
+}
 
 /// What is known of the Leases, by virtual node.
 #[derive(Default)]
@@ -75,7 +87,7 @@ fn next_turn(turn: Duration, earliest: Duration) -> Duration {
 
 impl Leases {
     /// What to do about the Lease of the virtual node of this name and UID.
-    pub(crate) fn plan(&self, vnode: &Name, uid: &Uid, now: Now) -> Plan {
+    pub(crate) fn plan(&self, vnode: &Name, uid: &Uid, now: Now) -> Plan<Why> {
         let Ok(namespace) = Name::parse(NAMESPACE) else { return Plan::Rest };
         let target = Target::namespaced(Side::Virtual, &kind::LEASE, namespace, vnode.clone());
         let state = self.states.get(vnode);
@@ -84,35 +96,35 @@ impl Leases {
             "renewTime": format!("{:.6}", renew_time(state, now.wall)),
         });
         match state {
-            None => Call { target, verb: Verb::Get, why: "LookForLease" }.into(),
+            None => Why::LookForLease.call(target, Verb::Get),
             Some(State::Absent) => {
                 let owner = json!({"apiVersion": "v1", "kind": "Node", "name": vnode.as_str(), "uid": uid.as_str()});
                 let body = json!({
                     "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec,
                     "metadata": {"name": vnode.as_str(), "namespace": NAMESPACE, "ownerReferences": [owner]},
                 });
-                Call { target, verb: Verb::Create(body), why: "CreateLease" }.into()
+                Why::CreateLease.call(target, Verb::Create(body))
             }
             Some(State::Held { renew_at, .. }) if *renew_at > now.steady => Plan::Wait(*renew_at),
             Some(State::Held { uid, .. }) => {
                 let verb = Verb::Merge(Sub::Main, json!({"spec": spec}));
-                Call { target: target.uid(uid), verb, why: "RenewLease" }.into()
+                Why::RenewLease.call(target.uid(uid), verb)
             }
         }
     }
 
     /// Folds in how a call ended; says whether something was learnt.
-    pub(crate) fn settle(&mut self, vnode: &Name, call: &Call, done: &Result<Answer, Refusal>, now: Now) -> bool {
+    pub(crate) fn settle(&mut self, vnode: &Name, why: Why, done: &Result<Answer, Refusal>, now: Now) -> bool {
         let state = match done {
             Ok(answer) => read(answer).map(|(uid, renewed)| {
                 let turn = self.turn(vnode);
                 let age = age(renewed, now);
-                let renew_at = match call.verb {
-                    Verb::Get if age > OLD => now.steady,
+                let renew_at = match why {
+                    Why::LookForLease if age > OLD => now.steady,
                     // It came late at worst: its own moment is not ten seconds away.
-                    Verb::Merge(..) => next_turn(turn, now.steady + RENEW_EVERY / 2),
+                    Why::RenewLease => next_turn(turn, now.steady + RENEW_EVERY / 2),
                     // Not before it is due: a thousand new ones would be written twice in a row.
-                    _ => next_turn(turn, now.steady + RENEW_EVERY.saturating_sub(age)),
+                    Why::LookForLease | Why::CreateLease => next_turn(turn, now.steady + RENEW_EVERY.saturating_sub(age)),
                 };
                 State::Held { uid, turn, renew_at, renewed }
             }),

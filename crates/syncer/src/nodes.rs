@@ -18,13 +18,41 @@ use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Epoch, Row as _};
 use tapestry_cluster::{Name, Uid};
 use tapestry_engine::table::Put;
-use tapestry_engine::{Dirty, Table};
+use tapestry_engine::{Dirty, Table, reasons};
 
 use self::lending::{Dip, Since};
 use self::row::{PNode, VNode};
 use self::search::Search;
 use crate::events::Event;
 use crate::pair::{Key, Pair};
+
+reasons! {
+    /// What its calls are for.
+    pub enum Why {
+        /// The physical node left the watch: is it gone?
+        LookForNode,
+        /// The virtual node left the watch, or its name is taken: what is there?
+        LookForVirtualNode,
+        /// Whether a node without our label has a Lease of ours.
+        LookForOwner,
+        /// A physical node is lent and has no virtual node.
+        CreateNode,
+        /// Its status is not as it should be.
+        NodeStatus,
+        /// Its labels, annotations or taints are not as they should be.
+        NodeMetadata,
+        /// The physical cluster does not answer, and the physical node was never seen.
+        NodeUnreachable,
+        /// The physical cluster answers, and something that is needed cannot be read.
+        NodeOutOfSync,
+        /// The physical node is gone.
+        TaintDeleting,
+        /// Its last pod has left.
+        RemoveNode,
+        /// It was deleted: our finalizer goes.
+        ReleaseNode,
+    }
+}
 
 /// Everything known about nodes.
 #[derive(Default)]

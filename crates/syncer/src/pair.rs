@@ -6,24 +6,24 @@ use tapestry_cluster::probe::Connection;
 use tapestry_cluster::watch::WatchState;
 use tapestry_cluster::watches::Watched;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Uid};
-use tapestry_engine::{Dirty, Model, Now, Plan, Table};
+use tapestry_engine::{Dirty, Model, Now, Plan, Table, reasons};
 
-use crate::bindings::{BindingRow, Bound};
+use crate::bindings::{self, BindingRow, Bound};
 use crate::breaker::Breaker;
-use crate::catch_up::CatchUp;
-use crate::csinodes::CsiNodes;
+use crate::catch_up::{self, CatchUp};
+use crate::csinodes::{self, CsiNodes};
 use crate::csinodes::row::{PCsiNode, VCsiNode};
-use crate::events::Events;
+use crate::events::{self, Events};
 use crate::guards::row::GuardRow;
-use crate::guards::{Guard, Guards};
-use crate::nodes::Nodes;
+use crate::guards::{self, Guard, Guards};
+use crate::nodes::{self, Nodes};
 use crate::nodes::row::{PNode, VNode};
 use crate::origin::{Home, Origin};
 use crate::out_of_sync::OutOfSync;
 use crate::pods::row::{PPod, VPod};
-use crate::pods::{Entropy, Pods};
-use crate::policies::{Policies, PolicyRow};
-use crate::prerequisites::{Prerequisite, Prerequisites};
+use crate::pods::{self, Entropy, Pods};
+use crate::policies::{self, Policies, PolicyRow};
+use crate::prerequisites::{self, Prerequisite, Prerequisites};
 use crate::refused::Refused;
 use crate::rights::Ask;
 use crate::serving::Serving;
@@ -101,6 +101,36 @@ impl Fact {
                 | Self::PPod(Reached(_))
                 | Self::Guard(_, Reached(_))
         )
+    }
+}
+
+reasons! {
+    /// What a syncer's calls are for, by room.
+    pub enum Why {
+        /// [`Key::Binding`].
+        Binding(bindings::Why),
+        /// [`Key::BindingServing`].
+        BindingServing(bindings::deletion::Why),
+        /// [`Key::Prerequisite`].
+        Prerequisite(prerequisites::Why),
+        /// [`Key::Guard`].
+        Guard(guards::plan::Why),
+        /// [`Key::Node`].
+        Node(nodes::Why),
+        /// [`Key::CsiNode`].
+        CsiNode(csinodes::plan::Why),
+        /// [`Key::Pod`].
+        Pod(pods::Why),
+        /// [`Key::Stray`].
+        Stray(pods::strays::Why),
+        /// [`Key::Serving`].
+        Serving(policies::serving::Why),
+        /// [`Key::Policy`].
+        Policy(policies::status::Why),
+        /// [`Key::Event`].
+        Event(events::Why),
+        /// [`Key::CatchUp`].
+        CatchUp(catch_up::Why),
     }
 }
 
@@ -244,6 +274,7 @@ impl Pair {
 impl Model for Pair {
     type Key = Key;
     type Fact = Fact;
+    type Why = Why;
 
     fn observe(&mut self, fact: Fact, now: Now, dirty: &mut Dirty<Key>) {
         self.be_at(now);
@@ -277,23 +308,23 @@ impl Model for Pair {
         }
     }
 
-    fn plan(&self, key: &Key, now: Now) -> Plan {
+    fn plan(&self, key: &Key, now: Now) -> Plan<Why> {
         let plan = match key {
-            Key::Binding => self.plan_binding(now),
-            Key::Prerequisite(prerequisite) => self.plan_prerequisite(*prerequisite),
-            Key::Guard(guard) => self.plan_guard(*guard, now),
-            Key::Node(name) => self.plan_node(name, now),
-            Key::CsiNode(vnode) => self.plan_csinode(vnode, now),
-            Key::Pod(uid) => self.plan_pod(uid, now),
-            Key::Stray(uid) => self.plan_stray(uid, now),
-            Key::Serving(side) => self.plan_serving(*side, now),
-            Key::BindingServing => self.plan_binding_serving(now),
-            Key::Policy(side, uid) => self.plan_policy(*side, uid, now),
-            Key::Event(id) => self.plan_event(*id),
-            Key::CatchUp(side, gap) => self.plan_catch_up(*side, *gap),
+            Key::Binding => self.plan_binding(now).map(Why::Binding),
+            Key::Prerequisite(prerequisite) => self.plan_prerequisite(*prerequisite).map(Why::Prerequisite),
+            Key::Guard(guard) => self.plan_guard(*guard, now).map(Why::Guard),
+            Key::Node(name) => self.plan_node(name, now).map(Why::Node),
+            Key::CsiNode(vnode) => self.plan_csinode(vnode, now).map(Why::CsiNode),
+            Key::Pod(uid) => self.plan_pod(uid, now).map(Why::Pod),
+            Key::Stray(uid) => self.plan_stray(uid, now).map(Why::Stray),
+            Key::Serving(side) => self.plan_serving(*side, now).map(Why::Serving),
+            Key::BindingServing => self.plan_binding_serving(now).map(Why::BindingServing),
+            Key::Policy(side, uid) => self.plan_policy(*side, uid, now).map(Why::Policy),
+            Key::Event(id) => self.plan_event(*id).map(Why::Event),
+            Key::CatchUp(side, gap) => self.plan_catch_up(*side, *gap).map(Why::CatchUp),
         };
         // INVARIANT: no call goes beyond the declared rights (law 10).
-        if let Plan::Do(call) = &plan {
+        if let Some(call) = plan.call() {
             debug_assert!(
                 call.is_discovery() || Ask::call(call).is_declared(self.home.mount.as_str()),
                 "not in syncer::rights: {call}"
@@ -302,22 +333,45 @@ impl Model for Pair {
         plan
     }
 
-    fn settle(&mut self, key: &Key, call: &Call, done: Result<Answer, Refusal>, now: Now, dirty: &mut Dirty<Key>) {
+    fn settle(
+        &mut self,
+        key: &Key,
+        why: Why,
+        call: &Call,
+        done: Result<Answer, Refusal>,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) {
         self.be_at(now);
         self.learn_refused(call, &done, now, dirty);
-        match key {
-            Key::Binding => self.settle_binding(call, done, dirty),
-            Key::Prerequisite(prerequisite) => self.settle_prerequisite(*prerequisite, call, &done, dirty),
-            Key::Guard(guard) => self.settle_guard(*guard, call, done, now, dirty),
-            Key::Node(name) => self.settle_node(name, call, done, now, dirty),
-            Key::CsiNode(vnode) => self.settle_csinode(vnode, call, done, now, dirty),
-            Key::Pod(uid) => self.settle_pod(uid, call, done, now, dirty),
-            Key::Stray(uid) => self.settle_stray(uid, call, done, now, dirty),
-            Key::Serving(side) => self.settle_serving(*side, call, done, dirty),
-            Key::BindingServing => self.settle_binding_serving(call, done, now, dirty),
-            Key::Policy(side, uid) => self.settle_policy(*side, uid, call, done, now, dirty),
-            Key::Event(id) => self.settle_event(*id),
-            Key::CatchUp(side, gap) => self.settle_catch_up((*side, *gap), done, dirty),
+        match (why, key) {
+            (Why::Binding(why), Key::Binding) => self.settle_binding(why, done, dirty),
+            (Why::BindingServing(_), Key::BindingServing) => self.settle_binding_serving(call, done, now, dirty),
+            (Why::Prerequisite(why), Key::Prerequisite(which)) => self.settle_prerequisite(*which, why, &done, dirty),
+            (Why::Guard(why), Key::Guard(guard)) => self.settle_guard(*guard, why, call, done, now, dirty),
+            (Why::Node(why), Key::Node(name)) => self.settle_node(name, why, call, done, now, dirty),
+            (Why::CsiNode(why), Key::CsiNode(vnode)) => self.settle_csinode(vnode, why, call, done, now, dirty),
+            (Why::Pod(why), Key::Pod(uid)) => self.settle_pod(uid, why, call, done, now, dirty),
+            (Why::Stray(why), Key::Stray(uid)) => self.settle_stray(uid, why, done, now, dirty),
+            (Why::Serving(_), Key::Serving(side)) => self.settle_serving(*side, call, done, dirty),
+            (Why::Policy(why), Key::Policy(side, uid)) => self.settle_policy(*side, uid, why, done, now, dirty),
+            (Why::Event(_), Key::Event(id)) => self.settle_event(*id),
+            (Why::CatchUp(_), Key::CatchUp(side, gap)) => self.settle_catch_up((*side, *gap), done, dirty),
+            (
+                Why::Binding(_)
+                | Why::BindingServing(_)
+                | Why::Prerequisite(_)
+                | Why::Guard(_)
+                | Why::Node(_)
+                | Why::CsiNode(_)
+                | Why::Pod(_)
+                | Why::Stray(_)
+                | Why::Serving(_)
+                | Why::Policy(_)
+                | Why::Event(_)
+                | Why::CatchUp(_),
+                key,
+            ) => debug_assert!(false, "{why:?} was not planned for {key:?}"),
         }
     }
 

@@ -11,7 +11,7 @@ pub(crate) mod reclaim;
 mod resize;
 pub mod row;
 mod settle;
-mod strays;
+pub(crate) mod strays;
 mod sums;
 mod unreadable;
 
@@ -24,7 +24,7 @@ use tapestry_cluster::{Name, Side, Uid};
 use tapestry_domain::names::physical_pod_name;
 use tapestry_domain::resources::Resources;
 use tapestry_engine::table::Put;
-use tapestry_engine::{Dirty, Table};
+use tapestry_engine::{Dirty, Table, reasons};
 
 use self::case::{Case, Ended, Last, NotAdmitted, Proof, Request, Told};
 use self::digest::Amend;
@@ -33,6 +33,68 @@ use self::strays::Strays;
 use crate::breaker::LossState;
 use crate::json::fingerprint;
 use crate::pair::{Key, Pair};
+
+reasons! {
+    /// What its calls are for.
+    pub enum Why {
+        /// A pod gets the name of its copy, before the copy is made.
+        Map,
+        /// A pod does not name the copy that points back to it, or not its UID.
+        RepairMapping,
+        /// A pod is admitted and mapped.
+        CreateCopy,
+        /// A pod is mapped and no copy is in sight: is there one?
+        LookForCopy,
+        /// A copy is in sight and its pod is not: is it gone?
+        LookForVirtualPod,
+        /// The JSON of a pod is needed once more.
+        ReadPod,
+        /// The status of a copy is needed once more.
+        ReadStatus,
+        /// The status of a copy goes up.
+        Status,
+        /// Why a pod is not run.
+        Refuse,
+        /// Why a pod is not resized.
+        DeferResize,
+        /// A pod that was not admitted will be deleted.
+        AnnounceSendAway,
+        /// It is deleted, so that its controller makes another one.
+        SendAway,
+        /// How a pod ended that is being deleted.
+        Finish,
+        /// A pod fails: its copy is gone.
+        PhysicalPodLost,
+        /// Nothing runs for a pod that is being deleted: it may go.
+        Release,
+        /// A pod that was never run goes with its node.
+        ReleaseWithNode,
+        /// The virtual pod is being deleted, and its copy with it.
+        VirtualPodDeleted,
+        /// The virtual pod is gone.
+        VirtualPodGone,
+        /// The virtual pod has finished without this copy.
+        PodFinished,
+        /// A pod has two copies.
+        SurplusCopy,
+        /// A copy points to the wrong pod.
+        GiveBack,
+        /// A copy lost our labels or annotations.
+        MendLabels,
+        /// A copy lacks the tolerations that keep it on a node in trouble.
+        MendTolerations,
+        /// Capacity goes back: a pod is asked to leave.
+        Evict,
+        /// Capacity goes back: a pod will be deleted.
+        AnnounceReclaim,
+        /// Capacity goes back: it is deleted.
+        Reclaim,
+        /// The containers of a copy get other sizes.
+        Resize,
+        /// The copy says which sizes it was given.
+        MarkResized,
+    }
+}
 
 /// Everything known about pods.
 pub(crate) struct Pods {

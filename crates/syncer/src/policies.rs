@@ -2,8 +2,8 @@
 //! physical one; writes only their status. Which of them holds on a node is answered here, what follows from it in `terms`.
 
 mod row;
-mod serving;
-mod status;
+pub(crate) mod serving;
+pub(crate) mod status;
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

@@ -8,12 +8,11 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tapestry_api::keys;
-use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Target, Uid, Verb, kind};
-use tapestry_engine::{Dirty, Now, Plan};
+use tapestry_cluster::{Answer, Name, Refusal, Side, Target, Uid, Verb, kind};
+use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
 
-use crate::bindings::Bound;
 use crate::pair::{Key, Pair};
-use crate::pods::admission::Verdict;
+use crate::pods::admission::{PendingReason, Verdict};
 
 /// One of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,6 +21,20 @@ pub enum Prerequisite {
     ServiceAccount,
     /// `tapestry-default`: below everything the owner runs, and never preempting.
     PriorityClass,
+}
+
+reasons! {
+    /// What its calls are for.
+    pub enum Why {
+        /// Whether one of them is there.
+        LookForPrerequisite,
+        /// It is not.
+        CreatePrerequisite,
+        /// Whether the `ServiceAccount` is ours: the binding goes.
+        LookForAccount,
+        /// It is.
+        RemovePrerequisite,
+    }
 }
 
 /// What is known of them.
@@ -90,12 +103,12 @@ impl Prerequisites {
     /// Why pods have to wait for them.
     pub(crate) fn verdict(&self) -> Option<Verdict> {
         let message = self.failure.clone()?;
-        Some(Verdict { reason: "PhysicalClusterNotReady", message })
+        Some(Verdict { reason: PendingReason::PhysicalClusterNotReady, message })
     }
 }
 
 impl Pair {
-    pub(crate) fn plan_prerequisite(&self, prerequisite: Prerequisite) -> Plan {
+    pub(crate) fn plan_prerequisite(&self, prerequisite: Prerequisite) -> Plan<Why> {
         let Some(bound) = self.working() else { return Plan::Rest };
         if bound.leaving() {
             return if prerequisite == Prerequisite::ServiceAccount { self.plan_account_removal() } else { Plan::Rest };
@@ -116,10 +129,10 @@ impl Pair {
         };
         match self.prerequisites.states[prerequisite as usize] {
             State::There => Plan::Rest,
-            State::Unknown => Call { target, verb: Verb::Get, why: "LookForPrerequisite" }.into(),
+            State::Unknown => Why::LookForPrerequisite.call(target, Verb::Get),
             State::Missing => {
                 let verb = Verb::Create(self.dress(body, &target));
-                Call { target, verb, why: "CreatePrerequisite" }.into()
+                Why::CreatePrerequisite.call(target, verb)
             }
         }
     }
@@ -131,22 +144,22 @@ impl Pair {
 
     /// When nothing of ours is left that could need it, the account goes if we made it, and if no other pod runs as it: another
     /// binding may have the same mount namespace.
-    fn plan_account_removal(&self) -> Plan {
+    fn plan_account_removal(&self) -> Plan<Why> {
         let Some(target) = self.account_target().filter(|_| self.nothing_lent() && self.guards.none_left()) else {
             return Plan::Rest;
         };
         match &self.prerequisites.account {
-            Account::Unknown => Call { target, verb: Verb::Get, why: "LookForPrerequisite" }.into(),
+            Account::Unknown => Why::LookForAccount.call(target, Verb::Get),
             Account::Ours(uid) => {
-                Call { target: target.uid(uid), verb: Verb::Delete { grace: None }, why: "RemovePrerequisite" }.into()
+                Why::RemovePrerequisite.call(target.uid(uid), Verb::Delete { grace: None })
             }
             Account::Settled => Plan::Rest,
         }
     }
 
-    fn settle_account_removal(&mut self, call: &Call, done: &Result<Answer, Refusal>, dirty: &mut Dirty<Key>) {
-        self.prerequisites.account = match (&call.verb, done) {
-            (Verb::Get, Ok(answer)) => match read_account(answer, &self.origin.full) {
+    fn settle_account_removal(&mut self, why: Why, done: &Result<Answer, Refusal>, dirty: &mut Dirty<Key>) {
+        self.prerequisites.account = match (why, done) {
+            (Why::LookForAccount, Ok(answer)) => match read_account(answer, &self.origin.full) {
                 Some(uid) if !self.pods.account_used(&self.home.mount) => Account::Ours(uid),
                 _ => Account::Settled,
             },
@@ -176,13 +189,17 @@ impl Pair {
     pub(crate) fn settle_prerequisite(
         &mut self,
         prerequisite: Prerequisite,
-        call: &Call,
+        why: Why,
         done: &Result<Answer, Refusal>,
         dirty: &mut Dirty<Key>,
     ) {
-        if self.bound.as_ref().is_some_and(Bound::leaving) {
-            return self.settle_account_removal(call, done, dirty);
+        match why {
+            Why::LookForPrerequisite | Why::CreatePrerequisite => self.settle_presence(prerequisite, done, dirty),
+            Why::LookForAccount | Why::RemovePrerequisite => self.settle_account_removal(why, done, dirty),
         }
+    }
+
+    fn settle_presence(&mut self, prerequisite: Prerequisite, done: &Result<Answer, Refusal>, dirty: &mut Dirty<Key>) {
         let named = self.bound.as_ref().map(|bound| bound.binding.priority_class.as_str());
         let named = named.filter(|class| prerequisite == Prerequisite::PriorityClass && *class != keys::PRIORITY_CLASS);
         let state = match (done, named) {

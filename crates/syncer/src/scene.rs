@@ -6,12 +6,12 @@ use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Epoch};
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Answer, Call, Refusal, Side, Uid};
-use tapestry_engine::{Dirty, Model as _, Now, Plan};
+use tapestry_engine::{Dirty, Listed, Model as _, Now, Plan, Reason};
 
 use crate::bindings::BindingRow;
 use crate::nodes::row::{PNode, VNode};
 use crate::origin::{Home, Origin};
-use crate::pair::{Fact, Key, Pair};
+use crate::pair::{Fact, Key, Pair, Why};
 use crate::pods::row::{PPod, VPod};
 use crate::policies::PolicyRow;
 
@@ -22,6 +22,30 @@ pub(crate) struct Scene {
     rv: u64,
     /// As it was last seen.
     pub(crate) binding: Value,
+}
+
+/// What a call was for, by its text: tests keep calls and not plans.
+pub(crate) fn named<W: Reason + Listed>(call: &Call) -> W {
+    let found = W::ALL.iter().find(|why| why.as_str() == call.why);
+    *found.unwrap_or_else(|| panic!("no such reason: {call}"))
+}
+
+/// What a call about this key was for.
+pub(crate) fn why(key: &Key, call: &Call) -> Why {
+    match key {
+        Key::Binding => Why::Binding(named(call)),
+        Key::BindingServing => Why::BindingServing(named(call)),
+        Key::Prerequisite(_) => Why::Prerequisite(named(call)),
+        Key::Guard(_) => Why::Guard(named(call)),
+        Key::Node(_) => Why::Node(named(call)),
+        Key::CsiNode(_) => Why::CsiNode(named(call)),
+        Key::Pod(_) => Why::Pod(named(call)),
+        Key::Stray(_) => Why::Stray(named(call)),
+        Key::Serving(_) => Why::Serving(named(call)),
+        Key::Policy(..) => Why::Policy(named(call)),
+        Key::Event(_) => Why::Event(named(call)),
+        Key::CatchUp(..) => Why::CatchUp(named(call)),
+    }
 }
 
 impl Scene {
@@ -92,7 +116,7 @@ impl Scene {
     pub(crate) fn discover_kind(&mut self, key: &Key, verbs: Option<&[&str]>) {
         let Plan::Wait(due) = self.plan(key) else { panic!("discovery is not to be asked: {:?}", self.plan(key)) };
         let at = Now { steady: due, ..self.now };
-        let Plan::Do(call) = self.pair.plan(key, at) else { panic!("discovery is not asked in time") };
+        let Plan::Do(call, _) = self.pair.plan(key, at) else { panic!("discovery is not asked in time") };
         let entry = |verbs: &[&str]| json!({"name": "resourceleasingpolicies", "verbs": verbs}).to_string();
         let done = verbs.map(|verbs| Answer { object: entry(verbs).into() }).ok_or(Refusal::Gone);
         self.settle(key, &call, done);
@@ -259,7 +283,7 @@ impl Scene {
         self.see(Fact::PPod(Change::Gone { row, proven }));
     }
 
-    pub(crate) fn plan(&self, key: &Key) -> Plan {
+    pub(crate) fn plan(&self, key: &Key) -> Plan<Why> {
         let plan = self.pair.plan(key, self.now);
         assert_eq!(plan, self.pair.plan(key, self.now), "planning twice gives the same plan");
         plan
@@ -268,20 +292,20 @@ impl Scene {
     /// The call that is planned.
     pub(crate) fn call(&self, key: &Key) -> Call {
         match self.plan(key) {
-            Plan::Do(call) => *call,
+            Plan::Do(call, _) => *call,
             other => panic!("no call for {key:?} but {other:?}"),
         }
     }
 
     /// What the binding has to say of ends before they happen is written at once.
     pub(crate) fn settle(&mut self, key: &Key, call: &Call, done: Result<Answer, Refusal>) {
-        self.pair.settle(key, call, done, self.now, &mut Dirty::default());
+        self.pair.settle(key, why(key, call), call, done, self.now, &mut Dirty::default());
         self.count_ends();
     }
 
     /// Writes into the binding how many pods end that nobody asked to end.
     pub(crate) fn count_ends(&mut self) {
-        while let Plan::Do(call) = self.plan(&Key::Binding)
+        while let Plan::Do(call, _) = self.plan(&Key::Binding)
             && call.why == "CountEnds"
         {
             merge(&mut self.binding["status"], call.body().unwrap()["status"].clone());
@@ -320,11 +344,11 @@ impl Scene {
     }
 
     /// Carries out the patches of a node until there is nothing left to do at this moment.
-    pub(crate) fn follow_node(&mut self, node: &str) -> Plan {
+    pub(crate) fn follow_node(&mut self, node: &str) -> Plan<Why> {
         let key = Key::Node(name(node));
         loop {
             let call = match self.plan(&key) {
-                Plan::Do(call) => call,
+                Plan::Do(call, _) => call,
                 // The second between two writes of a status.
                 Plan::Wait(until) if until <= self.now.steady + std::time::Duration::from_secs(1) => {
                     self.pass(until.saturating_sub(self.now.steady));
@@ -348,7 +372,7 @@ impl Scene {
 
     /// Carries out creations until the key rests: what is read is missing, what is created is as asked.
     fn do_all(&mut self, key: &Key) {
-        while let Plan::Do(call) = self.plan(key) {
+        while let Plan::Do(call, _) = self.plan(key) {
             let done = match &call.verb {
                 tapestry_cluster::Verb::Create(body) => {
                     let mut object = body.clone();

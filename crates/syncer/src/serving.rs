@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tapestry_cluster::served::accepts_new;
 use tapestry_cluster::{Answer, Call, Kind, Refusal, Side, Target, Verb};
-use tapestry_engine::{Now, Plan};
+use tapestry_engine::{Now, Plan, Reason};
 
 /// How long after a loss discovery is asked: the API server deletes the objects of a definition right after it has marked the
 /// definition, and its discovery, or that of another server of the same cluster, follows a moment later.
@@ -88,12 +88,12 @@ impl Serving {
     }
 
     /// Asks discovery when a loss has to be judged.
-    pub(crate) fn plan(&self, side: Side, kind: &'static Kind, why: &'static str, now: Now) -> Plan {
+    pub(crate) fn plan<W: Reason>(&self, side: Side, kind: &'static Kind, why: W, now: Now) -> Plan<W> {
         let (Some(due), Some(target)) = (self.due, Target::kind(side, kind)) else { return Plan::Rest };
         if now.steady < due {
             return Plan::Wait(due);
         }
-        Call { target, verb: Verb::Discover { mark: self.mark }, why }.into()
+        why.call(target, Verb::Discover { mark: self.mark })
     }
 
     /// Folds in what discovery answered; `None` when that says nothing about the last loss.

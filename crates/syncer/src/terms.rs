@@ -17,6 +17,7 @@ use crate::nodes::departure::{Departure, OWNER};
 use crate::nodes::lending::kept_rules;
 use crate::nodes::row::{PNode, VNode};
 use crate::pair::Pair;
+use crate::pods::admission::PendingReason;
 use crate::pods::reclaim::tenants;
 use crate::policies::Served;
 
@@ -114,22 +115,22 @@ impl Stop {
     }
 
     /// For conditions and events.
-    pub(crate) fn reason(self) -> &'static str {
+    pub(crate) fn reason(self) -> PendingReason {
         match self {
-            Self::Suspended => "Suspended",
-            Self::LendNever => "LendNever",
-            Self::OwnerHours => "OwnerOutOfTimeWindows",
-            Self::OwnerUnknown => "OwnerPoliciesUnknown",
-            Self::OwnerUnserved => "OwnerPoliciesNotServed",
-            Self::PoliciesUnknown(Served::Unclear) => "PoliciesUnknown",
-            Self::PoliciesUnknown(_) => "PoliciesNotServed",
-            Self::BindingUnclear => "BindingDeletionUnconfirmed",
+            Self::Suspended => PendingReason::Suspended,
+            Self::LendNever => PendingReason::LendNever,
+            Self::OwnerHours => PendingReason::OwnerOutOfTimeWindows,
+            Self::OwnerUnknown => PendingReason::OwnerPoliciesUnknown,
+            Self::OwnerUnserved => PendingReason::OwnerPoliciesNotServed,
+            Self::PoliciesUnknown(Served::Unclear) => PendingReason::PoliciesUnknown,
+            Self::PoliciesUnknown(Served::Fully | Served::Ending | Served::Not) => PendingReason::PoliciesNotServed,
+            Self::BindingUnclear => PendingReason::BindingDeletionUnconfirmed,
             Self::Withdrawn(departure) => departure.reason(),
-            Self::Invalid => "PolicyInvalid",
-            Self::Hours => "OutOfTimeWindows",
-            Self::PodUnreadable => "PhysicalPodUnreadable",
-            Self::NodeUnreadable => "NodeUnreadable",
-            Self::OutOfSync => "WatchOutOfSync",
+            Self::Invalid => PendingReason::PolicyInvalid,
+            Self::Hours => PendingReason::OutOfTimeWindows,
+            Self::PodUnreadable => PendingReason::PhysicalPodUnreadable,
+            Self::NodeUnreadable => PendingReason::NodeUnreadable,
+            Self::OutOfSync => PendingReason::WatchOutOfSync,
         }
     }
 

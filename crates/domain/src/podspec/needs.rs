@@ -60,22 +60,6 @@ pub struct Unsupported {
     pub name: Box<str>,
 }
 
-impl Unsupported {
-    /// Event reason and metric label.
-    #[must_use]
-    pub fn reason(&self) -> &'static str {
-        match self.what {
-            Need::ConfigMap | Need::Secret | Need::PersistentVolumeClaim | Need::EphemeralVolume => {
-                "DependentUnsupported"
-            }
-            Need::ServiceAccountToken => "TokenUnsupported",
-            Need::ClusterTrustBundle | Need::PodCertificate | Need::ResourceClaim | Need::ReadinessGate => {
-                "FeatureUnsupported"
-            }
-        }
-    }
-}
-
 impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

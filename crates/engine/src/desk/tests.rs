@@ -6,6 +6,7 @@ use serde_json::json;
 use tapestry_cluster::{Name, Target, Verb, kind};
 
 use super::*;
+use crate::Reason as _;
 
 /// Wants each of its keys created once, on the side that the key says.
 #[derive(Default)]
@@ -16,14 +17,19 @@ struct Wants {
     never_content: bool,
 }
 
+crate::reasons! {
+    enum Why { Test }
+}
+
 impl Model for Wants {
     type Key = (u32, Side);
     type Fact = (u32, Side);
+    type Why = Why;
     fn observe(&mut self, seen: Self::Fact, _: Now, dirty: &mut Dirty<Self::Key>) {
         self.keys.insert(seen);
         dirty.mark(seen);
     }
-    fn plan(&self, key: &Self::Key, now: Now) -> Plan {
+    fn plan(&self, key: &Self::Key, now: Now) -> Plan<Why> {
         if !self.keys.contains(key) {
             return Plan::Rest;
         }
@@ -31,9 +37,9 @@ impl Model for Wants {
             return Plan::Wait(until);
         }
         let target = Target::cluster(key.1, &kind::NODE, Name::parse(&format!("n{}", key.0)).unwrap());
-        Call { target, verb: Verb::Create(json!({})), why: "Test" }.into()
+        Why::Test.call(target, Verb::Create(json!({})))
     }
-    fn settle(&mut self, key: &Self::Key, _: &Call, done: Result<Answer, Refusal>, _: Now, _: &mut Dirty<Self::Key>) {
+    fn settle(&mut self, key: &Self::Key, _: Why, _: &Call, done: Result<Answer, Refusal>, _: Now, _: &mut Dirty<Self::Key>) {
         if done.is_ok() && !self.never_content {
             self.keys.remove(key);
         }
@@ -68,11 +74,11 @@ const P: Side = Side::Physical;
 fn a_key_has_at_most_one_call_in_flight_and_rests_when_it_is_settled() {
     let mut desk = desk();
     desk.see((1, V), at(0.0));
-    let (key, call) = desk.next(at(0.0)).unwrap();
+    let (key, why, call) = desk.next(at(0.0)).unwrap();
     desk.see((1, V), at(0.0));
     desk.replan();
     assert!(desk.next(at(0.0)).is_none());
-    desk.done(&key, &call, Ok(answer()), at(0.1));
+    desk.done(&key, why, &call, Ok(answer()), at(0.1));
     assert!(desk.next(at(0.1)).is_none());
     assert_eq!((desk.flying(), desk.tasks.len(), desk.wake_at(at(0.1))), (0, 0, None));
 }
@@ -83,7 +89,7 @@ fn urgent_keys_go_first_and_the_rest_in_order_of_arrival() {
     for key in [3, 2, 0, 1] {
         desk.see((key, V), at(0.0));
     }
-    let order: Vec<u32> = std::iter::from_fn(|| desk.next(at(0.0))).map(|(key, _)| key.0).collect();
+    let order: Vec<u32> = std::iter::from_fn(|| desk.next(at(0.0))).map(|(key, ..)| key.0).collect();
     assert_eq!(order, [0, 3, 2, 1]);
 }
 
@@ -93,8 +99,8 @@ fn an_error_is_tried_again_with_growing_pauses_that_facts_do_not_cut_short() {
     desk.see((1, V), at(0.0));
     let mut now = 0.0;
     for failure in 1..14 {
-        let (key, call) = desk.next(at(now)).unwrap();
-        desk.done(&key, &call, Err(Refusal::Unknown(String::new())), at(now));
+        let (key, why, call) = desk.next(at(now)).unwrap();
+        desk.done(&key, why, &call, Err(Refusal::Unknown(String::new())), at(now));
         desk.see((1, V), at(now));
         assert!(desk.next(at(now)).is_none(), "failure {failure}");
         let wake = desk.wake_at(at(now)).unwrap().as_secs_f64();
@@ -112,8 +118,8 @@ fn what_is_refused_is_tried_again_within_half_a_minute_and_later_only_where_thou
         desk.see((1, V), at(from));
         let (mut now, mut longest) = (from, 0.0_f64);
         for _ in 0..14 {
-            let Some((key, call)) = desk.next(at(now)) else { panic!("nothing is tried") };
-            desk.done(&key, &call, Err(Refusal::Denied(Box::default())), at(now));
+            let Some((key, why, call)) = desk.next(at(now)) else { panic!("nothing is tried") };
+            desk.done(&key, why, &call, Err(Refusal::Denied(Box::default())), at(now));
             let Place::Waiting { until, .. } = desk.tasks[&key].place else { panic!("it does not wait") };
             longest = longest.max(until.as_secs_f64() - now);
             now = until.as_secs_f64();
@@ -132,8 +138,8 @@ fn what_is_refused_is_tried_again_within_half_a_minute_and_later_only_where_thou
 fn a_stale_view_is_looked_at_again_as_soon_as_a_fact_comes() {
     let mut desk = desk();
     desk.see((1, V), at(0.0));
-    let (key, call) = desk.next(at(0.0)).unwrap();
-    desk.done(&key, &call, Err(Refusal::Replaced), at(0.0));
+    let (key, why, call) = desk.next(at(0.0)).unwrap();
+    desk.done(&key, why, &call, Err(Refusal::Replaced), at(0.0));
     assert!(desk.next(at(0.0)).is_none());
     desk.see((1, V), at(0.001));
     assert!(desk.next(at(0.001)).is_some());
@@ -147,10 +153,10 @@ fn a_cluster_that_hangs_does_not_hold_up_the_other() {
     }
     desk.see((2000, V), at(0.0));
     let calls: Vec<_> = std::iter::from_fn(|| desk.next(at(0.0))).collect();
-    assert_eq!(calls.iter().filter(|(key, _)| key.1 == P).count(), CONCURRENCY);
-    assert_eq!(calls.iter().filter(|(key, _)| key.1 == V).count(), 1);
+    assert_eq!(calls.iter().filter(|(key, ..)| key.1 == P).count(), CONCURRENCY);
+    assert_eq!(calls.iter().filter(|(key, ..)| key.1 == V).count(), 1);
     // One answer makes room for one more.
-    desk.done(&calls[0].0, &calls[0].1, Ok(answer()), at(0.1));
+    desk.done(&calls[0].0, calls[0].1, &calls[0].2, Ok(answer()), at(0.1));
     assert!(desk.next(at(0.1)).is_some());
     assert!(desk.next(at(0.1)).is_none());
 }
@@ -162,8 +168,8 @@ fn a_busy_cluster_is_left_alone_for_as_long_as_it_asks_and_then_gets_half() {
         desk.see((key, P), at(0.0));
     }
     let calls: Vec<_> = std::iter::from_fn(|| desk.next(at(0.0))).collect();
-    for (key, call) in &calls {
-        desk.done(key, call, Err(Refusal::Later(Duration::from_secs(3))), at(0.0));
+    for (key, why, call) in &calls {
+        desk.done(key, *why, call, Err(Refusal::Later(Duration::from_secs(3))), at(0.0));
     }
     assert!(desk.next(at(2.9)).is_none());
     assert_eq!(desk.wake_at(at(0.0)), Some(Duration::from_secs(3)));
@@ -177,17 +183,17 @@ fn a_pod_that_is_held_waits_alone() {
         desk.see((key, P), at(0.0));
     }
     let calls: Vec<_> = std::iter::from_fn(|| desk.next(at(0.0))).collect();
-    for (key, call) in &calls {
-        desk.done(key, call, Err(Refusal::Held(Duration::from_secs(10), Box::default())), at(0.0));
+    for (key, why, call) in &calls {
+        desk.done(key, *why, call, Err(Refusal::Held(Duration::from_secs(10), Box::default())), at(0.0));
     }
     let others: Vec<_> = std::iter::from_fn(|| desk.next(at(0.0))).collect();
     assert_eq!(others.len(), CONCURRENCY, "the lane is as wide as before");
     for (key, call) in &others {
-        desk.done(key, call, Ok(answer()), at(0.1));
+        desk.done(key, *why, call, Ok(answer()), at(0.1));
     }
-    while let Some((key, call)) = desk.next(at(0.1)) {
+    while let Some((key, why, call)) = desk.next(at(0.1)) {
         assert!(key.0 > 50, "{} did not wait", key.0);
-        desk.done(&key, &call, Ok(answer()), at(0.1));
+        desk.done(&key, why, &call, Ok(answer()), at(0.1));
     }
     assert_eq!(desk.wake_at(at(0.1)), Some(Duration::from_secs(10)));
     assert_eq!(std::iter::from_fn(|| desk.next(at(10.0))).count(), CONCURRENCY);
@@ -214,9 +220,9 @@ fn law_04_what_is_granted_and_wanted_again_and_again_is_not_fought_for_at_the_sp
     desk.see((1, V), at(0.0));
     let (mut now, mut calls) = (0.0, 0);
     while now < 60.0 {
-        while let Some((key, call)) = desk.next(at(now)) {
+        while let Some((key, why, call)) = desk.next(at(now)) {
             calls += 1;
-            desk.done(&key, &call, Ok(answer()), at(now));
+            desk.done(&key, why, &call, Ok(answer()), at(now));
             // The echo of our own write is a fact, and must not end the wait.
             desk.see((1, V), at(now));
         }
@@ -231,8 +237,8 @@ fn an_urgent_key_is_tried_again_within_seconds_however_often_it_failed() {
     desk.see((0, V), at(0.0));
     let mut now = 0.0;
     for _ in 0..20 {
-        let (key, call) = desk.next(at(now)).unwrap();
-        desk.done(&key, &call, Err(Refusal::Unknown(String::new())), at(now));
+        let (key, why, call) = desk.next(at(now)).unwrap();
+        desk.done(&key, why, &call, Err(Refusal::Unknown(String::new())), at(now));
         let wake = desk.wake_at(at(now)).unwrap().as_secs_f64();
         assert!(wake - now <= 5.0 + 1e-6, "{}", wake - now);
         now = wake;
@@ -248,7 +254,7 @@ fn an_urgent_key_does_not_wait_behind_those_that_are_parked() {
     let calls: Vec<_> = std::iter::from_fn(|| desk.next(at(0.0))).collect();
     desk.see((0, V), at(0.1));
     assert!(desk.next(at(0.1)).is_none(), "no room");
-    desk.done(&calls[0].0, &calls[0].1, Ok(answer()), at(0.2));
+    desk.done(&calls[0].0, calls[0].1, &calls[0].2, Ok(answer()), at(0.2));
     assert_eq!(desk.next(at(0.2)).unwrap().0, (0, V));
 }
 
@@ -262,7 +268,7 @@ fn parked_keys_that_want_nothing_any_more_do_not_hold_up_the_rest() {
     assert_eq!(calls.len(), CONCURRENCY);
     // All but the last one of the parked lose interest.
     desk.model.keys.retain(|key| key.0 == 60 || key.0 <= 50);
-    desk.done(&calls[0].0, &calls[0].1, Ok(answer()), at(0.1));
+    desk.done(&calls[0].0, calls[0].1, &calls[0].2, Ok(answer()), at(0.1));
     assert_eq!(desk.next(at(0.1)).unwrap().0, (60, V));
 }
 
@@ -270,8 +276,8 @@ fn parked_keys_that_want_nothing_any_more_do_not_hold_up_the_rest() {
 fn an_urged_key_is_looked_at_at_once_also_from_a_penalty() {
     let mut desk = desk();
     desk.see((1, V), at(0.0));
-    let (key, call) = desk.next(at(0.0)).unwrap();
-    desk.done(&key, &call, Err(Refusal::Unknown(String::new())), at(0.0));
+    let (key, why, call) = desk.next(at(0.0)).unwrap();
+    desk.done(&key, why, &call, Err(Refusal::Unknown(String::new())), at(0.0));
     assert!(desk.next(at(0.0)).is_none());
     desk.urge_all();
     assert!(desk.next(at(0.0)).is_some());
@@ -289,9 +295,9 @@ fn a_follower_plans_nothing_and_a_new_leader_plans_everything() {
     assert_eq!((desk.waiting(), desk.tasks.len(), desk.wake_at(at(0.0))), (0, 0, None), "nothing piles up");
     desk.lead(at(1.0));
     let (now, mut calls) = (at(1.0), 0);
-    while let Some((key, call)) = desk.next(now) {
+    while let Some((key, why, call)) = desk.next(now) {
         calls += 1;
-        desk.done(&key, &call, Ok(answer()), now);
+        desk.done(&key, why, &call, Ok(answer()), now);
     }
     assert_eq!(calls, 100);
 }
@@ -301,20 +307,20 @@ fn a_call_that_was_not_sent_is_no_failure_and_its_key_stays_dirty() {
     let mut desk = desk();
     desk.see((1, V), at(0.0));
     for _ in 0..20 {
-        let (key, call) = desk.next(at(0.0)).expect("no back-off");
-        desk.done(&key, &call, Err(Refusal::NotLeading), at(0.0));
+        let (key, why, call) = desk.next(at(0.0)).expect("no back-off");
+        desk.done(&key, why, &call, Err(Refusal::NotLeading), at(0.0));
     }
     // Also when we learn only afterwards that we follow, or lead again before we hear of it.
-    let (key, call) = desk.next(at(0.0)).unwrap();
+    let (key, why, call) = desk.next(at(0.0)).unwrap();
     desk.follow();
-    desk.done(&key, &call, Err(Refusal::NotLeading), at(0.0));
+    desk.done(&key, why, &call, Err(Refusal::NotLeading), at(0.0));
     assert_eq!((desk.flying(), desk.tasks.len()), (0, 0));
     desk.lead(at(1.0));
-    let (key, call) = desk.next(at(1.0)).unwrap();
+    let (key, why, call) = desk.next(at(1.0)).unwrap();
     desk.follow();
     desk.lead(at(2.0));
     assert!(desk.next(at(2.0)).is_none(), "its call of the last term is still on the way");
-    desk.done(&key, &call, Err(Refusal::NotLeading), at(2.0));
+    desk.done(&key, why, &call, Err(Refusal::NotLeading), at(2.0));
     assert!(desk.next(at(2.0)).is_some());
 }
 
@@ -323,8 +329,8 @@ fn what_waited_or_was_penalised_is_looked_at_when_we_lead_again() {
     let mut desk = desk();
     for key in [1, 2] {
         desk.see((key, V), at(0.0));
-        let (key, call) = desk.next(at(0.0)).unwrap();
-        desk.done(&key, &call, Err(Refusal::Unknown(String::new())), at(0.0));
+        let (key, why, call) = desk.next(at(0.0)).unwrap();
+        desk.done(&key, why, &call, Err(Refusal::Unknown(String::new())), at(0.0));
     }
     assert!(desk.next(at(0.0)).is_none());
     desk.follow();
@@ -346,7 +352,7 @@ fn before_a_busy_cluster_what_has_begun_is_finished_first_and_the_rest_is_not_st
     let mut order = Vec::new();
     for _ in 0..8 {
         let (key, call) = flying.pop_front().unwrap();
-        desk.done(&key, &call, Ok(answer()), at(0.0));
+        desk.done(&key, why, &call, Ok(answer()), at(0.0));
         order.push(desk.next(at(0.0)).unwrap().0.0);
         assert!(desk.next(at(0.0)).is_none(), "there is room for one");
     }

@@ -53,13 +53,18 @@ struct Timetable {
     gaps: Arc<AtomicU32>,
 }
 
+crate::reasons! {
+    enum Why { Test }
+}
+
 impl Model for Timetable {
     type Key = u64;
     type Fact = ();
+    type Why = Why;
     fn observe(&mut self, (): (), _: Now, dirty: &mut Dirty<u64>) {
         dirty.mark_all();
     }
-    fn plan(&self, key: &u64, now: Now) -> Plan {
+    fn plan(&self, key: &u64, now: Now) -> Plan<Why> {
         self.plans.fetch_add(1, Ordering::Relaxed);
         if !self.edges.contains(key) {
             return Plan::Rest;
@@ -69,9 +74,9 @@ impl Model for Timetable {
             return Plan::Wait(now.steady + left.unsigned_abs());
         }
         let target = Target::cluster(Side::Virtual, &kind::NODE, Name::parse(&format!("n{key}")).unwrap());
-        Call { target, verb: Verb::Create(json!({})), why: "Test" }.into()
+        Why::Test.call(target, Verb::Create(json!({})))
     }
-    fn settle(&mut self, key: &u64, _: &Call, _: Result<Answer, Refusal>, _: Now, _: &mut Dirty<u64>) {
+    fn settle(&mut self, key: &u64, _: Why, _: &Call, _: Result<Answer, Refusal>, _: Now, _: &mut Dirty<u64>) {
         self.edges.retain(|edge| edge != key);
     }
     fn gap(&mut self, _: Now) {

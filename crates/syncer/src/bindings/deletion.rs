@@ -3,22 +3,30 @@
 //! until a user says so (`tapestry resume`).
 
 use tapestry_cluster::{Answer, Call, Refusal, Side, kind};
-use tapestry_engine::{Dirty, Now, Plan};
+use tapestry_engine::{Dirty, Now, Plan, reasons};
 
 use super::Bound;
 use crate::events::Event;
 use crate::pair::{Key, Pair};
 use crate::serving::Served;
 
+reasons! {
+    /// What its calls are for.
+    pub enum Why {
+        /// Whether the kind of bindings is served.
+        LookForBindingKind,
+    }
+}
+
 /// Reason of condition `Ready` and of the event.
 pub(super) const DEFINITION_DELETED: &str = "DefinitionDeleted";
 
 impl Pair {
     /// Asks discovery whether the definition of bindings is being deleted.
-    pub(crate) fn plan_binding_serving(&self, now: Now) -> Plan {
+    pub(crate) fn plan_binding_serving(&self, now: Now) -> Plan<Why> {
         let asks = self.working().is_some_and(Bound::deletion_unconfirmed);
         if asks {
-            self.binding_serving.plan(Side::Virtual, &kind::CLUSTER_BINDING, "LookForBindingKind", now)
+            self.binding_serving.plan(Side::Virtual, &kind::CLUSTER_BINDING, Why::LookForBindingKind, now)
         } else {
             Plan::Rest
         }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tapestry_api::binding::Phase;
-use tapestry_cluster::{Call, Side, Sub, Verb, kind};
+use tapestry_cluster::{Side, Sub, Verb, kind};
 use tapestry_domain::resources::{ResourceName, Resources};
-use tapestry_engine::{Now, Plan};
+use tapestry_engine::{Now, Plan, Reason as _};
 
 use super::deletion::DEFINITION_DELETED;
-use super::{BindingRow, CONNECTED, GUARDED, POLICIES_KNOWN, TRIPPED, target, with_name};
+use super::{BindingRow, CONNECTED, Why, GUARDED, POLICIES_KNOWN, TRIPPED, target, with_name};
 use crate::breaker::{MASS_DELETION, tell_trip};
 use crate::pair::Pair;
 use crate::terms::Stop;
@@ -83,7 +83,7 @@ impl Said {
 
 impl Pair {
     /// Says how the binding stands, if that is news. `told`: condition `Connected` says so already.
-    pub(super) fn report(&self, row: &BindingRow, connected: &Said, told: bool, now: Now) -> Plan {
+    pub(super) fn report(&self, row: &BindingRow, connected: &Said, told: bool, now: Now) -> Plan<Why> {
         let (phase, ready) = self.judge_ready(row, connected);
         let (policies, guarded) = (self.judge_policies(row), self.judge_guards(row));
         let same = |said: &Option<Said>, says: &Option<Said>| match (said, says) {
@@ -115,7 +115,7 @@ impl Pair {
         let kind = &kind::CLUSTER_BINDING;
         let body = json!({"apiVersion": kind.api_version(), "kind": kind.kind, "status": status});
         let verb = Verb::Apply(Sub::Status, with_name(body, &row.name));
-        Call { target: target(row), verb, why: "ReportConnection" }.into()
+        Why::ReportConnection.call(target(row), verb)
     }
 
     /// All that is ours in one: what an apply leaves out, it takes away.
@@ -159,7 +159,7 @@ impl Pair {
         }
         // First: without the mount namespace our rights in it are gone too, and watches fail for no other reason.
         if let Some(missing) = self.prerequisites.verdict().filter(|_| self.answers(Side::Physical)) {
-            return failed(missing.reason, missing.message);
+            return failed(missing.reason.as_str(), missing.message);
         }
         if connected.status != "True" {
             return failed(&connected.reason, format!("condition {CONNECTED} says why"));
@@ -194,7 +194,7 @@ impl Pair {
     fn judge_policies(&self, row: &BindingRow) -> Option<Said> {
         let told = |stop: Stop| {
             let message = format!("{}; nothing new is lent, and no pod has to go", stop.message());
-            Some(Said::new("False", stop.reason(), message))
+            Some(Said::new("False", stop.reason().as_str(), message))
         };
         if let Some(served) = self.policies.unknown(Side::Virtual) {
             return told(Stop::PoliciesUnknown(served));
@@ -204,7 +204,7 @@ impl Pair {
             Some(_) => {
                 let held =
                     "the physical cluster no longer serves ResourceLeasingPolicies; the owner's hold as they last were";
-                Some(Said::new("False", Stop::OwnerUnserved.reason(), held))
+                Some(Said::new("False", Stop::OwnerUnserved.reason().as_str(), held))
             }
             None => row.report.policies.is_some().then(|| Said::new("True", "Known", "all policies have been read")),
         }

@@ -11,7 +11,7 @@ use tapestry_cluster::{Refusal, Side, Uid};
 use tapestry_engine::{Model as _, Plan};
 
 use crate::pair::{Fact, Key};
-use crate::scene::{Scene, mapped, merge, vpod};
+use crate::scene::{Scene, mapped, merge, vpod, why};
 
 mod drains;
 
@@ -47,7 +47,7 @@ fn crowd(pods: usize) -> (Scene, Vec<(Value, Value)>) {
 fn round(scene: &mut Scene, pods: usize) -> usize {
     let mut lost = 0;
     for n in 0..pods {
-        let Plan::Do(call) = scene.plan(&key(n)) else { continue };
+        let Plan::Do(call, _) = scene.plan(&key(n)) else { continue };
         match call.why {
             "LookForCopy" => scene.settle(&key(n), &call, Err(Refusal::Gone)),
             "PhysicalPodLost" => {
@@ -174,7 +174,7 @@ fn law_01_it_trips_at_the_twenty_first_however_slowly_they_are_proven() {
         scene.pass(Duration::from_secs(4));
         let look = scene.call(&key(n));
         scene.settle(&key(n), &look, Err(Refusal::Gone));
-        let Plan::Do(call) = scene.plan(&key(n)) else { break };
+        let Plan::Do(call, _) = scene.plan(&key(n)) else { break };
         assert_eq!(call.why, "PhysicalPodLost");
         lost += 1;
         let mut failed = vpod(&format!("p{n}"));
@@ -292,7 +292,7 @@ fn law_08_a_pod_ends_only_after_the_binding_says_that_it_is_counted() {
     let mut scene = emptied(3);
     let look = scene.call(&key(0));
     let now = scene.now;
-    scene.pair.settle(&key(0), &look, Err(Refusal::Gone), now, &mut tapestry_engine::Dirty::default());
+    scene.pair.settle(&key(0), why(&key(0), &look), &look, Err(Refusal::Gone), now, &mut tapestry_engine::Dirty::default());
     assert_eq!(scene.plan(&key(0)), Plan::Rest, "a crash now would forget it");
     let count = scene.call(&Key::Binding);
     assert_eq!((count.why, count.target.rv.is_some()), ("CountEnds", true), "not over what another one has counted");

@@ -7,13 +7,31 @@ use serde_json::{Map, Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Verb, kind};
 use tapestry_domain::names::label_value;
-use tapestry_engine::{Dirty, Now, Plan};
+use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
 
 use super::Case;
 use super::row::{MIGRATED_PLUGINS, PCsiNode, VCsiNode};
 use crate::json::fingerprint;
 use crate::nodes::row::VNode;
 use crate::pair::{Key, Pair};
+
+reasons! {
+    /// What its calls are for.
+    pub enum Why {
+        /// The physical one left the watch: is it gone?
+        LookForPhysicalCsiNode,
+        /// The name is taken: by what?
+        LookForCsiNode,
+        /// A virtual node has none.
+        CreateCsiNode,
+        /// It is not as the physical one.
+        UpdateCsiNode,
+        /// It differs in what Kubernetes does not let us change.
+        ReplaceCsiNode,
+        /// The physical one is gone.
+        PhysicalCsiNodeGone,
+    }
+}
 
 /// How long a name that somebody else has is left alone.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(5);
@@ -22,7 +40,7 @@ type Texts = BTreeMap<Box<str>, Box<str>>;
 
 impl Pair {
     /// The plan for the CSINode of this virtual node.
-    pub(crate) fn plan_csinode(&self, name: &Name, now: Now) -> Plan {
+    pub(crate) fn plan_csinode(&self, name: &Name, now: Now) -> Plan<Why> {
         if self.working().is_none() || !self.csinodes.complete() {
             return Plan::Rest;
         }
@@ -35,21 +53,21 @@ impl Pair {
             (Some(pcsinode), None) => self.plan_new_csinode(&case, pcsinode, vnode, now),
             (Some(pcsinode), Some(there)) => self.plan_same_csinode(&case, pcsinode, there, vnode, now),
             // Not in sight: gone only if the API server says so (law 1).
-            (None, Some(there)) if case.gone => remove(there, "PhysicalCsiNodeGone"),
+            (None, Some(there)) if case.gone => remove(there, Why::PhysicalCsiNodeGone),
             (None, Some(_)) => {
                 let target = Target::cluster(Side::Physical, &kind::CSI_NODE, vnode.physical.clone());
-                Call { target, verb: Verb::Get, why: "LookForCsiNode" }.into()
+                Why::LookForPhysicalCsiNode.call(target, Verb::Get)
             }
         }
     }
 
-    fn plan_new_csinode(&self, case: &Case, pcsinode: &PCsiNode, vnode: &VNode, now: Now) -> Plan {
+    fn plan_new_csinode(&self, case: &Case, pcsinode: &PCsiNode, vnode: &VNode, now: Now) -> Plan<Why> {
         let target = Target::cluster(Side::Virtual, &kind::CSI_NODE, vnode.name.clone());
         if let Some(again) = case.foreign.map(|at| at + LOOK_AGAIN).filter(|again| *again > now.steady) {
             return Plan::Wait(again);
         }
         if case.taken || case.foreign.is_some() {
-            return Call { target, verb: Verb::Get, why: "LookForCsiNode" }.into();
+            return Why::LookForCsiNode.call(target, Verb::Get);
         }
         let mut annotations = annotations(pcsinode);
         annotations.insert(keys::LAST_SYNC_TIME.into(), stamp(now));
@@ -61,17 +79,17 @@ impl Pair {
             },
             "spec": {"drivers": pcsinode.drivers.parse()},
         });
-        Call { target, verb: Verb::Create(body), why: "CreateCsiNode" }.into()
+        Why::CreateCsiNode.call(target, Verb::Create(body))
     }
 
     /// Both exist: what differs is patched where Kubernetes allows it, and made anew where it does not.
-    fn plan_same_csinode(&self, case: &Case, pcsinode: &PCsiNode, there: &VCsiNode, vnode: &VNode, now: Now) -> Plan {
+    fn plan_same_csinode(&self, case: &Case, pcsinode: &PCsiNode, there: &VCsiNode, vnode: &VNode, now: Now) -> Plan<Why> {
         let drivers = (pcsinode.drivers != there.drivers).then(|| (there.drivers.parse(), pcsinode.drivers.parse()));
         let drivers = drivers.filter(|(old, new)| old != new && case.pushed != Some((digest(new), digest(old))));
         if let Some((old, new)) = &drivers
             && frozen(old, new, case.stiff)
         {
-            return remove(there, "ReplaceCsiNode");
+            return remove(there, Why::ReplaceCsiNode);
         }
         let labels = difference(&self.csinode_labels(pcsinode), &there.labels);
         let wanted = annotations(pcsinode);
@@ -93,7 +111,7 @@ impl Pair {
         }
         // Both lists are replaced as a whole, so only in the version that was looked at (law 2).
         let target = Target::cluster(Side::Virtual, &kind::CSI_NODE, there.name.clone()).uid(&there.uid).rv(there.rv);
-        Call { target, verb: Verb::Merge(Sub::Main, patch), why: "UpdateCsiNode" }.into()
+        Why::UpdateCsiNode.call(target, Verb::Merge(Sub::Main, patch))
     }
 
     fn csinode_labels(&self, pcsinode: &PCsiNode) -> Texts {
@@ -104,34 +122,37 @@ impl Pair {
     pub(crate) fn settle_csinode(
         &mut self,
         name: &Name,
+        why: Why,
         call: &Call,
         done: Result<Answer, Refusal>,
         now: Now,
         dirty: &mut Dirty<Key>,
     ) {
-        match (done, call.target.side, &call.verb) {
-            (Ok(_), _, Verb::Delete { .. }) => {
+        match (done, why) {
+            (Ok(_), Why::ReplaceCsiNode | Why::PhysicalCsiNodeGone) => {
                 if let Some(uid) = &call.target.uid {
                     self.csinodes.vcsinodes.remove(uid);
                     self.forget_vcsinode(name, uid, dirty);
                 }
             }
-            (Ok(answer), Side::Physical, _) => {
+            (Ok(answer), Why::LookForPhysicalCsiNode) => {
                 if let Ok(Some(row)) = PCsiNode::decode(&answer.object) {
                     self.put_pcsinode(row, None, dirty);
                 }
             }
-            (Ok(answer), Side::Virtual, _) => self.learn_vcsinode(name, call, &answer, now, dirty),
-            (Err(refusal), side, verb) => {
+            (Ok(answer), Why::LookForCsiNode | Why::CreateCsiNode | Why::UpdateCsiNode) => {
+                self.learn_vcsinode(name, call, &answer, now, dirty);
+            }
+            (Err(refusal), why) => {
                 let gone =
                     self.nodes.vnode(name).is_some_and(|vnode| self.csinodes.pcsinode(&vnode.physical).is_none());
                 let case = self.csinodes.cases.entry(name.clone()).or_default();
-                match (refusal, side, verb) {
+                match (refusal, why) {
                     // One that came back while we asked is in sight: the answer is of its former life.
-                    (Refusal::Gone, Side::Physical, Verb::Get) => case.gone = gone,
-                    (Refusal::Gone, Side::Virtual, Verb::Get) => (case.taken, case.foreign) = (false, None),
-                    (Refusal::Exists, Side::Virtual, Verb::Create(_)) => case.taken = true,
-                    (Refusal::Invalid(_), Side::Virtual, Verb::Merge(..)) => case.stiff = true,
+                    (Refusal::Gone, Why::LookForPhysicalCsiNode) => case.gone = gone,
+                    (Refusal::Gone, Why::LookForCsiNode) => (case.taken, case.foreign) = (false, None),
+                    (Refusal::Exists, Why::CreateCsiNode) => case.taken = true,
+                    (Refusal::Invalid(_), Why::UpdateCsiNode) => case.stiff = true,
                     _ => return,
                 }
                 dirty.mark(Key::CsiNode(name.clone()));
@@ -196,9 +217,9 @@ fn difference(want: &Texts, there: &Texts) -> Map<String, Value> {
     set.map(|(key, value)| (key.to_string(), json!(value))).collect()
 }
 
-fn remove(there: &VCsiNode, why: &'static str) -> Plan {
+fn remove(there: &VCsiNode, why: Why) -> Plan<Why> {
     let target = Target::cluster(Side::Virtual, &kind::CSI_NODE, there.name.clone()).uid(&there.uid);
-    Call { target, verb: Verb::Delete { grace: None }, why }.into()
+    why.call(target, Verb::Delete { grace: None })
 }
 
 fn stamp(now: Now) -> Box<str> {

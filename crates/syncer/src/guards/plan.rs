@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Verb};
-use tapestry_engine::{Dirty, Now, Plan};
+use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
 
 use super::cover::Asks;
 use super::row::GuardRow;
@@ -14,12 +14,26 @@ use super::{Guard, Look, QUOTA_EVERY, Trouble};
 use crate::pair::{Key, Pair};
 use crate::terms::steady_at;
 
+reasons! {
+    /// What its calls are for.
+    pub enum Why {
+        /// Whether it is there, and ours.
+        LookForGuard,
+        /// It is not there.
+        CreateGuard,
+        /// It is not as the binding wants it.
+        MendGuard,
+        /// The binding does not want it any more.
+        RemoveGuard,
+    }
+}
+
 /// How long a name that somebody else has is left alone.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(5);
 
 impl Pair {
     /// The plan for this backstop, wanted or not.
-    pub(crate) fn plan_guard(&self, guard: Guard, now: Now) -> Plan {
+    pub(crate) fn plan_guard(&self, guard: Guard, now: Now) -> Plan<Why> {
         let (Some(bound), Ok(name)) = (self.working(), Name::parse(guard.name())) else { return Plan::Rest };
         let target = Target::namespaced(Side::Physical, guard.kind(), self.home.mount.clone(), name);
         // They stand until the last copy has gone, and go with the binding.
@@ -28,7 +42,7 @@ impl Pair {
             (None, false) => Plan::Rest,
             (Some(there), false) if there.deleting => Plan::Rest,
             (Some(there), false) => {
-                Call { target: target.uid(&there.uid), verb: Verb::Delete { grace: None }, why: "RemoveGuard" }.into()
+                Why::RemoveGuard.call(target.uid(&there.uid), Verb::Delete { grace: None })
             }
             (_, true) if guard == Guard::Quota && self.guards.due > now.steady => Plan::Wait(self.guards.due),
             (None, true) => self.plan_new_guard(guard, target, now),
@@ -36,19 +50,19 @@ impl Pair {
         }
     }
 
-    fn plan_new_guard(&self, guard: Guard, target: Target, now: Now) -> Plan {
+    fn plan_new_guard(&self, guard: Guard, target: Target, now: Now) -> Plan<Why> {
         match self.guards.looks[guard as usize] {
             Look::Foreign(at) if at + LOOK_AGAIN > now.steady => Plan::Wait(at + LOOK_AGAIN),
-            Look::Unknown | Look::Foreign(_) => Call { target, verb: Verb::Get, why: "LookForGuard" }.into(),
+            Look::Unknown | Look::Foreign(_) => Why::LookForGuard.call(target, Verb::Get),
             Look::Missing => {
                 let body = self.dress(json!({"spec": self.guard_spec(guard, &self.asks(now.wall), now)}), &target);
-                Call { target, verb: Verb::Create(body), why: "CreateGuard" }.into()
+                Why::CreateGuard.call(target, Verb::Create(body))
             }
         }
     }
 
     /// Kept as wanted, whoever changes it.
-    fn plan_kept_guard(&self, guard: Guard, target: Target, there: &GuardRow, now: Now) -> Plan {
+    fn plan_kept_guard(&self, guard: Guard, target: Target, there: &GuardRow, now: Now) -> Plan<Why> {
         let labels: Map<String, Value> = self
             .origin
             .labels()
@@ -80,15 +94,15 @@ impl Pair {
             // Lists that are replaced as a whole (law 2).
             Guard::NetworkPolicy => target.uid(&there.uid).rv(there.rv),
         };
-        Call { target, verb: Verb::Merge(Sub::Main, patch), why: "MendGuard" }.into()
+        Why::MendGuard.call(target, Verb::Merge(Sub::Main, patch))
     }
 
     /// The quota is as it should be. It is read once more before nodes are granted or refused something within the same sum; by
     /// time alone the sum changes at the edge of a window, and when what was revoked cannot come any more.
-    fn plan_same_quota(&self, target: Target, there: &GuardRow, asks: &Asks, now: Now) -> Plan {
+    fn plan_same_quota(&self, target: Target, there: &GuardRow, asks: &Asks, now: Now) -> Plan<Why> {
         let total = asks.total(&self.guards.grants, now.steady);
         if self.ungranted(asks) && there.lets_in(&quota_for(&total)) {
-            return Call { target, verb: Verb::Get, why: "LookForGuard" }.into();
+            return Why::LookForGuard.call(target, Verb::Get);
         }
         let edge = asks.until.filter(|until| *until > now.wall).map(|until| steady_at(until, now));
         let next = edge.into_iter().chain(self.guards.grants.settled(now.steady)).min();
@@ -105,30 +119,31 @@ impl Pair {
     pub(crate) fn settle_guard(
         &mut self,
         guard: Guard,
+        why: Why,
         call: &Call,
         done: Result<Answer, Refusal>,
         now: Now,
         dirty: &mut Dirty<Key>,
     ) {
         let (rows, look) = (&mut self.guards.rows[guard as usize], &mut self.guards.looks[guard as usize]);
-        match (done, &call.verb) {
+        match (done, why) {
             // One that lost its label is in no watch: what became of it only a read can tell.
-            (Ok(_), Verb::Delete { .. })
-            | (Err(Refusal::Gone | Refusal::Replaced), Verb::Merge(..) | Verb::Delete { .. }) => {
+            (Ok(_), Why::RemoveGuard)
+            | (Err(Refusal::Gone | Refusal::Replaced), Why::MendGuard | Why::RemoveGuard) => {
                 *look = Look::Unknown;
                 if let Some(uid) = &call.target.uid {
                     rows.remove(uid);
                 }
             }
-            (Ok(answer), verb) => {
+            (Ok(answer), Why::LookForGuard | Why::CreateGuard | Why::MendGuard) => {
                 let row = GuardRow::decode(&answer.object, guard, &self.home.mount, &self.origin).ok().flatten();
-                match (row, verb) {
+                match (row, why) {
                     (Some(row), _) => {
                         *look = Look::Unknown;
                         self.guards.troubles[guard as usize] = None;
                         rows.put(row, None);
                     }
-                    (None, Verb::Get) => {
+                    (None, Why::LookForGuard) => {
                         if !matches!(look, Look::Foreign(_)) {
                             tracing::warn!(kind = guard.kind().kind, name = guard.name(), namespace = %self.home.mount,
                                 "this object is not ours: it is left alone, and the binding's guard is not in force");
@@ -139,14 +154,14 @@ impl Pair {
                     (None, _) => {}
                 }
                 if guard == Guard::Quota {
-                    if !matches!(verb, Verb::Get) {
+                    if why != Why::LookForGuard {
                         self.guards.due = now.steady + QUOTA_EVERY;
                     }
                     self.grant(dirty);
                 }
             }
-            (Err(Refusal::Gone), Verb::Get) => *look = Look::Missing,
-            (Err(Refusal::Exists), Verb::Create(_)) => *look = Look::Unknown,
+            (Err(Refusal::Gone), Why::LookForGuard) => *look = Look::Missing,
+            (Err(Refusal::Exists), Why::CreateGuard) => *look = Look::Unknown,
             (Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_))), _) => {
                 let why = refused.message();
                 tracing::warn!(

@@ -7,10 +7,10 @@ use std::time::Duration;
 use serde_json::json;
 use tapestry_api::binding::Phase;
 use tapestry_cluster::{Answer, Call, Refusal, Side, Sub, Target, Verb, kind};
-use tapestry_engine::Now;
+use tapestry_engine::{Now, Plan, Reason as _};
 
 use super::row::{KeptBinding, Said};
-use super::{Keeper, READY};
+use super::{Keeper, READY, ReportWhy};
 use crate::refused::{News, Refused};
 
 /// Condition of the binding: whether the Leases of its nodes may be renewed. There from the first time they may not.
@@ -128,7 +128,7 @@ impl Lapses {
 impl Keeper {
     /// Says what lets Leases lapse, if the binding does not say so yet. Where no process leads, there is none to say that nothing
     /// is ready, so this does.
-    pub(super) fn report_lapse(&self, row: &KeptBinding, now: Now) -> Option<Call> {
+    pub(super) fn report_lapse(&self, row: &KeptBinding, now: Now) -> Option<Plan<ReportWhy>> {
         let mut conditions = row.conditions.clone();
         let mut status = json!({});
         for Lapse { kind, status: value, reason, message } in self.lapses.plan(row, self.names.is_empty()) {
@@ -146,7 +146,7 @@ impl Keeper {
         }
         status["conditions"] = json!(conditions);
         let target = Target::cluster(Side::Virtual, &kind::CLUSTER_BINDING, row.name.clone()).uid(&row.uid).rv(row.rv);
-        Some(Call { target, verb: Verb::Merge(Sub::Status, json!({ "status": status })), why: "ReportLapse" })
+        Some(ReportWhy::ReportLapse.call(target, Verb::Merge(Sub::Status, json!({ "status": status }))))
     }
 }
 

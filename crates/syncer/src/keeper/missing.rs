@@ -5,14 +5,22 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use tapestry_cluster::{Call, Name, Side, Target, Uid, Verb, kind};
-use tapestry_engine::{Dirty, Now, Plan};
+use tapestry_cluster::{Name, Side, Target, Uid, Verb, kind};
+use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
 
 use super::Key;
 
 /// How often a node is looked for that is there and that no watch shows. The syncer gives it its label back within seconds; it
 /// stays like this only while the syncer does not work.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+reasons! {
+    /// What its calls are for.
+    pub enum Why {
+        /// Whether a node that left the watch is there.
+        LookForNode,
+    }
+}
 
 /// The nodes that are out of sight, and when each is looked for next.
 #[derive(Default)]
@@ -45,13 +53,13 @@ impl Missing {
     }
 
     /// The look for the node of this name and UID.
-    pub(super) fn plan(&self, vnode: &Name, uid: &Uid, now: Now) -> Plan {
+    pub(super) fn plan(&self, vnode: &Name, uid: &Uid, now: Now) -> Plan<Why> {
         match self.0.get(vnode) {
             None => Plan::Rest,
             Some(due) if *due > now.steady => Plan::Wait(*due),
             Some(_) => {
                 let target = Target::cluster(Side::Virtual, &kind::NODE, vnode.clone()).uid(uid);
-                Call { target, verb: Verb::Get, why: "LookForNode" }.into()
+                Why::LookForNode.call(target, Verb::Get)
             }
         }
     }

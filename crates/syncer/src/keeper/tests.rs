@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tapestry_cluster::feed::Epoch;
 
 use super::*;
-use crate::scene::name;
+use crate::scene::{name, named};
 
 /// A keeper, the time, and the version that the next object gets.
 struct Scene {
@@ -57,7 +57,7 @@ impl Scene {
         self.see(Fact::Binding(Change::Put(KeptBinding::decode(&object).unwrap().unwrap(), Epoch(1))));
     }
 
-    fn plan(&self, key: &Key) -> Plan {
+    fn plan(&self, key: &Key) -> Plan<Why> {
         let plan = self.keeper.plan(key, self.now);
         assert_eq!(plan, self.keeper.plan(key, self.now), "planning twice gives the same plan");
         plan
@@ -65,13 +65,13 @@ impl Scene {
 
     fn call(&self, key: &Key) -> Call {
         match self.plan(key) {
-            Plan::Do(call) => *call,
+            Plan::Do(call, _) => *call,
             other => panic!("no call for {key:?} but {other:?}"),
         }
     }
 
     fn settle(&mut self, key: &Key, call: &Call, done: Result<Answer, Refusal>) {
-        self.keeper.settle(key, call, done, self.now, &mut Dirty::default());
+        self.keeper.settle(key, why(key, call), call, done, self.now, &mut Dirty::default());
     }
 
     fn pass(&mut self, time: Duration) {
@@ -91,6 +91,15 @@ impl Scene {
         let call = self.call(&Key::Binding);
         assert!(call.target.rv.is_some(), "a list that others write too");
         call.body().unwrap()["status"]["conditions"].as_array().unwrap().clone()
+    }
+}
+
+fn why(key: &Key, call: &Call) -> Why {
+    match key {
+        Key::Lease(_) => Why::Lease(named(call)),
+        Key::Taint(_) => Why::Taint(named(call)),
+        Key::Node(_) => Why::Node(named(call)),
+        Key::Binding => Why::Binding(named(call)),
     }
 }
 
@@ -147,7 +156,7 @@ fn a_lease_is_first_renewed_when_it_is_ten_to_twenty_seconds_old() {
     let call = scene.call(&lease());
     let object = scene.answer(&call);
     scene.settle(&lease(), &call, Ok(Answer { object: object.clone() }));
-    let due = |plan: Plan, since: Duration| match plan {
+    let due = |plan: Plan<Why>, since: Duration| match plan {
         Plan::Wait(until) => until.saturating_sub(since).as_secs(),
         other => panic!("not waiting: {other:?}"),
     };

@@ -4,6 +4,7 @@ use tapestry_cluster::Side;
 
 use super::row::VNode;
 use crate::pair::Pair;
+use crate::pods::admission::PendingReason;
 use crate::terms::Terms;
 
 /// Why a virtual node is no longer wanted.
@@ -32,11 +33,11 @@ impl Departure {
     }
 
     /// For conditions and events.
-    pub(crate) fn reason(self) -> &'static str {
+    pub(crate) fn reason(self) -> PendingReason {
         match self {
-            Self::BindingDeleted | Self::NodeDeleted | Self::NodeGone => "Leaving",
-            Self::PolicyDeleted => "PolicyDeleted",
-            Self::Unselected => "NotSelected",
+            Self::BindingDeleted | Self::NodeDeleted | Self::NodeGone => PendingReason::Leaving,
+            Self::PolicyDeleted => PendingReason::PolicyDeleted,
+            Self::Unselected => PendingReason::NotSelected,
         }
     }
 

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Epoch};
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Verb, kind};
-use tapestry_engine::{Dirty, Now, Plan};
+use tapestry_engine::{Dirty, Now, Plan, Reason as _};
 
-use super::Case;
 use super::departure::Departure;
 use super::lending::{LendingState, Since};
 use super::row::{NO_SCHEDULE, PNode, Taint, Unread, VNode};
+use super::{Case, Why};
 use super::want::{Circumstances, Want, render_taint, unknown_from};
 use crate::bindings::Bound;
 use crate::json::fingerprint;
@@ -25,7 +25,7 @@ pub(super) const GONE_FOR: Duration = Duration::from_mins(1);
 
 impl Pair {
     /// The plan for the physical node of this name, which may be gone.
-    pub(crate) fn plan_node(&self, name: &Name, now: Now) -> Plan {
+    pub(crate) fn plan_node(&self, name: &Name, now: Now) -> Plan<Why> {
         let Some(bound) = self.knowing().filter(|_| self.policies.owner_known()) else {
             return self.plan_unseen(name, now);
         };
@@ -43,7 +43,7 @@ impl Pair {
         }
     }
 
-    fn plan_mirror(&self, bound: &Bound, case: &Case, pnode: &PNode, vnode: Option<&VNode>, now: Now) -> Plan {
+    fn plan_mirror(&self, bound: &Bound, case: &Case, pnode: &PNode, vnode: Option<&VNode>, now: Now) -> Plan<Why> {
         let terms = self.terms(pnode, now.wall);
         let Some(vnode) = vnode else {
             return match &terms {
@@ -72,15 +72,15 @@ impl Pair {
         if let (Some(_), Some(next)) = (&status, next) {
             // Whoever fights for the status must not keep the taints away.
             return match want.patch_metadata(vnode, now.wall).filter(|patch| !patch["spec"]["taints"].is_null()) {
-                Some(patch) => Call { target, verb: Verb::Merge(Sub::Main, patch), why: "NodeMetadata" }.into(),
+                Some(patch) => Why::NodeMetadata.call(target, Verb::Merge(Sub::Main, patch)),
                 None => Plan::Wait(next),
             };
         }
         if let Some(patch) = status {
-            return Call { target, verb: Verb::Merge(Sub::Status, patch), why: "NodeStatus" }.into();
+            return Why::NodeStatus.call(target, Verb::Merge(Sub::Status, patch));
         }
         if let Some(patch) = want.patch_metadata(vnode, now.wall) {
-            return Call { target, verb: Verb::Merge(Sub::Main, patch), why: "NodeMetadata" }.into();
+            return Why::NodeMetadata.call(target, Verb::Merge(Sub::Main, patch));
         }
         // By time alone something changes next at the edge of a window, when force is due, when a silence has lasted too long,
         // when a back-off ends.
@@ -105,7 +105,7 @@ impl Pair {
         }
     }
 
-    fn plan_new(&self, bound: &Bound, case: &Case, pnode: &PNode, terms: &Terms<'_>, now: Now) -> Plan {
+    fn plan_new(&self, bound: &Bound, case: &Case, pnode: &PNode, terms: &Terms<'_>, now: Now) -> Plan<Why> {
         // While the physical cluster does not answer, or something cannot be watched, nothing new is offered.
         if self.working().is_none() || self.blind() {
             return Plan::Rest;
@@ -124,11 +124,11 @@ impl Pair {
         let want = self.want(bound, case, pnode, name.as_str(), None, Some(terms), &lending_state, now);
         let body = want.render(name.as_str(), now.wall);
         let target = Target::cluster(Side::Virtual, &kind::NODE, name);
-        Call { target, verb: Verb::Create(body), why: "CreateNode" }.into()
+        Why::CreateNode.call(target, Verb::Create(body))
     }
 
     /// The physical node is not in sight: gone only if the API server says so, twice, a minute apart.
-    fn plan_vanished(&self, case: &Case, name: &Name, vnode: &VNode, now: Now) -> Plan {
+    fn plan_vanished(&self, case: &Case, name: &Name, vnode: &VNode, now: Now) -> Plan<Why> {
         if self.working().is_none() {
             return Plan::Rest;
         }
@@ -139,12 +139,7 @@ impl Pair {
                 true => remove(vnode),
                 false => taint_deleting(vnode, now),
             },
-            _ => Call {
-                target: Target::cluster(Side::Physical, &kind::NODE, name.clone()),
-                verb: Verb::Get,
-                why: "LookForNode",
-            }
-            .into(),
+            _ => Why::LookForNode.call(Target::cluster(Side::Physical, &kind::NODE, name.clone()), Verb::Get),
         }
     }
 
@@ -188,48 +183,36 @@ impl Pair {
     pub(crate) fn settle_node(
         &mut self,
         name: &Name,
+        why: Why,
         call: &Call,
         done: Result<Answer, Refusal>,
         now: Now,
         dirty: &mut Dirty<Key>,
     ) {
-        if let (Side::Virtual, Verb::Get) = (call.target.side, &call.verb) {
-            return self.settle_search(name, call, &done, now, dirty);
+        match why {
+            Why::LookForOwner => self.learn_owner(name, &done, now, dirty),
+            Why::LookForVirtualNode => self.settle_search(name, call, &done, now, dirty),
+            Why::LookForNode => self.settle_look(name, done, now, dirty),
+            Why::RemoveNode | Why::ReleaseNode => self.settle_removal(name, call, done, dirty),
+            Why::CreateNode
+            | Why::NodeStatus
+            | Why::NodeMetadata
+            | Why::NodeUnreachable
+            | Why::NodeOutOfSync
+            | Why::TaintDeleting => self.settle_write(name, call, done, now, dirty),
         }
-        match (done, call.target.side, &call.verb) {
-            (Ok(answer), _, Verb::Delete { .. }) => match VNode::decode(&answer.object) {
-                // Its finalizers hold it still.
-                Ok(Some(row)) if row.deleting => self.put_vnode(row, None, dirty),
-                _ => {
-                    if let Some(uid) = &call.target.uid {
-                        self.lose_vnode(uid, dirty);
-                    }
-                }
-            },
-            (Ok(_), Side::Virtual, Verb::Merge(Sub::Main, _)) if call.why == "ReleaseNode" => {
-                if let Some(uid) = &call.target.uid {
-                    self.lose_vnode(uid, dirty);
-                }
-            }
-            (Ok(answer), Side::Physical, Verb::Get) => {
+    }
+
+    /// The physical node was looked for.
+    fn settle_look(&mut self, name: &Name, done: Result<Answer, Refusal>, now: Now, dirty: &mut Dirty<Key>) {
+        match done {
+            Ok(answer) => {
                 if let Ok(Some(row)) = PNode::decode(&answer.object) {
                     self.see_pnode(Change::Put(row, Epoch::default()), dirty);
                 }
             }
-            (Ok(answer), Side::Virtual, verb) => {
-                if let Verb::Merge(Sub::Status, patch) = verb {
-                    let row = VNode::decode(&answer.object).ok().flatten();
-                    let case = self.nodes.cases.entry(name.clone()).or_default();
-                    case.written = Some(now.steady);
-                    case.pushed = row.map(|row| (digest(patch), row.digest()));
-                }
-                if let Some(row) = VNode::decode(&answer.object).ok().flatten().filter(|row| row.physical == *name) {
-                    self.put_vnode(row, None, dirty);
-                }
-                dirty.mark(Key::Node(name.clone()));
-            }
             // A node that came back while we asked is in sight: the answer is of its former life.
-            (Err(Refusal::Gone), Side::Physical, Verb::Get) if self.nodes.pnode(name).is_none() => {
+            Err(Refusal::Gone) if self.nodes.pnode(name).is_none() => {
                 let case = self.nodes.cases.entry(name.clone()).or_default();
                 let first = case.gone.map_or(now.steady, |(first, _)| first);
                 case.gone = Some((first, now.steady));
@@ -238,9 +221,60 @@ impl Pair {
                     self.stir(&vnode, dirty);
                 }
             }
-            (Err(Refusal::Exists), Side::Virtual, Verb::Create(_)) => self.find_taken(name, dirty),
+            Err(_) => {}
+        }
+    }
+
+    /// The virtual node was deleted, or our finalizer taken away.
+    fn settle_removal(&mut self, name: &Name, call: &Call, done: Result<Answer, Refusal>, dirty: &mut Dirty<Key>) {
+        let answer = match done {
+            Ok(answer) => answer,
+            Err(refusal) => return self.learn_write_refused(name, &refusal, dirty),
+        };
+        match VNode::decode(&answer.object) {
+            // Its finalizers hold it still.
+            Ok(Some(row)) if row.deleting && matches!(call.verb, Verb::Delete { .. }) => {
+                self.put_vnode(row, None, dirty);
+            }
+            _ => {
+                if let Some(uid) = &call.target.uid {
+                    self.lose_vnode(uid, dirty);
+                }
+            }
+        }
+    }
+
+    /// The virtual node was created or changed.
+    fn settle_write(
+        &mut self,
+        name: &Name,
+        call: &Call,
+        done: Result<Answer, Refusal>,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) {
+        let answer = match done {
+            Ok(answer) => answer,
+            Err(refusal) => return self.learn_write_refused(name, &refusal, dirty),
+        };
+        let row = VNode::decode(&answer.object).ok().flatten();
+        if let Verb::Merge(Sub::Status, patch) = &call.verb {
+            let case = self.nodes.cases.entry(name.clone()).or_default();
+            case.written = Some(now.steady);
+            case.pushed = row.as_ref().map(|row| (digest(patch), row.digest()));
+        }
+        if let Some(row) = row.filter(|row| row.physical == *name) {
+            self.put_vnode(row, None, dirty);
+        }
+        dirty.mark(Key::Node(name.clone()));
+    }
+
+    fn learn_write_refused(&mut self, name: &Name, refusal: &Refusal, dirty: &mut Dirty<Key>) {
+        match refusal {
+            // Only a creation finds its name taken.
+            Refusal::Exists => self.find_taken(name, dirty),
             // Without our label no watch brings what it looks like by now.
-            (Err(Refusal::Replaced), Side::Virtual, _) => {
+            Refusal::Replaced => {
                 let unlabelled = |vnode: &&VNode| vnode.label(keys::ORIGIN) != Some(&*self.origin.label);
                 if let Some(uid) = self.nodes.vnode_of(name).filter(unlabelled).map(|vnode| vnode.uid.clone()) {
                     self.doubt_vnode(&uid, dirty);
@@ -261,11 +295,11 @@ fn digest(patch: &Value) -> u64 {
 }
 
 /// Nobody lives there any more: deletes the node, then lets it go.
-fn remove(vnode: &VNode) -> Plan {
+fn remove(vnode: &VNode) -> Plan<Why> {
     let target = Target::cluster(Side::Virtual, &kind::NODE, vnode.name.clone()).uid(&vnode.uid);
     if !vnode.deleting {
         // Under the version we looked at: whoever leads by the time it arrives may have lent the node again.
-        return Call { target: target.rv(vnode.rv), verb: Verb::Delete { grace: None }, why: "RemoveNode" }.into();
+        return Why::RemoveNode.call(target.rv(vnode.rv), Verb::Delete { grace: None });
     }
     let others: Vec<_> = vnode.finalizers.iter().filter(|finalizer| *finalizer != keys::FINALIZER_VNODE).collect();
     if others.len() == vnode.finalizers.len() {
@@ -273,13 +307,13 @@ fn remove(vnode: &VNode) -> Plan {
         return Plan::Rest;
     }
     let verb = Verb::Merge(Sub::Main, json!({"metadata": {"finalizers": others}}));
-    Call { target: target.rv(vnode.rv), verb, why: "ReleaseNode" }.into()
+    Why::ReleaseNode.call(target.rv(vnode.rv), verb)
 }
 
 /// Marks a node on its way out whose physical node can no longer be asked how it should look.
-fn taint_deleting(vnode: &VNode, now: Now) -> Plan {
+fn taint_deleting(vnode: &VNode, now: Now) -> Plan<Why> {
     let mut taints: Vec<_> = vnode.taints.iter().map(render_taint).collect();
     taints.push(render_taint(&Taint::since(keys::TAINT_VNODE_DELETING, NO_SCHEDULE, now.wall)));
     let target = Target::cluster(Side::Virtual, &kind::NODE, vnode.name.clone()).uid(&vnode.uid).rv(vnode.rv);
-    Call { target, verb: Verb::Merge(Sub::Main, json!({"spec": {"taints": taints}})), why: "TaintDeleting" }.into()
+    Why::TaintDeleting.call(target, Verb::Merge(Sub::Main, json!({"spec": {"taints": taints}})))
 }

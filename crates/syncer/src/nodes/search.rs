@@ -9,8 +9,9 @@ use tapestry_api::keys;
 use tapestry_cluster::feed::Row as _;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Target, Uid, Verb, kind};
 use tapestry_domain::names::{vnode_name, vnode_name_hashed};
-use tapestry_engine::{Dirty, Now, Plan};
+use tapestry_engine::{Dirty, Now, Plan, Reason as _};
 
+use super::Why;
 use super::row::VNode;
 use crate::bindings::Bound;
 use crate::events::Event;
@@ -52,7 +53,7 @@ impl Search {
     }
 
     /// What has to be asked before the virtual node of this physical node is created, or the name to create it under.
-    pub(super) fn plan(&self, cluster_id: &str, physical: &Name, now: Now) -> Result<Name, Plan> {
+    pub(super) fn plan(&self, cluster_id: &str, physical: &Name, now: Now) -> Result<Name, Plan<Why>> {
         if let Some(again) = self.blocked.map(|at| at + LOOK_AGAIN).filter(|again| *again > now.steady) {
             return Err(Plan::Wait(again));
         }
@@ -62,7 +63,7 @@ impl Search {
         if let Some(suspect) = &self.suspect {
             let namespace = Name::parse(leases::NAMESPACE).map_err(|_| Plan::Rest)?;
             let target = Target::namespaced(Side::Virtual, &kind::LEASE, namespace, suspect.name.clone());
-            return Err(Call { target, verb: Verb::Get, why: "LookForOwner" }.into());
+            return Err(Why::LookForOwner.call(target, Verb::Get));
         }
         if !self.hashed_free && !self.clash && hashed != plain {
             return Err(look(hashed));
@@ -87,7 +88,7 @@ impl Pair {
     }
 
     /// The look for a known virtual node that left the watch; `None` when it did not.
-    pub(super) fn plan_doubted(&self, physical: &Name, vnode: &VNode, now: Now) -> Option<Plan> {
+    pub(super) fn plan_doubted(&self, physical: &Name, vnode: &VNode, now: Now) -> Option<Plan<Why>> {
         let due = self.nodes.cases.get(physical)?.search.doubted?;
         if due > now.steady {
             return Some(Plan::Wait(due));
@@ -101,7 +102,7 @@ impl Pair {
         dirty.mark(Key::Node(physical.clone()));
     }
 
-    /// Folds in what a look under a name, or at a Lease, brought.
+    /// Folds in what a look under a name brought.
     pub(super) fn settle_search(
         &mut self,
         physical: &Name,
@@ -110,9 +111,6 @@ impl Pair {
         now: Now,
         dirty: &mut Dirty<Key>,
     ) {
-        if call.target.kind == &kind::LEASE {
-            return self.learn_owner(physical, done, now, dirty);
-        }
         let known =
             self.nodes.vnode_of(physical).filter(|vnode| vnode.name == call.target.name).map(|row| row.uid.clone());
         let search = &mut self.nodes.cases.entry(physical.clone()).or_default().search;
@@ -174,7 +172,7 @@ impl Pair {
     }
 
     /// Only we make a Lease that belongs to a virtual node, and only for one that we made.
-    fn learn_owner(&mut self, physical: &Name, done: &Result<Answer, Refusal>, now: Now, dirty: &mut Dirty<Key>) {
+    pub(super) fn learn_owner(&mut self, physical: &Name, done: &Result<Answer, Refusal>, now: Now, dirty: &mut Dirty<Key>) {
         let owners = match done {
             Ok(answer) => read_owners(answer),
             Err(Refusal::Gone) => Vec::new(),
@@ -213,9 +211,9 @@ fn is_hashed(call: &Call, bound: &Bound, physical: &Name) -> bool {
     call.target.name.as_str() == vnode_name_hashed(&bound.binding.cluster_id, physical.as_str())
 }
 
-fn look(name: Name) -> Plan {
+fn look(name: Name) -> Plan<Why> {
     let target = Target::cluster(Side::Virtual, &kind::NODE, name);
-    Call { target, verb: Verb::Get, why: "LookForNode" }.into()
+    Why::LookForVirtualNode.call(target, Verb::Get)
 }
 
 fn read_owners(answer: &Answer) -> Vec<Uid> {

@@ -192,7 +192,7 @@ fn a_condition_that_the_physical_node_lost_goes_from_the_virtual_one_too() {
     pressed["status"]["conditions"].as_array_mut().unwrap().push(pressure);
     for (physical, there) in [(pressed, true), (pnode("n1"), false)] {
         scene.see_pnode(physical);
-        while let Plan::Do(call) = scene.plan(&key()) {
+        while let Plan::Do(call, _) = scene.plan(&key()) {
             let mut object = vnode(&scene);
             merge(&mut object, call.body().unwrap().into_owned());
             scene.see_vnode(object);

@@ -5,25 +5,21 @@
 use serde_json::json;
 use tapestry_api::keys;
 use tapestry_cluster::probe::Connection;
-use tapestry_cluster::{Call, Name, Side, Sub, Target, Verb, kind};
+use tapestry_cluster::{Name, Side, Sub, Target, Verb, kind};
 use tapestry_domain::quantity::Quantity;
 use tapestry_domain::resources::Resources;
-use tapestry_engine::{Now, Plan};
+use tapestry_engine::{Now, Plan, Reason as _};
 
+use super::Why;
 use super::row::{Condition, Taint, VNode};
 use super::want::{own_condition, reachable, render_condition, render_taint, unknown_from};
 use crate::pair::Pair;
 use crate::terms::{Stop, steady_at};
 
-/// The physical cluster does not answer, or refuses us.
-const UNREACHABLE: &str = "NodeUnreachable";
-/// It answers, and something that is needed cannot be read.
-const OUT_OF_SYNC: &str = "NodeOutOfSync";
-
 impl Pair {
     /// The plan for the virtual node of a physical node that we have not seen yet. Without it a restart would hide the trouble:
     /// pods would be scheduled onto a cluster that nobody reaches or knows, and `partition: Evict` would never come true.
-    pub(super) fn plan_unseen(&self, name: &Name, now: Now) -> Plan {
+    pub(super) fn plan_unseen(&self, name: &Name, now: Now) -> Plan<Why> {
         let known = self.speaks_at_home() && self.nodes.vnodes.complete();
         let vnode = self.nodes.vnode_of(name).filter(|vnode| known && vnode.unread.is_none());
         match (vnode, self.connection(Side::Physical)) {
@@ -38,11 +34,11 @@ impl Pair {
         self.at_home() && self.answers(Side::Virtual)
     }
 
-    fn plan_unreachable(&self, vnode: &VNode, now: Now) -> Plan {
+    fn plan_unreachable(&self, vnode: &VNode, now: Now) -> Plan<Why> {
         let connection = self.connection(Side::Physical);
         let Some(bound) = &self.bound else { return Plan::Rest };
         if !vnode.has_taint(keys::TAINT_PHYSICAL_UNREACHABLE) {
-            return add_taint(vnode, keys::TAINT_PHYSICAL_UNREACHABLE, UNREACHABLE).into();
+            return add_taint(vnode, keys::TAINT_PHYSICAL_UNREACHABLE, Why::NodeUnreachable);
         }
         let told = reachable(Some(vnode), connection, now.wall);
         let due = unknown_from(bound, Some(vnode), connection);
@@ -55,7 +51,7 @@ impl Pair {
         if !conditions.iter().all(said) {
             let conditions: Vec<_> = conditions.iter().map(render_condition).collect();
             let verb = Verb::Merge(Sub::Status, json!({"status": {"conditions": conditions}}));
-            return Call { target: target(vnode), verb, why: UNREACHABLE }.into();
+            return Why::NodeUnreachable.call(target(vnode), verb);
         }
         due.filter(|due| *due > now.wall).map_or(Plan::Rest, |due| Plan::Wait(steady_at(due, now)))
     }
@@ -63,12 +59,12 @@ impl Pair {
 
 /// A list that is needed does not come, so nobody knows what is idle: the node says what it would say if the watch had failed
 /// later (law 9).
-fn plan_blind(vnode: &VNode, now: Now) -> Plan {
+fn plan_blind(vnode: &VNode, now: Now) -> Plan<Why> {
     if !vnode.has_taint(keys::TAINT_OUT_OF_SYNC) {
-        return add_taint(vnode, keys::TAINT_OUT_OF_SYNC, OUT_OF_SYNC).into();
+        return add_taint(vnode, keys::TAINT_OUT_OF_SYNC, Why::NodeOutOfSync);
     }
     let (stop, kind) = (Stop::OutOfSync, keys::CONDITION_LENDING);
-    let lending = own_condition(Some(vnode), now.wall, kind, "False", stop.reason(), stop.message().to_owned());
+    let lending = own_condition(Some(vnode), now.wall, kind, "False", stop.reason().as_str(), stop.message().to_owned());
     let said = vnode.condition(kind).is_some_and(|there| there.says_the_same(&lending));
     let (capacity, allocatable) = (nothing_of(&vnode.capacity), nothing_of(&vnode.allocatable));
     if said && vnode.capacity == capacity && vnode.allocatable == allocatable {
@@ -77,7 +73,7 @@ fn plan_blind(vnode: &VNode, now: Now) -> Plan {
     let conditions: Vec<_> = with_condition(vnode, lending).iter().map(render_condition).collect();
     let status = json!({"capacity": capacity, "allocatable": allocatable, "conditions": conditions});
     let verb = Verb::Merge(Sub::Status, json!({"status": status}));
-    Call { target: target(vnode), verb, why: OUT_OF_SYNC }.into()
+    Why::NodeOutOfSync.call(target(vnode), verb)
 }
 
 /// The same resources, and nothing of each.
@@ -95,10 +91,10 @@ fn with_condition(vnode: &VNode, condition: Condition) -> Vec<Condition> {
     conditions
 }
 
-fn add_taint(vnode: &VNode, key: &str, why: &'static str) -> Call {
+fn add_taint(vnode: &VNode, key: &str, why: Why) -> Plan<Why> {
     let mut taints: Vec<_> = vnode.taints.iter().map(render_taint).collect();
     taints.push(render_taint(&Taint::plain(key)));
-    Call { target: target(vnode), verb: Verb::Merge(Sub::Main, json!({"spec": {"taints": taints}})), why }
+    why.call(target(vnode), Verb::Merge(Sub::Main, json!({"spec": {"taints": taints}})))
 }
 
 fn target(vnode: &VNode) -> Target {

@@ -9,6 +9,7 @@ use tapestry_api::keys;
 use tapestry_cluster::probe::Connection;
 use tapestry_domain::names::label_value;
 use tapestry_domain::resources::Resources;
+use tapestry_engine::Reason as _;
 
 use super::departure::applied;
 use super::lending::{LendingState, render_rules};
@@ -360,7 +361,7 @@ fn lending(about: &Circumstances<'_>) -> Condition {
         }
         (false, Some(stop)) => {
             let told = about.stopped.as_deref().unwrap_or(stop.message());
-            ("False", stop.reason(), format!("{told}{until}"))
+            ("False", stop.reason().as_str(), format!("{told}{until}"))
         }
         (false, None) if *over => ("True", "OverLeased", "less is lent than its pods ask for".to_owned()),
         (false, None) => {

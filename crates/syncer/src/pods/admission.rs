@@ -1,6 +1,8 @@
 //! Admission at the virtual node's door: who may enter, in which order, and why not.
 //! Decided while facts are folded in, so that two pods planned at once cannot both take the last place (law 9).
 
+mod reason;
+
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -14,8 +16,9 @@ use tapestry_domain::resources::Resources;
 use tapestry_domain::security::{SecurityShape, check};
 use tapestry_engine::Dirty;
 
+pub(crate) use self::reason::PendingReason;
 use super::NotAdmitted;
-use super::row::{Daemon, UNREADABLE, VPod};
+use super::row::{Daemon, VPod};
 use crate::bindings::Bound;
 use crate::guards::Guard;
 use crate::json::Pairs;
@@ -53,7 +56,7 @@ fn chosen(taint: &str) -> bool {
 /// Why a pod stays outside, as its condition and event say it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    pub(crate) reason: &'static str,
+    pub(crate) reason: PendingReason,
     pub(crate) message: String,
 }
 
@@ -62,7 +65,7 @@ impl Verdict {
     pub(super) fn mapping_lost() -> Self {
         let message =
             "its mapping annotations were removed and its physical pod is not in sight; delete the pod to start anew";
-        Self { reason: "MappingLost", message: message.to_owned() }
+        Self { reason: PendingReason::MappingLost, message: message.to_owned() }
     }
 }
 
@@ -72,7 +75,7 @@ impl Verdict {
         let message = format!(
             "its annotations name the physical pod {copy}, which does not say that it belongs to it, so nothing is run: delete the pod and create it without annotations tapestry.io/physical-*"
         );
-        Self { reason: "PhysicalPodUnmarked", message }
+        Self { reason: PendingReason::PhysicalPodUnmarked, message }
     }
 }
 
@@ -87,17 +90,17 @@ impl Pair {
         if binding.excludes(vpod.namespace.as_str()) {
             let message =
                 format!("namespace {} is excluded by the binding: run the pod in another one", vpod.namespace);
-            return Err(Some(Verdict { reason: "NamespaceExcluded", message }));
+            return Err(Some(Verdict { reason: PendingReason::NamespaceExcluded, message }));
         }
         if let Some(part) = vpod.unreadable {
             let message = format!(
                 "the {} of the pod has a form that this version of Tapestry does not know, so it is not run: delete it, or update Tapestry",
                 part.as_str()
             );
-            return Err(Some(Verdict { reason: UNREADABLE, message }));
+            return Err(Some(Verdict { reason: PendingReason::PodUnreadable, message }));
         }
         match &vpod.unsupported {
-            Some(unsupported) => Err(Some(Verdict { reason: unsupported.reason(), message: unsupported.to_string() })),
+            Some(unsupported) => Err(Some(Verdict { reason: (&**unsupported).into(), message: unsupported.to_string() })),
             None => Ok(()),
         }
     }
@@ -140,7 +143,7 @@ impl Pair {
                     // The quota is about to be raised: nothing to tell a user of.
                     let Some(trouble) = self.quota_trouble() else { continue };
                     let message = Guard::Quota.message(trouble, &self.home.mount);
-                    Some(NotAdmitted::Unguarded(Guard::Quota.reason(trouble), message.into()))
+                    Some(NotAdmitted::Unguarded(trouble.quota_reason(), message.into()))
                 }
                 not_admitted => not_admitted,
             };
@@ -329,28 +332,28 @@ impl NotAdmitted {
         match self {
             Self::NotLending => {
                 let message = "the virtual node lends nothing at the moment; the pod starts when it does".to_owned();
-                Verdict { reason: "NotLending", message }
+                Verdict { reason: PendingReason::NotLending, message }
             }
             Self::Stopped(stop, told) => {
                 let message = format!("{told}; the pod starts when the node is lent again");
                 Verdict { reason: stop.reason(), message }
             }
-            Self::Unguarded(reason, message) => Verdict { reason, message: message.to_string() },
-            Self::Misplaced(misplaced) => Verdict { reason: misplaced.reason(), message: misplaced.to_string() },
+            Self::Unguarded(reason, message) => Verdict { reason: *reason, message: message.to_string() },
+            Self::Misplaced(misplaced) => Verdict { reason: misplaced.into(), message: misplaced.to_string() },
             Self::Port(port) => {
                 let message = format!("port {port} of the physical node is taken; the pod starts when it is free");
-                Verdict { reason: "HostPortConflict", message }
+                Verdict { reason: PendingReason::HostPortConflict, message }
             }
             Self::Insecure(violations) => {
                 let message = format!("not allowed by the Pod Security Standard of the binding: {violations}");
-                Verdict { reason: "PodSecurityViolation", message }
+                Verdict { reason: PendingReason::PodSecurityViolation, message }
             }
             Self::Nameless => {
                 let message = "the syncer's operating system gives no random numbers, of which the physical pod's name is made; the pod starts when it does";
-                Verdict { reason: "NoRandomNumbers", message: message.to_owned() }
+                Verdict { reason: PendingReason::NoRandomNumbers, message: message.to_owned() }
             }
             Self::Short(short) => {
-                Verdict { reason: "OutOfLease", message: format!("{short}; the pod starts when there is room") }
+                Verdict { reason: PendingReason::OutOfLease, message: format!("{short}; the pod starts when there is room") }
             }
         }
     }

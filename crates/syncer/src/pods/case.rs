@@ -8,7 +8,7 @@ use tapestry_domain::placement::Misplaced;
 use tapestry_domain::ports::HostPort;
 use tapestry_domain::resources::Shortage;
 
-use super::admission::Verdict;
+use super::admission::{PendingReason, Verdict};
 use super::resize::Sizing;
 use crate::terms::Stop;
 
@@ -85,7 +85,7 @@ pub(super) enum Proof {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NotAdmitted {
     /// Policies allow it, and the quota in the physical cluster cannot be raised; in these words.
-    Unguarded(&'static str, Box<str>),
+    Unguarded(PendingReason, Box<str>),
     /// The node is on its way out, or not known yet.
     NotLending,
     /// The node is not lent at the moment, and what people are told about it.

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tapestry_api::keys;
-use tapestry_cluster::{Call, Name, Side, Sub, Target, Uid, Verb, kind};
+use tapestry_cluster::{Name, Side, Sub, Target, Uid, Verb, kind};
 use tapestry_domain::podspec::{Frame, Sizes, render_copy};
-use tapestry_engine::{Now, Plan};
+use tapestry_engine::{Now, Plan, Reason as _};
 
 use super::admission::Verdict;
 use super::digest::{Amend, Phase, render_admitted, render_failed, render_patch};
 use super::row::{PPod, PodCopy, VPod};
 use super::strays::mark;
-use super::{Case, Ended, NotAdmitted, Proof};
+use super::{Case, Ended, NotAdmitted, Proof, Why};
 use crate::bindings::Bound;
 use crate::json::fingerprint;
 use crate::origin::Origin;
@@ -24,31 +24,15 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(5);
 
 /// How long a pod that its controller would replace may wait before a door.
 const PATIENCE: Duration = Duration::from_mins(5);
-/// What may be otherwise on another node.
-const SENT_AWAY: [&str; 13] = [
-    "HostPortConflict",
-    "NodeAffinityMismatch",
-    "NodeSelectorMismatch",
-    "UntoleratedTaint",
-    "OutOfLease",
-    "NotLending",
-    "WatchOutOfSync",
-    "OutOfTimeWindows",
-    "OwnerOutOfTimeWindows",
-    "Suspended",
-    "LendNever",
-    "PhysicalPodUnreadable",
-    "NodeUnreadable",
-];
 
 impl Pair {
     /// The plan for the virtual pod of this UID, which may be gone.
-    pub(crate) fn plan_pod(&self, vuid: &Uid, now: Now) -> Plan {
+    pub(crate) fn plan_pod(&self, vuid: &Uid, now: Now) -> Plan<Why> {
         let reclaim = match (self.pods.vpods.get(vuid), self.working()) {
             (Some(vpod), Some(_)) if self.policies.owner_known() => self.plan_reclaim(vpod, now),
             _ => Plan::Rest,
         };
-        if let Plan::Do(_) = reclaim {
+        if let Plan::Do(..) = reclaim {
             return reclaim;
         }
         match (self.plan_sync(vuid, now), reclaim) {
@@ -59,7 +43,7 @@ impl Pair {
     }
 
     /// Both sides are made to agree.
-    fn plan_sync(&self, vuid: &Uid, now: Now) -> Plan {
+    fn plan_sync(&self, vuid: &Uid, now: Now) -> Plan<Why> {
         let (Some(case), Some(bound)) = (self.pods.cases.get(vuid), self.working()) else {
             return self.plan_blind(vuid, now);
         };
@@ -78,7 +62,7 @@ impl Pair {
 
     /// Something that is needed was never read: nothing is run, and a pod that waits for it learns why (law 12). One that was
     /// given a name may have a copy that we have not seen.
-    fn plan_blind(&self, vuid: &Uid, now: Now) -> Plan {
+    fn plan_blind(&self, vuid: &Uid, now: Now) -> Plan<Why> {
         let waits = |vpod: &&VPod| {
             let fresh = vpod.deleting.is_none() && !vpod.terminal() && !vpod.was_copied() && vpod.mapping.is_none();
             fresh && self.pods.copy(vuid).is_none() && self.nodes.vnode(&vpod.node).is_some()
@@ -90,11 +74,11 @@ impl Pair {
             Err(Some(verdict)) => verdict,
             Ok(()) => NotAdmitted::Stopped(Stop::OutOfSync, self.tell_stop(&vpod.node, Stop::OutOfSync)).verdict(),
         };
-        refuse(vpod, &verdict, now).map_or(Plan::Rest, Into::into)
+        refuse(vpod, &verdict, now).unwrap_or(Plan::Rest)
     }
 
     /// Both exist: the mapping is right, deletion goes down, status comes up.
-    fn plan_pair(&self, case: &Case, vpod: &VPod, ppod: &PPod, now: Now) -> Plan {
+    fn plan_pair(&self, case: &Case, vpod: &VPod, ppod: &PPod, now: Now) -> Plan<Why> {
         let Some(copy) = &ppod.ours else { return Plan::Rest };
         // First of all, and whether or not its marks can be put back: the table knows which pod it is.
         if let Some(grace) = vpod.deleting {
@@ -102,37 +86,37 @@ impl Pair {
             let grace = grace.max(1);
             let sent = ppod.deleting.into_iter().chain(case.asked).min();
             if sent.is_none_or(|sent| grace < sent) {
-                return delete(ppod, copy, Some(grace), "VirtualPodDeleted").into();
+                return delete(ppod, copy, Some(grace), Why::VirtualPodDeleted);
             }
         }
         if !copy.intact {
-            return mend(ppod, copy, &self.origin).into();
+            return mend(ppod, copy, &self.origin);
         }
         if vpod.unreadable.is_some() && vpod.deleting.is_none() && !vpod.terminal() {
             // Its copy runs on; what it says cannot be compared with what we cannot read.
             let verdict = self.eligible(vpod).err().flatten();
-            return verdict.and_then(|verdict| refuse(vpod, &verdict, now)).map_or(Plan::Rest, Into::into);
+            return verdict.and_then(|verdict| refuse(vpod, &verdict, now)).unwrap_or(Plan::Rest);
         }
         if vpod.terminal() && vpod.deleting.is_none() && !ppod.terminal && vpod.recorded() != Some(&ppod.uid) {
             // It ended with another copy, or before it had one: a finished pod is not run again.
             return if ppod.deleting.or(case.asked).is_some() {
                 Plan::Rest
             } else {
-                delete(ppod, copy, None, "PodFinished").into()
+                delete(ppod, copy, None, Why::PodFinished)
             };
         }
         let mapped = vpod.mapping.as_ref().is_some_and(|mapping| mapping.name == copy.name);
         if !mapped && vpod.deleting.is_none() {
-            return map(vpod, &self.home.mount, &copy.name, "RepairMapping", now).into();
+            return map(vpod, &self.home.mount, &copy.name, Why::RepairMapping, now);
         }
         if let Some(tolerations) = copy.tolerations.as_ref().filter(|_| !case.mended)
             && ppod.deleting.is_none()
             && !ppod.terminal
         {
-            return mend_tolerations(ppod, copy, tolerations).into();
+            return mend_tolerations(ppod, copy, tolerations);
         }
         let resize = self.plan_resize(vpod, ppod, copy, now);
-        if let Plan::Do(_) = resize {
+        if let Plan::Do(..) = resize {
             return resize;
         }
         if !ppod.speaks() {
@@ -145,7 +129,7 @@ impl Pair {
     }
 
     /// The virtual pod is to go and there is no copy in sight.
-    fn plan_leaving(&self, case: &Case, vpod: &VPod, now: Now) -> Plan {
+    fn plan_leaving(&self, case: &Case, vpod: &VPod, now: Now) -> Plan<Why> {
         let released = vpod.deleting == Some(0);
         if released && vpod.terminal() && vpod.finalizers {
             // Nothing of ours holds it any more; others' finalizers are theirs.
@@ -157,7 +141,7 @@ impl Pair {
             // Whose finalizer holds a pod (a Job's) waits for its terminal phase, also after a deletion by force. Where nobody
             // waits, an end that the kubelet reported is told, and none is made up: the pod is gone with the next call.
             let awaited = vpod.finalizers || ended.last.is_some();
-            if vpod.terminal() || !awaited { release(vpod).into() } else { fail_or_finish(vpod, ended, now) }
+            if vpod.terminal() || !awaited { release(vpod) } else { fail_or_finish(vpod, ended, now) }
         };
         let Some(mapping) = &vpod.mapping else {
             // Never copied. Pods on nodes that are not ours are not ours to release.
@@ -171,7 +155,7 @@ impl Pair {
     }
 
     /// The virtual pod is to run and there is no copy in sight.
-    fn plan_down(&self, bound: &Bound, case: &Case, vpod: &VPod, now: Now) -> Plan {
+    fn plan_down(&self, bound: &Bound, case: &Case, vpod: &VPod, now: Now) -> Plan<Why> {
         if vpod.terminal() {
             return Plan::Rest;
         }
@@ -184,7 +168,7 @@ impl Pair {
                 let waits = case.unmarked && vpod.digest.phase == Phase::Pending;
                 let verdict = waits.then(|| Verdict::unmarked(&mapping.name));
                 if let Some(refuse) = verdict.and_then(|verdict| refuse(vpod, &verdict, now)) {
-                    return refuse.into();
+                    return refuse;
                 }
                 return look_for_copy(case, &self.home.mount, &mapping.name, now);
             }
@@ -207,12 +191,9 @@ impl Pair {
             && self.nodes.vnode(&vpod.node).is_some()
             && let Some(refuse) = refuse(vpod, verdict, now)
         {
-            return refuse.into();
+            return refuse;
         }
-        if let Some(Verdict { reason, .. }) = &verdict
-            && vpod.replaceable
-            && SENT_AWAY.contains(reason)
-        {
+        if verdict.is_some_and(|verdict| verdict.reason.another_node_may_help()) && vpod.replaceable {
             return plan_send_away(vpod, now);
         }
         let (Some(name), Ok(())) = (&case.name, self.eligible(vpod)) else { return Plan::Rest };
@@ -220,14 +201,14 @@ impl Pair {
             return look_for_copy(case, &self.home.mount, name, now);
         }
         if vpod.mapping.as_ref().is_none_or(|mapping| mapping.name != *name) {
-            return map(vpod, &self.home.mount, name, "Map", now).into();
+            return map(vpod, &self.home.mount, name, Why::Map, now);
         }
         self.plan_create(bound, vpod, name, now)
     }
 
     /// A physical pod points back to this virtual pod, which does not name it: one that another virtual pod names is given back,
     /// and of two copies one goes.
-    fn plan_astray(&self, case: &Case, vpod: &VPod, copy: &PPod) -> Option<Plan> {
+    fn plan_astray(&self, case: &Case, vpod: &VPod, copy: &PPod) -> Option<Plan<Why>> {
         if case.claimants.len() == 1 && copy.ours.as_ref().is_some_and(|copy| vpod.names(&copy.name)) {
             return None;
         }
@@ -239,22 +220,22 @@ impl Pair {
         let kept = vpod.recorded() == Some(&copy.uid);
         let surplus = all().filter(|ppod| kept && ppod.uid != copy.uid && ppod.deleting.is_none());
         surplus.into_iter().find_map(|ppod| {
-            let mut call = delete(ppod, ppod.ours.as_ref().filter(|copy| copy.intact)?, None, "SurplusCopy");
-            call.target.rv = Some(ppod.rv);
-            Some(call.into())
+            let copy = ppod.ours.as_ref().filter(|copy| copy.intact)?;
+            let target = ppod_target(copy).uid(&ppod.uid).rv(ppod.rv);
+            Some(Why::SurplusCopy.call(target, Verb::Delete { grace: None }))
         })
     }
 
     /// A physical pod that does not point to the virtual pod whose copy it is, is made to.
-    fn give_back(&self, ppod: &PPod) -> Option<Plan> {
+    fn give_back(&self, ppod: &PPod) -> Option<Plan<Why>> {
         let copy = ppod.ours.as_ref()?;
         let vpod = self.owner(&copy.name, &ppod.uid).filter(|vpod| vpod.uid != copy.vpod.uid)?;
         let verb = mark(&self.origin, &vpod.back(), copy.generation, Some(&copy.sizes));
-        Some(Call { target: ppod_target(copy).uid(&ppod.uid), verb, why: "GiveBack" }.into())
+        Some(Why::GiveBack.call(ppod_target(copy).uid(&ppod.uid), verb))
     }
 
     /// A copy whose virtual pod is not in sight: gone only if the API server says so (law 1).
-    fn plan_orphan(&self, case: &Case, vuid: &Uid, ppod: &PPod, now: Now) -> Plan {
+    fn plan_orphan(&self, case: &Case, vuid: &Uid, ppod: &PPod, now: Now) -> Plan<Why> {
         let Some(copy) = &ppod.ours else { return Plan::Rest };
         if ppod.deleting.is_some() || case.asked.is_some() {
             return Plan::Rest;
@@ -270,17 +251,17 @@ impl Pair {
         }
         match case.vpod_gone {
             Some(_) if case.lost_vpod() && self.must_wait(vuid) => return Plan::Rest,
-            Some(_) => return delete(ppod, copy, None, "VirtualPodGone").into(),
+            Some(_) => return delete(ppod, copy, None, Why::VirtualPodGone),
             None => {}
         }
         if let Some(again) = case.looked.map(|at| at + LOOK_AGAIN).filter(|again| *again > now.steady) {
             return Plan::Wait(again);
         }
         let target = vpod_target(&copy.vpod.namespace, &copy.vpod.name).uid(&copy.vpod.uid);
-        Call { target, verb: Verb::Get, why: "LookForVirtualPod" }.into()
+        Why::LookForVirtualPod.call(target, Verb::Get)
     }
 
-    fn plan_create(&self, bound: &Bound, vpod: &VPod, name: &Name, now: Now) -> Plan {
+    fn plan_create(&self, bound: &Bound, vpod: &VPod, name: &Name, now: Now) -> Plan<Why> {
         let Some(vnode) = self.nodes.vnode(&vpod.node).filter(|_| self.prerequisites.ready()) else {
             return Plan::Rest;
         };
@@ -291,7 +272,7 @@ impl Pair {
         let Some(raw) = &vpod.raw else {
             // Dropped when a copy was in sight that is gone again.
             let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid);
-            return Call { target, verb: Verb::Get, why: "ReadPod" }.into();
+            return Why::ReadPod.call(target, Verb::Get);
         };
         let Ok(sizes) = Sizes::of_pod(raw) else { return Plan::Rest };
         let frame = Frame {
@@ -314,7 +295,7 @@ impl Pair {
         match render_copy(raw, &frame) {
             Ok(copy) => {
                 let target = Target::namespaced(Side::Physical, &kind::POD, self.home.mount.clone(), name.clone());
-                Call { target, verb: Verb::Create(copy), why: "CreateCopy" }.into()
+                Why::CreateCopy.call(target, Verb::Create(copy))
             }
             // What cannot be carried was refused at the door; a pod that changed since then is decoded anew.
             Err(refused) => {
@@ -326,18 +307,18 @@ impl Pair {
 }
 
 /// Says why a pod is not run, if it does not say so already.
-fn refuse(vpod: &VPod, Verdict { reason, message }: &Verdict, now: Now) -> Option<Call> {
-    let said = vpod.refused.as_ref();
-    if said.is_some_and(|refused| refused.reason == *reason) {
+fn refuse(vpod: &VPod, Verdict { reason, message }: &Verdict, now: Now) -> Option<Plan<Why>> {
+    let (said, reason) = (vpod.refused.as_ref(), reason.as_str());
+    if said.is_some_and(|refused| refused.reason == reason) {
         return None;
     }
     let since = said.and_then(|refused| refused.since).unwrap_or(now.wall);
     let condition = render_admitted(Some((reason, message)), since);
-    Some(patch_status(vpod, json!({"status": {"conditions": [condition]}}), "Refuse"))
+    Some(patch_status(vpod, json!({"status": {"conditions": [condition]}}), Why::Refuse))
 }
 
 /// A pod whose controller would make another one does not wait for ever: it goes, so that the next may go elsewhere.
-fn plan_send_away(vpod: &VPod, now: Now) -> Plan {
+fn plan_send_away(vpod: &VPod, now: Now) -> Plan<Why> {
     let since = vpod.refused.as_ref().and_then(|refused| refused.since).unwrap_or(now.wall);
     let at = steady_at(since, now) + PATIENCE;
     let waited = now.wall.duration_since(since) >= jiff::SignedDuration::try_from(PATIENCE).unwrap_or_default();
@@ -350,11 +331,11 @@ fn plan_send_away(vpod: &VPod, now: Now) -> Plan {
             "message": "the virtual node did not admit the pod for five minutes",
             "lastTransitionTime": stamp(now),
         });
-        return patch_status(vpod, json!({"status": {"conditions": [condition]}}), "AnnounceSendAway").into();
+        return patch_status(vpod, json!({"status": {"conditions": [condition]}}), Why::AnnounceSendAway);
     }
     // Under the version we looked at: whoever leads by the time it arrives may have let it in.
     let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid).rv(vpod.rv);
-    Call { target, verb: Verb::Delete { grace: Some(0) }, why: "SendAway" }.into()
+    Why::SendAway.call(target, Verb::Delete { grace: Some(0) })
 }
 
 impl Case {
@@ -366,7 +347,7 @@ impl Case {
 }
 
 /// Status up, if the two sides do not say the same.
-fn plan_up(case: &Case, vpod: &VPod, ppod: &PPod, copy: &PodCopy, amend: &Amend, now: Now) -> Plan {
+fn plan_up(case: &Case, vpod: &VPod, ppod: &PPod, copy: &PodCopy, amend: &Amend, now: Now) -> Plan<Why> {
     let recorded = vpod.recorded();
     let agreed = vpod.digest.agrees_with(&copy.digest, &vpod.containers, amend);
     // The first news from below carries the UID up; until then it can wait.
@@ -377,14 +358,14 @@ fn plan_up(case: &Case, vpod: &VPod, ppod: &PPod, copy: &PodCopy, amend: &Amend,
         let annotations = json!({keys::PHYSICAL_POD_UID: ppod.uid.as_str(), keys::LAST_SYNC_TIME: stamp(now)});
         let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid).rv(vpod.rv);
         let verb = Verb::Merge(Sub::Main, json!({"metadata": {"annotations": annotations}}));
-        return Call { target, verb, why: "RepairMapping" }.into();
+        return Why::RepairMapping.call(target, verb);
     }
     if let Some(pending) = amend.pending.as_ref().filter(|pending| !vpod.digest.says(pending)) {
         let condition = pending.render(vpod.generation, now.wall);
-        return patch_status(vpod, json!({"status": {"conditions": [condition]}}), "DeferResize").into();
+        return patch_status(vpod, json!({"status": {"conditions": [condition]}}), Why::DeferResize);
     }
     let Some(status) = &copy.status else {
-        return Call { target: ppod_target(copy).uid(&ppod.uid), verb: Verb::Get, why: "ReadStatus" }.into();
+        return Why::ReadStatus.call(ppod_target(copy).uid(&ppod.uid), Verb::Get);
     };
     let rendered =
         render_patch(status, copy.generation, &vpod.digest, &vpod.containers, amend, copy.deleted.as_deref());
@@ -399,11 +380,11 @@ fn plan_up(case: &Case, vpod: &VPod, ppod: &PPod, copy: &PodCopy, amend: &Amend,
     }
     let annotations = json!({keys::PHYSICAL_POD_UID: ppod.uid.as_str(), keys::LAST_SYNC_TIME: stamp(now)});
     let patch = json!({"metadata": {"annotations": annotations}, "status": status});
-    patch_status(vpod, patch, "Status").into()
+    patch_status(vpod, patch, Why::Status)
 }
 
 /// The copy is gone: say how it ended, or that it was lost.
-fn fail_or_finish(vpod: &VPod, ended: &Ended, now: Now) -> Plan {
+fn fail_or_finish(vpod: &VPod, ended: &Ended, now: Now) -> Plan<Why> {
     let status: Map<String, Value> = match &ended.last {
         Some(last) => {
             match render_patch(&last.status, last.generation, &vpod.digest, &vpod.containers, &Amend::default(), None) {
@@ -417,34 +398,34 @@ fn fail_or_finish(vpod: &VPod, ended: &Ended, now: Now) -> Plan {
         None => render_failed("PhysicalPodLost", "the physical pod was deleted unexpectedly", now.wall),
     };
     let annotations = json!({keys::LAST_SYNC_TIME: stamp(now)});
-    let why = if vpod.deleting.is_some() { "Finish" } else { "PhysicalPodLost" };
-    let mut call = patch_status(vpod, json!({"metadata": {"annotations": annotations}, "status": status}), why);
-    // There is no way back from an end: only if nobody has learnt anything since (law 2).
-    call.target.rv = Some(vpod.rv);
-    call.into()
+    let why = if vpod.deleting.is_some() { Why::Finish } else { Why::PhysicalPodLost };
+    let patch = json!({"metadata": {"annotations": annotations}, "status": status});
+    // There is no way back from an end: only if nothing has changed since (law 2).
+    let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid).rv(vpod.rv);
+    why.call(target, Verb::Strategic(Sub::Status, patch))
 }
 
 /// Evidence: only a live read can say that there is no copy.
-fn look_for_copy(case: &Case, namespace: &Name, name: &Name, now: Now) -> Plan {
+fn look_for_copy(case: &Case, namespace: &Name, name: &Name, now: Now) -> Plan<Why> {
     if let Some(again) = case.looked.map(|at| at + LOOK_AGAIN).filter(|again| *again > now.steady) {
         return Plan::Wait(again);
     }
     let target = Target::namespaced(Side::Physical, &kind::POD, namespace.clone(), name.clone());
-    Call { target, verb: Verb::Get, why: "LookForCopy" }.into()
+    Why::LookForCopy.call(target, Verb::Get)
 }
 
-fn delete(ppod: &PPod, copy: &PodCopy, grace: Option<u32>, why: &'static str) -> Call {
-    Call { target: ppod_target(copy).uid(&ppod.uid), verb: Verb::Delete { grace }, why }
+fn delete(ppod: &PPod, copy: &PodCopy, grace: Option<u32>, why: Why) -> Plan<Why> {
+    why.call(ppod_target(copy).uid(&ppod.uid), Verb::Delete { grace })
 }
 
 /// Lets the virtual pod go.
-fn release(vpod: &VPod) -> Call {
+fn release(vpod: &VPod) -> Plan<Why> {
     let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid);
-    Call { target, verb: Verb::Delete { grace: Some(0) }, why: "Release" }
+    Why::Release.call(target, Verb::Delete { grace: Some(0) })
 }
 
 /// Writes where the copy is. Under the version we looked at, so that two leaders can never choose two names (law 2).
-fn map(vpod: &VPod, namespace: &Name, name: &Name, why: &'static str, now: Now) -> Call {
+fn map(vpod: &VPod, namespace: &Name, name: &Name, why: Why, now: Now) -> Plan<Why> {
     let annotations = json!({
         keys::PHYSICAL_POD_NAMESPACE: namespace.as_str(),
         keys::PHYSICAL_POD_NAME: name.as_str(),
@@ -453,25 +434,25 @@ fn map(vpod: &VPod, namespace: &Name, name: &Name, why: &'static str, now: Now) 
         keys::LAST_SYNC_TIME: stamp(now),
     });
     let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid).rv(vpod.rv);
-    Call { target, verb: Verb::Merge(Sub::Main, json!({"metadata": {"annotations": annotations}})), why }
+    why.call(target, Verb::Merge(Sub::Main, json!({"metadata": {"annotations": annotations}})))
 }
 
 /// Puts back our labels and annotations that somebody took away.
-fn mend(ppod: &PPod, copy: &PodCopy, origin: &Origin) -> Call {
+fn mend(ppod: &PPod, copy: &PodCopy, origin: &Origin) -> Plan<Why> {
     let verb = mark(origin, &copy.vpod, copy.generation, Some(&copy.sizes));
-    Call { target: ppod_target(copy).uid(&ppod.uid), verb, why: "MendLabels" }
+    Why::MendLabels.call(ppod_target(copy).uid(&ppod.uid), verb)
 }
 
 /// Lets a copy stay on a node in trouble until the virtual cluster evicts its pod. Under the version we looked at: the list is
 /// replaced as a whole (law 2).
-fn mend_tolerations(ppod: &PPod, copy: &PodCopy, tolerations: &Value) -> Call {
+fn mend_tolerations(ppod: &PPod, copy: &PodCopy, tolerations: &Value) -> Plan<Why> {
     let verb = Verb::Merge(Sub::Main, json!({"spec": {"tolerations": tolerations}}));
-    Call { target: ppod_target(copy).uid(&ppod.uid).rv(ppod.rv), verb, why: "MendTolerations" }
+    Why::MendTolerations.call(ppod_target(copy).uid(&ppod.uid).rv(ppod.rv), verb)
 }
 
-fn patch_status(vpod: &VPod, patch: Value, why: &'static str) -> Call {
+fn patch_status(vpod: &VPod, patch: Value, why: Why) -> Plan<Why> {
     let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid);
-    Call { target, verb: Verb::Strategic(Sub::Status, patch), why }
+    why.call(target, Verb::Strategic(Sub::Status, patch))
 }
 
 pub(super) fn vpod_target(namespace: &Name, name: &Name) -> Target {

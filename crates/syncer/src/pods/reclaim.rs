@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::json;
-use tapestry_cluster::{Call, Name, Sub, Verb};
+use tapestry_cluster::{Name, Sub, Verb};
 use tapestry_domain::reclaim::{Cause, Rules, Step, Tenant, steps};
 use tapestry_domain::resources::Resources;
-use tapestry_engine::{Now, Plan};
+use tapestry_engine::{Now, Plan, Reason as _};
 
 use super::plan::vpod_target;
 use super::row::VPod;
-use super::{Pods, Told};
+use super::{Pods, Told, Why};
 use crate::nodes::row::VNode;
 use crate::pair::Pair;
 use crate::terms::{Stop, steady_at};
@@ -54,7 +54,7 @@ pub(crate) fn tenants<'a>(carried: &'a [(&'a VPod, Resources)]) -> Vec<Tenant<'a
 
 impl Pair {
     /// What reclaim wants of this pod: `Rest` when nothing.
-    pub(super) fn plan_reclaim(&self, vpod: &VPod, now: Now) -> Plan {
+    pub(super) fn plan_reclaim(&self, vpod: &VPod, now: Now) -> Plan<Why> {
         let Some(vnode) = self.nodes.vnode(&vpod.node).filter(|vnode| vnode.reclaiming()) else { return Plan::Rest };
         let pnode = self.nodes.pnode(&vnode.physical);
         let terms = pnode.and_then(|pnode| self.terms(pnode, now.wall));
@@ -115,7 +115,7 @@ impl Pair {
         }
     }
 
-    fn carry_out(&self, vpod: &VPod, recall: &Recall<'_>, now: Now) -> Plan {
+    fn carry_out(&self, vpod: &VPod, recall: &Recall<'_>, now: Now) -> Plan<Why> {
         let carried = self.pods.carried_on(&vpod.node);
         let steps = steps(&recall.cause, &recall.rules, recall.since, now.wall, &tenants(&carried));
         let Some((_, step)) = steps.into_iter().find(|(id, _)| *id == vpod.uid.as_str()) else { return Plan::Rest };
@@ -127,7 +127,7 @@ impl Pair {
                 Told::Evicted => Plan::Rest,
                 // Between two tries the rest of its life goes on.
                 Told::Asked(at) if now.steady < at + ASK_AGAIN => Plan::Wait(at + ASK_AGAIN),
-                _ => Call { target, verb: Verb::Evict { grace: None }, why: "Evict" }.into(),
+                _ => Why::Evict.call(target, Verb::Evict { grace: None }),
             },
             Step::Delete { .. } if !vpod.digest.disruption && vpod.deleting.is_none() && told != Told::Announced => {
                 // Whoever counts failures (a Job) learns first that this is none. Told once: who cannot be told goes as well.
@@ -137,22 +137,22 @@ impl Pair {
                     "lastTransitionTime": format!("{:.0}", now.wall),
                 });
                 let verb = Verb::Strategic(Sub::Status, json!({"status": {"conditions": [condition]}}));
-                Call { target, verb, why: "AnnounceReclaim" }.into()
+                Why::AnnounceReclaim.call(target, verb)
             }
             Step::Delete { grace } => {
-                Call { target: target.rv(vpod.rv), verb: Verb::Delete { grace: Some(grace) }, why: "Reclaim" }.into()
+                Why::Reclaim.call(target.rv(vpod.rv), Verb::Delete { grace: Some(grace) })
             }
         }
     }
 
     /// Pods that were never carried only stand on the node: they go last, right before it does.
-    fn plan_release(&self, vnode: &VNode, vpod: &VPod) -> Plan {
+    fn plan_release(&self, vnode: &VNode, vpod: &VPod) -> Plan<Why> {
         let others = self.pods.residents(&vnode.name).filter_map(|uid| self.pods.vpods.get(uid));
         if others.into_iter().any(|other| self.pods.carried(other)) || vpod.deleting == Some(0) {
             return Plan::Rest;
         }
         let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid).rv(vpod.rv);
-        Call { target, verb: Verb::Delete { grace: Some(0) }, why: "ReleaseWithNode" }.into()
+        Why::ReleaseWithNode.call(target, Verb::Delete { grace: Some(0) })
     }
 }
 

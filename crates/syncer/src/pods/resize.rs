@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tapestry_api::keys;
-use tapestry_cluster::{Call, Refusal, Sub, Uid, Verb};
+use tapestry_cluster::{Refusal, Sub, Uid, Verb};
 use tapestry_domain::podspec::Sizes;
 use tapestry_domain::resources::Resources;
-use tapestry_engine::{Dirty, Now, Plan};
+use tapestry_engine::{Dirty, Now, Plan, Reason as _};
 
 use super::digest::Pending;
 use super::plan::{LOOK_AGAIN, ppod_target};
 use super::row::{PPod, PodCopy, VPod};
-use super::{NotAdmitted, Pods};
+use super::{NotAdmitted, Pods, Why};
 use crate::pair::{Key, Pair};
 
 /// How far sizes have come on their way to the copy.
@@ -130,7 +130,7 @@ impl NotAdmitted {
 
 impl Pair {
     /// What a resize wants done now; `Rest` when nothing.
-    pub(super) fn plan_resize(&self, vpod: &VPod, ppod: &PPod, copy: &PodCopy, now: Now) -> Plan {
+    pub(super) fn plan_resize(&self, vpod: &VPod, ppod: &PPod, copy: &PodCopy, now: Now) -> Plan<Why> {
         let Some(sizes) = self.pods.wanted_sizes(vpod) else { return Plan::Rest };
         let target = ppod_target(copy).uid(&ppod.uid);
         let grows = self.pods.growth(vpod);
@@ -149,7 +149,7 @@ impl Pair {
                     keys::VIRTUAL_POD_GENERATION: vpod.generation.to_string(),
                 });
                 let patch = json!({"metadata": {"annotations": annotations}});
-                Call { target, verb: Verb::Merge(Sub::Main, patch), why: "MarkResized" }.into()
+                Why::MarkResized.call(target, Verb::Merge(Sub::Main, patch))
             }
             // It waits before the door.
             None if self.pods.grows_by(vpod).is_some() => Plan::Rest,
@@ -157,7 +157,7 @@ impl Pair {
                 let Ok(mut patch) = serde_json::from_str::<Value>(&sizes.patch) else { return Plan::Rest };
                 // The subresource takes no metadata: this is for whoever reads the answer.
                 patch["metadata"]["annotations"][keys::VIRTUAL_POD_SIZES] = json!(&*sizes.mark);
-                Call { target, verb: Verb::Strategic(Sub::Resize, patch), why: "Resize" }.into()
+                Why::Resize.call(target, Verb::Strategic(Sub::Resize, patch))
             }
         }
     }

@@ -18,11 +18,13 @@ use tapestry_domain::quantity::Quantity;
 use tapestry_domain::request::{ContainerShape, RequestsShape, SpecShape, StatusShape, request};
 use tapestry_domain::resources::{ResourceName, Resources};
 use tapestry_domain::shape::Text;
+use tapestry_engine::Reason as _;
 
 pub(crate) use self::outline::Part;
 use self::outline::{Outline, at_least};
 pub use self::physical::PPod;
 pub(crate) use self::physical::{Back, PodCopy, Stray};
+use super::admission::PendingReason;
 use super::digest::{Containers, Phase, StatusDigest};
 use crate::json::{Meta, Pairs};
 use crate::origin::Home;
@@ -69,8 +71,6 @@ pub struct VPod {
     pub(crate) unreadable: Option<Part>,
 }
 
-/// Why a pod that cannot be fully read is not run.
-pub(crate) const UNREADABLE: &str = "PodUnreadable";
 /// What Kubernetes gives a pod that says nothing of it.
 const DEFAULT_GRACE: u32 = 30;
 
@@ -216,7 +216,7 @@ impl VPod {
         row.unreadable = Some(outline.unreadable);
         // Where it cannot be read what it was told, it is not told again and again.
         row.refused = read_refused(outline.status).unwrap_or_else(|_| {
-            Some(Box::new(Refused { reason: UNREADABLE.to_owned(), message: String::new(), since: None }))
+            Some(Box::new(Refused { reason: PendingReason::PodUnreadable.as_str().to_owned(), message: String::new(), since: None }))
         });
         Ok(Some(row))
     }

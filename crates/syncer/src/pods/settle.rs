@@ -1,13 +1,13 @@
 //! What the answer to a pod's call tells us. Only this believes that a call happened.
 
 use serde::Deserialize;
-use tapestry_cluster::{Answer, Call, Refusal, Side, Sub, Uid, Verb};
-use tapestry_engine::{Dirty, Now};
+use tapestry_cluster::{Answer, Call, Name, Refusal, Uid, Verb};
+use tapestry_engine::{Dirty, Now, Reason as _};
 
-use super::admission::Verdict;
+use super::admission::{PendingReason, Verdict};
 use super::digest::Phase;
 use super::row::{PPod, VPod};
-use super::{Case, Ended, Proof, Told};
+use super::{Case, Ended, Proof, Told, Why};
 use crate::events::Event;
 use crate::json::fingerprint;
 use crate::pair::{Key, Pair};
@@ -17,77 +17,138 @@ impl Pair {
     pub(crate) fn settle_pod(
         &mut self,
         vuid: &Uid,
+        why: Why,
         call: &Call,
         done: Result<Answer, Refusal>,
         now: Now,
         dirty: &mut Dirty<Key>,
     ) {
-        if let Some(case) = self.pods.cases.get_mut(vuid) {
-            match (&done, call.why) {
-                (Err(Refusal::Later(_) | Refusal::Unknown(_) | Refusal::NotLeading), "AnnounceReclaim") => {}
-                (_, "AnnounceReclaim") => case.told = Told::Announced,
-                // The answer is no pod; the watch brings what became of it.
-                (Ok(_), "Evict") => case.told = Told::Evicted,
-                (Err(_), "Evict") => case.told = Told::Asked(now.steady),
-                _ => {}
-            }
-        }
-        if let Verb::Strategic(Sub::Resize, patch) = &call.verb {
-            self.settle_resize(vuid, patch, done.as_ref().err(), now, dirty);
-        }
-        if let Verb::Merge(Sub::Main, patch) = &call.verb
-            && patch["spec"].get("tolerations").is_some()
-            && matches!(done, Ok(_) | Err(Refusal::Invalid(_) | Refusal::Denied(_)))
-            && let Some(case) = self.pods.cases.get_mut(vuid)
-        {
-            case.mended = true;
-        }
-        match (done, call.target.side) {
-            (Ok(answer), Side::Virtual) => self.learn_vpod(vuid, call, &answer, now, dirty),
-            (Ok(answer), Side::Physical) => self.learn_ppod(vuid, call, &answer, now, dirty),
-            (Err(refusal), _) => self.learn_refusal(vuid, call, refusal, now, dirty),
+        self.note_attempt(vuid, why, call, done.as_ref().err(), now, dirty);
+        match done {
+            Ok(answer) => self.learn_answer(vuid, why, call, &answer, now, dirty),
+            Err(refusal) => self.learn_refusal(vuid, why, refusal, now, dirty),
         }
     }
 
-    fn learn_vpod(&mut self, vuid: &Uid, call: &Call, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
-        self.tell_reclaim(vuid, call, now, dirty);
-        if let Verb::Evict { .. } = call.verb {
-            return;
+    /// What counts although the call may have failed: that it was tried.
+    fn note_attempt(
+        &mut self,
+        vuid: &Uid,
+        why: Why,
+        call: &Call,
+        refused: Option<&Refusal>,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) {
+        if let (Why::Resize, Verb::Strategic(_, patch)) = (why, &call.verb) {
+            return self.settle_resize(vuid, patch, refused, now, dirty);
         }
-        if let Verb::Get = call.verb
-            && read_uid(answer).is_some_and(|uid| uid != *vuid)
-        {
-            // Another pod has the name by now, so the one we asked for is gone. What that one says may be newer than what we know:
-            // perhaps it names the copy, which was made to point elsewhere.
-            if let Ok(Some(row)) = VPod::decode(&answer.object, &self.home) {
-                self.put_vpod(row, None, dirty);
+        let Some(case) = self.pods.cases.get_mut(vuid) else { return };
+        match (why, refused) {
+            (Why::AnnounceReclaim, Some(Refusal::Later(_) | Refusal::Unknown(_) | Refusal::NotLeading)) => {}
+            (Why::AnnounceReclaim, _) => case.told = Told::Announced,
+            // The answer is no pod; the watch brings what became of it.
+            (Why::Evict, None) => case.told = Told::Evicted,
+            (Why::Evict, Some(_)) => case.told = Told::Asked(now.steady),
+            (Why::MendTolerations, None | Some(Refusal::Invalid(_) | Refusal::Denied(_))) => case.mended = true,
+            _ => {}
+        }
+    }
+
+    fn learn_answer(
+        &mut self,
+        vuid: &Uid,
+        why: Why,
+        call: &Call,
+        answer: &Answer,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) {
+        match why {
+            Why::Evict => {
+                let message = "Evicted: the virtual node now lends less than its pods request";
+                self.tell_end(vuid, "Evicted", message, now, dirty);
             }
-            self.around(vuid, dirty, |pods| pods.case(vuid).vpod_gone = Some(Proof::Read));
-            return;
+            Why::Reclaim => {
+                let grace = if let Verb::Delete { grace: Some(grace) } = call.verb { grace } else { 0 };
+                let message = format!("Deleted with a grace period of {grace} s: the virtual node takes its capacity back");
+                self.tell_end(vuid, "Reclaimed", &message, now, dirty);
+                self.learn_vpod(vuid, why, call, answer, now, dirty);
+            }
+            Why::SendAway => {
+                let message = "Deleted: the virtual node did not admit the pod for five minutes; its controller may try another node";
+                if let Some(vnode) = self.tell_end(vuid, "SentAway", message, now, dirty) {
+                    self.keep_away(&vnode, now, dirty);
+                }
+                self.learn_vpod(vuid, why, call, answer, now, dirty);
+            }
+            Why::LookForVirtualPod | Why::ReadPod => self.learn_look(vuid, why, call, answer, now, dirty),
+            Why::Map
+            | Why::RepairMapping
+            | Why::Status
+            | Why::Refuse
+            | Why::DeferResize
+            | Why::AnnounceSendAway
+            | Why::AnnounceReclaim
+            | Why::Finish
+            | Why::PhysicalPodLost
+            | Why::Release
+            | Why::ReleaseWithNode => self.learn_vpod(vuid, why, call, answer, now, dirty),
+            Why::VirtualPodDeleted | Why::VirtualPodGone | Why::PodFinished | Why::SurplusCopy => {
+                self.learn_deletion(vuid, call, answer, now, dirty);
+            }
+            Why::LookForCopy | Why::ReadStatus => self.learn_copy(vuid, call, answer, now, dirty),
+            Why::CreateCopy
+            | Why::GiveBack
+            | Why::MendLabels
+            | Why::MendTolerations
+            | Why::Resize
+            | Why::MarkResized => match PPod::decode(&answer.object, &self.origin) {
+                Ok(Some(row)) => self.put_ppod(row, None, dirty),
+                _ => self.learn_nothing(vuid, now, dirty),
+            },
         }
+    }
+
+    /// A live read of the virtual pod.
+    fn learn_look(
+        &mut self,
+        vuid: &Uid,
+        why: Why,
+        call: &Call,
+        answer: &Answer,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) {
+        if read_uid(answer).is_none_or(|uid| uid == *vuid) {
+            return self.learn_vpod(vuid, why, call, answer, now, dirty);
+        }
+        // Another pod has the name by now, so the one we asked for is gone. What that one says may be newer than what we know:
+        // perhaps it names the copy, which was made to point elsewhere.
+        if let Ok(Some(row)) = VPod::decode(&answer.object, &self.home) {
+            self.put_vpod(row, None, dirty);
+        }
+        self.around(vuid, dirty, |pods| pods.case(vuid).vpod_gone = Some(Proof::Read));
+    }
+
+    fn learn_vpod(
+        &mut self,
+        vuid: &Uid,
+        why: Why,
+        call: &Call,
+        answer: &Answer,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) {
         let Ok(Some(row)) = VPod::decode(&answer.object, &self.home) else {
             return self.learn_nothing(vuid, now, dirty);
         };
         if matches!(call.verb, Verb::Delete { grace: Some(0) }) && !row.finalizers {
-            // Deleted without grace under its UID, and nobody's finalizer holds it.
+            // Deleted without grace under its UID, and no finalizer holds it.
             let rv = row.rv;
             return self.around(vuid, dirty, |pods| drop(pods.vpods.remove_proven(vuid, rv)));
         }
-        if call.why == "Refuse"
-            && let Some(verdict) = self.verdict_of(&row)
-        {
-            let event = Event::about_vpod(&row, verdict.reason, &verdict.message, now);
-            self.events.add(event, dirty);
-        }
-        if call.why == "DeferResize"
-            && let Some(pending) = self.pods.pending(&row)
-        {
-            let event = Event::about_vpod(&row, pending.event(), &pending.message, now);
-            self.events.add(event, dirty);
-        }
-        if call.why == "PhysicalPodLost" && self.pods.cases.get(vuid).is_some_and(Case::copy_was_deleted) {
-            self.count_deleted_copy(now, dirty);
-        }
+        self.tell_written(vuid, why, &row, now, dirty);
         let after = row.digest.hash();
         self.put_vpod(row, None, dirty);
         if let (Verb::Strategic(_, patch), Some(case)) = (&call.verb, self.pods.cases.get_mut(vuid)) {
@@ -95,28 +156,44 @@ impl Pair {
         }
     }
 
-    /// What we did to a pod that had to go is told on it, and the node that had no room keeps others away for a while.
-    fn tell_reclaim(&mut self, vuid: &Uid, call: &Call, now: Now, dirty: &mut Dirty<Key>) {
-        let Some(vpod) = self.pods.vpods.get(vuid) else { return };
-        let (reason, message) = match call.why {
-            "Evict" => ("Evicted", "less is lent than pods ask for: asked to leave".to_owned()),
-            "Reclaim" => {
-                let grace = if let Verb::Delete { grace: Some(grace) } = call.verb { grace } else { 0 };
-                ("Reclaimed", format!("Tapestry takes the capacity back: deleted with {grace} s of grace"))
+    /// What follows from a status that was written.
+    fn tell_written(&mut self, vuid: &Uid, why: Why, row: &VPod, now: Now, dirty: &mut Dirty<Key>) {
+        let event = match why {
+            Why::Refuse => self
+                .verdict_of(row)
+                .and_then(|verdict| Event::about_vpod(row, verdict.reason.as_str(), &verdict.message, now)),
+            Why::DeferResize => {
+                let pending = self.pods.pending(row);
+                pending.and_then(|pending| Event::about_vpod(row, pending.event(), &pending.message, now))
             }
-            "SendAway" => {
-                ("SentAway", "not admitted for five minutes: deleted, so that another node may be tried".to_owned())
+            Why::PhysicalPodLost => {
+                if self.pods.cases.get(vuid).is_some_and(Case::copy_was_deleted) {
+                    self.count_deleted_copy(now, dirty);
+                }
+                None
             }
-            _ => return,
+            _ => None,
         };
-        self.events.add(Event::about_vpod(vpod, reason, &message, now), dirty);
-        if call.why == "SendAway" {
-            let vnode = vpod.node.clone();
-            self.keep_away(&vnode, now, dirty);
-        }
+        self.events.add(event, dirty);
     }
 
-    fn learn_ppod(&mut self, vuid: &Uid, call: &Call, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
+    /// What we did to a pod that had to go is told on it. The virtual node it was on, if the pod is known.
+    fn tell_end(
+        &mut self,
+        vuid: &Uid,
+        reason: &str,
+        message: &str,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) -> Option<Name> {
+        let vpod = self.pods.vpods.get(vuid)?;
+        let vnode = vpod.node.clone();
+        self.events.add(Event::about_vpod(vpod, reason, message, now), dirty);
+        Some(vnode)
+    }
+
+    /// The copy, or a surplus one, was asked to go.
+    fn learn_deletion(&mut self, vuid: &Uid, call: &Call, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
         // A surplus copy that goes is not the pod's.
         let copy = self.pods.copy(vuid).is_some_and(|copy| call.target.uid.as_ref() == Some(&copy.uid));
         if let Verb::Delete { grace } = call.verb
@@ -124,35 +201,37 @@ impl Pair {
         {
             case.asked = Some(grace.unwrap_or(u32::MAX));
         }
+        match PPod::decode(&answer.object, &self.origin) {
+            // The object as it was, when it went at once: the watch will say so with proof.
+            Ok(Some(row)) if row.deleting.is_none() => {}
+            Ok(Some(row)) => self.put_ppod(row, None, dirty),
+            _ => self.learn_nothing(vuid, now, dirty),
+        }
+    }
+
+    /// A live read of the physical pod under the mapped name.
+    fn learn_copy(&mut self, vuid: &Uid, call: &Call, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
         let Ok(Some(row)) = PPod::decode(&answer.object, &self.origin) else {
             return self.learn_nothing(vuid, now, dirty);
         };
-        let ours = row.ours.as_ref().is_some_and(|copy| copy.vpod.uid == *vuid);
-        // It says that it is ours, and we say that it is this one's.
-        let mine = || {
-            let owner = self.owner(&call.target.name, &row.uid).filter(|_| row.ours.is_some() || row.stray.is_some());
-            owner.is_some_and(|vpod| vpod.uid == *vuid)
-        };
-        let mine = matches!(call.verb, Verb::Get) && !ours && mine();
-        match call.verb {
-            // The object as it was, when it went at once: the watch will say so with proof.
-            Verb::Delete { .. } if row.deleting.is_none() => {}
-            Verb::Get if !ours && !mine && self.pods.cases.get(vuid).is_some_and(|case| case.taken) => {
-                // A stranger has our name: take another one.
-                let name = self.new_name(vuid);
-                self.around(vuid, dirty, |pods| {
-                    let case = pods.case(vuid);
-                    (case.name, case.taken) = (name, false);
-                });
-            }
-            Verb::Get if mine => {
-                // It is made to point back.
-                self.put_ppod(row, None, dirty);
-                self.learn_nothing(vuid, now, dirty);
-            }
-            Verb::Get if !ours => self.learn_stranger(vuid, call, &row, now, dirty),
-            _ => self.put_ppod(row, None, dirty),
+        if row.ours.as_ref().is_some_and(|copy| copy.vpod.uid == *vuid) {
+            return self.put_ppod(row, None, dirty);
         }
+        let owner = self.owner(&call.target.name, &row.uid).filter(|_| row.ours.is_some() || row.stray.is_some());
+        if owner.is_some_and(|vpod| vpod.uid == *vuid) {
+            // It says that it is ours, and we say that it is this one's: it is made to point back.
+            self.put_ppod(row, None, dirty);
+            return self.learn_nothing(vuid, now, dirty);
+        }
+        if self.pods.cases.get(vuid).is_some_and(|case| case.taken) {
+            // A stranger has our name: take another one.
+            let name = self.new_name(vuid);
+            return self.around(vuid, dirty, |pods| {
+                let case = pods.case(vuid);
+                (case.name, case.taken) = (name, false);
+            });
+        }
+        self.learn_stranger(vuid, call, &row, now, dirty);
     }
 
     /// The pod under the mapped name does not point back to this virtual pod.
@@ -195,12 +274,12 @@ impl Pair {
         });
     }
 
-    fn learn_refusal(&mut self, vuid: &Uid, call: &Call, refusal: Refusal, now: Now, dirty: &mut Dirty<Key>) {
-        match (refusal, call.target.side, &call.verb) {
-            (Refusal::Gone, Side::Virtual, Verb::Get) => {
+    fn learn_refusal(&mut self, vuid: &Uid, why: Why, refusal: Refusal, now: Now, dirty: &mut Dirty<Key>) {
+        match (refusal, why) {
+            (Refusal::Gone, Why::LookForVirtualPod | Why::ReadPod) => {
                 self.around(vuid, dirty, |pods| pods.case(vuid).vpod_gone = Some(Proof::Read));
             }
-            (Refusal::Gone, Side::Physical, Verb::Get) => {
+            (Refusal::Gone, Why::LookForCopy | Why::ReadStatus) => {
                 let existed = self.pods.vpods.get(vuid).is_some_and(VPod::was_copied);
                 self.around(vuid, dirty, |pods| {
                     if let Some(vpod) = pods.vpods.get_mut(vuid).filter(|vpod| existed && !vpod.may_have_run()) {
@@ -213,14 +292,14 @@ impl Pair {
                     case.ended = Some(Box::new(Ended { existed, seen: false, last: None }));
                 });
             }
-            (Refusal::Exists, Side::Physical, Verb::Create(_)) => {
+            (Refusal::Exists, Why::CreateCopy) => {
                 if let Some(case) = self.pods.cases.get_mut(vuid) {
                     case.taken = true;
                     dirty.mark(Key::Pod(vuid.clone()));
                 }
             }
-            (refused @ (Refusal::Invalid(_) | Refusal::Denied(_)), Side::Physical, Verb::Create(_)) => {
-                let reason = "PhysicalClusterRefused";
+            (refused @ (Refusal::Invalid(_) | Refusal::Denied(_)), Why::CreateCopy) => {
+                let reason = PendingReason::PhysicalClusterRefused;
                 let message = format!("the physical cluster refused the pod: {}", refused.message());
                 if let Some(case) = self.pods.cases.get_mut(vuid) {
                     case.refused = Some(Box::new(Verdict { reason, message }));
@@ -228,7 +307,7 @@ impl Pair {
                 // Perhaps something it stands on is gone.
                 self.prerequisites.doubt(now, dirty);
             }
-            // Not what we looked at, or no answer: the watch brings the truth, the plan is made anew.
+            // Not what we looked at, or no answer: the watch brings the truth, the next plan is made from it.
             _ => {}
         }
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tapestry_api::keys;
-use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Uid, Verb, kind};
-use tapestry_engine::{Dirty, Now, Plan};
+use tapestry_cluster::{Answer, Name, Refusal, Side, Sub, Target, Uid, Verb, kind};
+use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
 
 use super::row::{Back, PPod, Stray, VPod};
 use crate::bindings::Bound;
@@ -17,6 +17,18 @@ use crate::breaker::LossState;
 use crate::events::Event;
 use crate::origin::Origin;
 use crate::pair::{Key, Pair};
+
+reasons! {
+    /// What its calls are for.
+    pub enum Why {
+        /// One virtual pod names it: it gets its mark back.
+        MarkStray,
+        /// What it looks like now.
+        LookAtStray,
+        /// No virtual pod names it.
+        CollectStray,
+    }
+}
 
 /// How long a stray may wait for somebody who knows it.
 const COLLECT_AFTER: Duration = Duration::from_mins(10);
@@ -88,7 +100,7 @@ impl Pair {
         }
     }
 
-    pub(crate) fn plan_stray(&self, uid: &Uid, now: Now) -> Plan {
+    pub(crate) fn plan_stray(&self, uid: &Uid, now: Now) -> Plan<Why> {
         let (Some(sighting), Some(ppod), Some(_)) =
             (self.pods.strays.seen.get(uid), self.pods.ppods.get(uid), self.working())
         else {
@@ -101,11 +113,11 @@ impl Pair {
             // Else somebody knows it, and it is not for us to say who is right.
             return self.owner(&stray.name, uid).map_or(Plan::Rest, |vpod| {
                 let verb = mark(&self.origin, &vpod.back(), vpod.generation, None);
-                Call { target: target.uid(uid), verb, why: "MarkStray" }.into()
+                Why::MarkStray.call(target.uid(uid), verb)
             });
         }
         if sighting.looked.is_none() {
-            return Call { target, verb: Verb::Get, why: "LookAtStray" }.into();
+            return Why::LookAtStray.call(target, Verb::Get);
         }
         if !stray.marked || self.claimed_out_of_sight(&stray.name, uid) {
             return Plan::Rest;
@@ -122,7 +134,7 @@ impl Pair {
             return Plan::Wait(now.steady + FRESH);
         }
         if !self.proven(sighting, now) {
-            return Call { target, verb: Verb::Get, why: "LookAtStray" }.into();
+            return Why::LookAtStray.call(target, Verb::Get);
         }
         if !ppod.terminal && !self.may_end(uid) {
             return Plan::Rest;
@@ -132,7 +144,7 @@ impl Pair {
             return Plan::Wait(turn.max(now.steady + PACE));
         }
         // Under the version we looked at: whoever leads by the time it arrives may have marked it.
-        Call { target: target.uid(uid).rv(ppod.rv), verb: Verb::Delete { grace: None }, why: "CollectStray" }.into()
+        Why::CollectStray.call(target.uid(uid).rv(ppod.rv), Verb::Delete { grace: None })
     }
 
     /// When it is collected; nobody who might know it comes any more once the binding goes.
@@ -157,12 +169,12 @@ impl Pair {
     pub(crate) fn settle_stray(
         &mut self,
         uid: &Uid,
-        call: &Call,
+        why: Why,
         done: Result<Answer, Refusal>,
         now: Now,
         dirty: &mut Dirty<Key>,
     ) {
-        if let Verb::Delete { .. } = call.verb
+        if why == Why::CollectStray
             && !matches!(done, Err(Refusal::NotLeading | Refusal::Later(_)))
         {
             self.pods.strays.collected = Some(now.steady);
@@ -173,10 +185,10 @@ impl Pair {
             Err(_) => None,
         };
         // The object as it was, when it went at once: the watch will say so with proof.
-        let went = matches!(call.verb, Verb::Delete { .. });
+        let went = why == Why::CollectStray;
         let Some(row) = row.filter(|row| row.uid == *uid && (row.deleting.is_some() || !went)) else { return };
         self.put_ppod(row, None, dirty);
-        let (Verb::Get, Some(sighting)) = (&call.verb, self.pods.strays.seen.get_mut(uid)) else { return };
+        let (Why::LookAtStray, Some(sighting)) = (why, self.pods.strays.seen.get_mut(uid)) else { return };
         sighting.looked = Some(now.steady);
         let first = !std::mem::replace(&mut sighting.told, true);
         dirty.mark(Key::Stray(uid.clone()));

@@ -1,16 +1,24 @@
 //! Whether the absence of a policy means that somebody deleted it: asks discovery, and forgets what is certainly gone.
 
 use tapestry_cluster::{Answer, Call, Refusal, Side, kind};
-use tapestry_engine::{Dirty, Now, Plan};
+use tapestry_engine::{Dirty, Now, Plan, reasons};
 
 use crate::pair::{Key, Pair};
 use crate::serving::Served;
 
+reasons! {
+    /// What its calls are for.
+    pub enum Why {
+        /// Whether the kind of policies is served.
+        LookForPolicyKind,
+    }
+}
+
 impl Pair {
     /// Asks discovery when a loss has to be judged.
-    pub(crate) fn plan_serving(&self, side: Side, now: Now) -> Plan {
+    pub(crate) fn plan_serving(&self, side: Side, now: Now) -> Plan<Why> {
         match self.working() {
-            Some(_) => self.policies.serving(side).plan(side, &kind::POLICY, "LookForPolicyKind", now),
+            Some(_) => self.policies.serving(side).plan(side, &kind::POLICY, Why::LookForPolicyKind, now),
             None => Plan::Rest,
         }
     }

@@ -10,15 +10,25 @@ use serde_json::{Value, json};
 use tapestry_api::policy::{ClusterShare, Phase};
 use tapestry_api::{Binding, ResourceLeasingPolicyStatus};
 use tapestry_cluster::feed::Row as _;
-use tapestry_cluster::{Answer, Call, Refusal, Side, Sub, Target, Uid, Verb, kind};
+use tapestry_cluster::{Answer, Refusal, Side, Sub, Target, Uid, Verb, kind};
 use tapestry_domain::calendar::Hours;
-use tapestry_engine::{Dirty, Now, Plan};
+use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
 
 use super::PolicyRow;
 use crate::bindings::Bound;
 use crate::nodes::row::PNode;
 use crate::pair::{Key, Pair};
 use crate::terms::steady_at;
+
+reasons! {
+    /// What its calls are for.
+    pub enum Why {
+        /// A policy that left the watch: is it gone?
+        LookForPolicy,
+        /// What it says is not true any more.
+        PolicyStatus,
+    }
+}
 
 /// When each status was last written, so that a burst of nodes is one write.
 pub(super) type Written = HashMap<Uid, Duration, RandomState>;
@@ -37,7 +47,7 @@ struct Reach<'a> {
 }
 
 impl Pair {
-    pub(crate) fn plan_policy(&self, side: Side, uid: &Uid, now: Now) -> Plan {
+    pub(crate) fn plan_policy(&self, side: Side, uid: &Uid, now: Now) -> Plan<Why> {
         let (Some(row), Some(bound)) = (self.policies.get(side, uid), self.working()) else { return Plan::Rest };
         if self.policies.serving(side).unreadable() {
             return Plan::Rest;
@@ -48,7 +58,7 @@ impl Pair {
                 return Plan::Rest;
             }
             let target = Target::cluster(side, &kind::POLICY, row.name().clone()).uid(uid);
-            return Call { target, verb: Verb::Get, why: "LookForPolicy" }.into();
+            return Why::LookForPolicy.call(target, Verb::Get);
         }
         if row.deleting {
             return Plan::Rest;
@@ -76,23 +86,23 @@ impl Pair {
         }
         let target = Target::cluster(side, &kind::POLICY, row.name().clone()).uid(uid).rv(row.rv());
         let verb = Verb::Merge(Sub::Status, json!({"status": render(&wanted, &row.status)}));
-        Call { target, verb, why: "PolicyStatus" }.into()
+        Why::PolicyStatus.call(target, verb)
     }
 
     pub(crate) fn settle_policy(
         &mut self,
         side: Side,
         uid: &Uid,
-        call: &Call,
+        why: Why,
         done: Result<Answer, Refusal>,
         now: Now,
         dirty: &mut Dirty<Key>,
     ) {
         let known = self.policies.get(side, uid).map(PolicyRow::rv);
-        match (done, &call.verb, known) {
-            (Ok(answer), verb, _) => {
+        match (done, why, known) {
+            (Ok(answer), why, _) => {
                 let Ok(Some(row)) = PolicyRow::decode(&answer.object) else { return };
-                if !matches!(verb, Verb::Get) {
+                if why == Why::PolicyStatus {
                     self.policies.status.insert(uid.clone(), now.steady);
                 } else if row.uid() != uid
                     && let Some(rv) = known
@@ -103,7 +113,7 @@ impl Pair {
                 // An answer belongs to no list.
                 self.put_policy(side, row, None, dirty);
             }
-            (Err(Refusal::Gone), Verb::Get, Some(rv)) => self.doubt_policy(side, uid, rv, true, dirty),
+            (Err(Refusal::Gone), Why::LookForPolicy, Some(rv)) => self.doubt_policy(side, uid, rv, true, dirty),
             (Err(_), ..) => {}
         }
     }

@@ -12,6 +12,7 @@ use tapestry_engine::Plan;
 
 use super::PolicyRow;
 use crate::pair::{Fact, Key};
+use crate::pods::admission::PendingReason;
 use crate::scene::{Scene, name, patch, pnode, vpod};
 
 fn key(policy: &str) -> Key {
@@ -158,7 +159,7 @@ fn an_owners_slip_of_the_pen_lifts_no_restriction() {
     let mut scene = Scene::new();
     scene.see_policy_of(Side::Physical, "mine", json!({"cluster": "east", "timeZone": "nowhere"}));
     let terms = scene.pair.terms(&row, scene.now.wall).unwrap();
-    assert_eq!((terms.stop.map(crate::terms::Stop::reason), terms.rules.force), (Some("PolicyInvalid"), false));
+    assert_eq!((terms.stop.map(crate::terms::Stop::reason), terms.rules.force), (Some(PendingReason::PolicyInvalid), false));
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn look(scene: &mut Scene, origin: &str) {
 
 /// Whether the binding is let go.
 fn goes(scene: &Scene) -> bool {
-    matches!(scene.plan(&Key::Binding), Plan::Do(call) if call.why == "Finalizer")
+    matches!(scene.plan(&Key::Binding), Plan::Do(call, _) if call.why == "Finalizer")
 }
 
 fn pod(namespace: &str, account: &str) -> Value {

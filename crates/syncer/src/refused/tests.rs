@@ -8,7 +8,7 @@ use tapestry_cluster::{Answer, Refusal, Side, Sub, Uid, Verb};
 use tapestry_engine::{Dirty, Model as _, Plan};
 
 use crate::pair::Key;
-use crate::scene::{Scene, created, mapped, merge, run, vpod};
+use crate::scene::{Scene, created, mapped, merge, run, vpod, why};
 
 fn pod(name: &str) -> Key {
     Key::Pod(Uid::new(format!("v-{name}")))
@@ -74,7 +74,7 @@ fn law_12_a_right_that_is_missing_for_40_seconds_shows_on_the_binding_and_in_rea
     let delete = scene.call(&pod("web"));
     let mut dirty = Dirty::default();
     let gone = Answer { object: "{}".into() };
-    scene.pair.settle(&pod("web"), &delete, Ok(gone), scene.now, &mut dirty);
+    scene.pair.settle(&pod("web"), why(&pod("web"), &delete), &delete, Ok(gone), scene.now, &mut dirty);
     assert_eq!(scene.pair.lacks(), None);
     assert_eq!(report(&mut scene).0, "Ready");
     assert!(
@@ -91,7 +91,7 @@ fn law_04_what_is_refused_in_other_words_each_time_is_written_once() {
     report(&mut scene);
     for _ in 0..5 {
         refuse_for(&mut scene, &pod("web"), 10);
-        assert!(!matches!(scene.plan(&Key::Binding), Plan::Do(_)), "{:?}", scene.plan(&Key::Binding));
+        assert!(!matches!(scene.plan(&Key::Binding), Plan::Do(..)), "{:?}", scene.plan(&Key::Binding));
     }
 }
 
@@ -105,6 +105,7 @@ fn a_success_of_the_same_sort_in_between_says_that_it_is_one_object_that_is_refu
         other.target.name = crate::scene::name("another");
         scene.pair.settle(
             &pod("another"),
+            why(&pod("another"), &other),
             &other,
             Ok(Answer { object: "{}".into() }),
             scene.now,

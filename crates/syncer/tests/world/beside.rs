@@ -1,10 +1,10 @@
 //! Two models of one process beside each other, as one: each has its own facts and keys and knows nothing of the other.
 
 use tapestry_cluster::{Answer, Call, Refusal, Side};
-use tapestry_engine::{Dirty, Model, Now, Plan};
+use tapestry_engine::{Dirty, Model, Now, Plan, Reason};
 
-/// A fact or key of one of them.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// A fact, key or reason of one of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Either<L, R> {
     Left(L),
     Right(R),
@@ -15,9 +15,19 @@ pub(crate) struct Beside<L, R> {
     pub(crate) right: R,
 }
 
+impl<L: Reason, R: Reason> Reason for Either<L, R> {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Left(why) => why.as_str(),
+            Self::Right(why) => why.as_str(),
+        }
+    }
+}
+
 impl<L: Model, R: Model> Model for Beside<L, R> {
     type Key = Either<L::Key, R::Key>;
     type Fact = Either<L::Fact, R::Fact>;
+    type Why = Either<L::Why, R::Why>;
 
     fn observe(&mut self, seen: Self::Fact, now: Now, dirty: &mut Dirty<Self::Key>) {
         match seen {
@@ -26,24 +36,30 @@ impl<L: Model, R: Model> Model for Beside<L, R> {
         }
     }
 
-    fn plan(&self, key: &Self::Key, now: Now) -> Plan {
+    fn plan(&self, key: &Self::Key, now: Now) -> Plan<Self::Why> {
         match key {
-            Either::Left(key) => self.left.plan(key, now),
-            Either::Right(key) => self.right.plan(key, now),
+            Either::Left(key) => self.left.plan(key, now).map(Either::Left),
+            Either::Right(key) => self.right.plan(key, now).map(Either::Right),
         }
     }
 
     fn settle(
         &mut self,
         key: &Self::Key,
+        why: Self::Why,
         call: &Call,
         done: Result<Answer, Refusal>,
         now: Now,
         dirty: &mut Dirty<Self::Key>,
     ) {
-        match key {
-            Either::Left(key) => within(dirty, Either::Left, |dirty| self.left.settle(key, call, done, now, dirty)),
-            Either::Right(key) => within(dirty, Either::Right, |dirty| self.right.settle(key, call, done, now, dirty)),
+        match (key, why) {
+            (Either::Left(key), Either::Left(why)) => {
+                within(dirty, Either::Left, |dirty| self.left.settle(key, why, call, done, now, dirty));
+            }
+            (Either::Right(key), Either::Right(why)) => {
+                within(dirty, Either::Right, |dirty| self.right.settle(key, why, call, done, now, dirty));
+            }
+            (key, why) => unreachable!("{why:?} was not planned for {key:?}"),
         }
     }
 

@@ -121,13 +121,14 @@ struct Leader<M: Model> {
 struct Alive<M: Model> {
     desk: Desk<M>,
     observers: Vec<Observer<M::Fact>>,
-    flights: Vec<Flight<M::Key>>,
+    flights: Vec<Flight<M>>,
     replan_at: Duration,
 }
 
 /// A call on the way; with its outcome once it has one.
-struct Flight<K> {
-    key: K,
+struct Flight<M: Model> {
+    key: M::Key,
+    why: M::Why,
     call: Arc<Call>,
     done: Option<Result<Answer, Refusal>>,
 }
@@ -455,7 +456,7 @@ impl<M: Model> Schedule<M> {
 }
 
 impl<M: Model> Leader<M> {
-    fn flights(&self) -> &[Flight<M::Key>] {
+    fn flights(&self) -> &[Flight<M>] {
         self.alive.as_ref().map_or(&[], |alive| &alive.flights)
     }
 

@@ -147,9 +147,14 @@ fn target(side: Side, name: Name) -> Target {
     Target::namespaced(side, KIND, Name::parse("default").unwrap(), name)
 }
 
+tapestry_engine::reasons! {
+    enum Why { Copy, Prove, Remove, Stamp }
+}
+
 impl Model for Copier {
     type Key = String;
     type Fact = Fact;
+    type Why = Why;
 
     fn observe(&mut self, (side, change): Fact, _: Now, dirty: &mut Dirty<String>) {
         let table = &mut self.sides[index(side)];
@@ -170,7 +175,7 @@ impl Model for Copier {
         }
     }
 
-    fn plan(&self, key: &String, _: Now) -> Plan {
+    fn plan(&self, key: &String, _: Now) -> Plan<Why> {
         if !self.sides.iter().all(|side| side.complete) {
             return Plan::Rest;
         }
@@ -187,7 +192,7 @@ impl Model for Copier {
                         "annotations": {SOURCE: thing.uid.as_str()},
                     },
                 });
-                Call { target: target(Side::Physical, name), verb: Verb::Create(body), why: "Copy" }.into()
+                Why::Copy.call(target(Side::Physical, name), Verb::Create(body))
             }
             (Some(thing), Some(copy)) if copy.source.as_ref() == Some(&thing.uid) => {
                 if self.toy != Toy::NeverRests {
@@ -195,7 +200,7 @@ impl Model for Copier {
                 }
                 let body = json!({"metadata": {"annotations": {"version": copy.rv.to_string()}}});
                 let target = target(Side::Physical, copy.name.clone()).uid(&copy.uid);
-                Call { target, verb: Verb::Merge(tapestry_cluster::Sub::Main, body), why: "Stamp" }.into()
+                Why::Stamp.call(target, Verb::Merge(tapestry_cluster::Sub::Main, body))
             }
             (_, Some(copy)) => {
                 let source = copy.source.as_ref().unwrap();
@@ -203,18 +208,26 @@ impl Model for Copier {
                 if !self.gone.contains(source) && self.toy != Toy::BelievesAbsence {
                     // The UID is not sent with a read; it remembers which original the question is about.
                     let target = target(Side::Virtual, Name::parse(key).unwrap()).uid(source);
-                    return Call { target, verb: Verb::Get, why: "Prove" }.into();
+                    return Why::Prove.call(target, Verb::Get);
                 }
                 let mut target = target(Side::Physical, copy.name.clone());
                 if self.toy != Toy::DeletesByName {
                     target = target.uid(&copy.uid);
                 }
-                Call { target, verb: Verb::Delete { grace: None }, why: "Remove" }.into()
+                Why::Remove.call(target, Verb::Delete { grace: None })
             }
         }
     }
 
-    fn settle(&mut self, key: &String, call: &Call, done: Result<Answer, Refusal>, _: Now, dirty: &mut Dirty<String>) {
+    fn settle(
+        &mut self,
+        key: &String,
+        _: Why,
+        call: &Call,
+        done: Result<Answer, Refusal>,
+        _: Now,
+        dirty: &mut Dirty<String>,
+    ) {
         dirty.mark(key.clone());
         let source = call.target.uid.clone();
         let read = |answer: Answer| decode(&answer.object).unwrap().unwrap();

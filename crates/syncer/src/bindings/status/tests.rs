@@ -99,7 +99,7 @@ fn a_pod_that_is_let_in_makes_the_figures_be_looked_at() {
     let mut desk = tapestry_engine::Desk::new(pair, 0);
     desk.see(Fact::VPod(tapestry_cluster::feed::Change::Put(row, tapestry_cluster::feed::Epoch(1))), now);
     let calls: Vec<_> = std::iter::from_fn(|| desk.next(now)).collect();
-    let (_, call) = calls.iter().find(|(key, _)| *key == Key::Binding).expect("the binding is looked at");
+    let (.., call) = calls.iter().find(|(key, ..)| *key == Key::Binding).expect("the binding is looked at");
     assert_eq!(call.body().unwrap()["status"]["used"]["cpu"], "1");
 }
 

@@ -8,7 +8,7 @@ use tapestry_cluster::{Refusal, Uid, Verb};
 use tapestry_engine::Plan;
 
 use super::{Guard, QUOTA, scene};
-use crate::pair::Key;
+use crate::pair::{Key, Why};
 use crate::scene::{Scene, merge, name, pnode, vpod};
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -26,9 +26,9 @@ fn cpu(scene: &Scene) -> String {
 }
 
 /// What is planned for a new node when none is found under its names.
-fn sought(scene: &mut Scene, node: &str) -> Plan {
+fn sought(scene: &mut Scene, node: &str) -> Plan<Why> {
     let key = Key::Node(name(node));
-    while matches!(scene.plan(&key), Plan::Do(call) if call.verb == Verb::Get) {
+    while matches!(scene.plan(&key), Plan::Do(call, _) if call.verb == Verb::Get) {
         scene.refuse(&key, Refusal::Gone);
     }
     scene.plan(&key)
@@ -79,7 +79,7 @@ fn at_the_start_of_a_window_the_quota_is_raised_before_the_node_and_before_pods_
     assert_eq!(scene.call(&pod("web")).why, "Map");
     // At eight the other way round.
     scene.pass(2 * HOUR);
-    assert!(!matches!(scene.plan(&QUOTA), Plan::Do(_)), "not before the node offers less");
+    assert!(!matches!(scene.plan(&QUOTA), Plan::Do(..)), "not before the node offers less");
     scene.follow_node("n1");
     scene.pass(Duration::from_secs(2));
     scene.revoke(&quota);
@@ -102,7 +102,7 @@ fn a_pod_that_was_let_in_before_a_stop_is_made_when_the_quota_lets_it_in_again()
     let quota = mend_quota(&mut scene, &quota);
     scene.see_binding(json!({"guard": {"quota": true}}));
     scene.prepare();
-    assert!(!matches!(scene.plan(&pod("web")), Plan::Do(_)), "its copy would be refused");
+    assert!(!matches!(scene.plan(&pod("web")), Plan::Do(..)), "its copy would be refused");
     scene.pass(Duration::from_secs(2));
     mend_quota(&mut scene, &quota);
     assert!(matches!(scene.call(&pod("web")).verb, Verb::Create(_)));

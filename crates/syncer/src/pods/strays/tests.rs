@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::feed::Change;
 use tapestry_cluster::{Answer, Refusal, Uid};
+use tapestry_cluster::Call;
 use tapestry_engine::Plan;
 
 use super::*;
@@ -187,11 +188,11 @@ fn strays_go_one_at_a_time_and_never_past_the_breaker() {
     let collects = |scene: &Scene| {
         first
             .iter()
-            .filter(|ppod| matches!(scene.plan(&key(ppod)), Plan::Do(call) if call.why == "CollectStray"))
+            .filter(|ppod| matches!(scene.plan(&key(ppod)), Plan::Do(call, _) if call.why == "CollectStray"))
             .count()
     };
     assert_eq!(collects(&scene), 1);
-    let one = first.iter().find(|ppod| matches!(scene.plan(&key(ppod)), Plan::Do(_))).unwrap();
+    let one = first.iter().find(|ppod| matches!(scene.plan(&key(ppod)), Plan::Do(..))).unwrap();
     let call = scene.call(&key(one));
     scene.settle(&key(one), &call, Err(Refusal::Unknown("cut".into())));
     assert_eq!(collects(&scene), 0, "not so soon after another");

@@ -42,9 +42,9 @@ impl<M: Model> Schedule<M> {
             alive.replan_at = now.steady + REPLAN_EVERY;
             alive.desk.replan();
         }
-        let Some((key, call)) = alive.desk.next(now) else { return false };
+        let Some((key, why, call)) = alive.desk.next(now) else { return false };
         let call = Arc::new(call);
-        alive.flights.push(Flight { key, call: Arc::clone(&call), done: None });
+        alive.flights.push(Flight { key, why, call: Arc::clone(&call), done: None });
         self.note(Entry::Sent { leader, call });
         true
     }
@@ -170,10 +170,10 @@ impl<M: Model> Schedule<M> {
         let Some(alive) = &mut self.leaders[leader].alive else { return };
         let mut answered = alive.flights.iter().enumerate().filter(|(_, flight)| flight.done.is_some());
         let Some((place, _)) = answered.nth(nth) else { return };
-        let Flight { key, call, done } = alive.flights.remove(place);
+        let Flight { key, why, call, done } = alive.flights.remove(place);
         let Some(done) = done else { return };
         let outcome = outcome(&done);
-        alive.desk.done(&key, &call, done, now);
+        alive.desk.done(&key, why, &call, done, now);
         self.note(Entry::Answered { leader, call, outcome });
     }
 }

@@ -37,9 +37,14 @@ fn uid(pod: &Value) -> Uid {
     Uid::new(pod["metadata"]["uid"].as_str().unwrap())
 }
 
+tapestry_engine::reasons! {
+    enum Why { Evict }
+}
+
 impl Model for Evictor {
     type Key = Uid;
     type Fact = Fact;
+    type Why = Why;
 
     fn observe(&mut self, seen: Fact, _: Now, dirty: &mut Dirty<Uid>) {
         match seen {
@@ -64,14 +69,14 @@ impl Model for Evictor {
         }
     }
 
-    fn plan(&self, key: &Uid, _: Now) -> Plan {
+    fn plan(&self, key: &Uid, _: Now) -> Plan<Why> {
         let Some(pod) = self.pods.get(key).filter(|pod| pod.runs) else { return Plan::Rest };
         let namespace = Name::parse("default").unwrap();
         let target = Target::namespaced(Side::Physical, &kind::POD, namespace, pod.name.clone()).uid(key);
-        Call { target, verb: Verb::Evict { grace: None }, why: "Evict" }.into()
+        Why::Evict.call(target, Verb::Evict { grace: None })
     }
 
-    fn settle(&mut self, key: &Uid, _: &Call, done: Result<Answer, Refusal>, _: Now, dirty: &mut Dirty<Uid>) {
+    fn settle(&mut self, key: &Uid, _: Why, _: &Call, done: Result<Answer, Refusal>, _: Now, dirty: &mut Dirty<Uid>) {
         match done {
             // The answer does not show the pod: the watch will.
             Ok(_) => drop(self.pods.get_mut(key).map(|pod| pod.runs = false)),

@@ -1,0 +1,149 @@
+//! Every reason why a pod is not run: what its condition and event say, and whether its controller should try another node.
+//! Must not hold figures or names; those are in the message.
+
+use tapestry_domain::placement::Misplaced;
+use tapestry_domain::podspec::{Need, Unsupported};
+use tapestry_engine::reasons;
+
+reasons! {
+    /// Why a pod is not run. A virtual node that lends nothing says so in the same words.
+    pub(crate) enum PendingReason {
+        /// The pod asks for more than the node still lends.
+        OutOfLease,
+        /// The virtual node is not known yet, or on its way out.
+        NotLending,
+        /// The binding is suspended.
+        Suspended,
+        /// The owner's annotation on the node.
+        LendNever,
+        /// No window of the owner's policy is open.
+        OwnerOutOfTimeWindows,
+        /// No window of the policy is open.
+        OutOfTimeWindows,
+        /// The owner's policies have not been read yet.
+        OwnerPoliciesUnknown,
+        /// The physical cluster does not serve policies any more.
+        OwnerPoliciesNotServed,
+        /// The syncer may not read discovery.
+        PoliciesUnknown,
+        /// The virtual cluster does not serve policies any more.
+        PoliciesNotServed,
+        /// The binding is being deleted, perhaps only with its definition.
+        BindingDeletionUnconfirmed,
+        /// The policy that lent the node was deleted.
+        PolicyDeleted,
+        /// Binding and policies do not select the node any more.
+        NotSelected,
+        /// The binding or the node goes.
+        Leaving,
+        /// The policy for the node is invalid.
+        PolicyInvalid,
+        /// A pod on the physical node cannot be fully read.
+        PhysicalPodUnreadable,
+        /// The node cannot be fully read.
+        NodeUnreadable,
+        /// A watch is out of sync.
+        WatchOutOfSync,
+        /// The quota in the mount namespace is not ours.
+        QuotaNotOurs,
+        /// The physical cluster refuses the quota.
+        QuotaRefused,
+        /// `nodeSelector` does not match the node.
+        NodeSelectorMismatch,
+        /// The required node affinity does not match the node.
+        NodeAffinityMismatch,
+        /// The pod does not tolerate a taint of the node.
+        UntoleratedTaint,
+        /// Another pod has a host port that the pod wants.
+        HostPortConflict,
+        /// The pod does not meet the Pod Security Standard of the binding.
+        PodSecurityViolation,
+        /// The operating system gives no random numbers for the copy's name.
+        NoRandomNumbers,
+        /// The binding excludes the pod's namespace.
+        NamespaceExcluded,
+        /// The pod cannot be fully read.
+        PodUnreadable,
+        /// The pod names an object that is not carried.
+        DependentUnsupported,
+        /// The pod wants a token that is not carried.
+        TokenUnsupported,
+        /// The pod uses a feature that is not carried.
+        FeatureUnsupported,
+        /// The pod ran and its mapping was removed.
+        MappingLost,
+        /// The pod names a physical pod that does not point back.
+        PhysicalPodUnmarked,
+        /// The physical cluster refused the copy.
+        PhysicalClusterRefused,
+        /// Something that every copy needs is missing in the physical cluster.
+        PhysicalClusterNotReady,
+    }
+}
+
+impl PendingReason {
+    /// Whether the pod might run on another node: one that its controller would replace is deleted after a while.
+    pub(crate) fn another_node_may_help(self) -> bool {
+        match self {
+            Self::OutOfLease
+            | Self::NotLending
+            | Self::Suspended
+            | Self::LendNever
+            | Self::OwnerOutOfTimeWindows
+            | Self::OutOfTimeWindows
+            | Self::PhysicalPodUnreadable
+            | Self::NodeUnreadable
+            | Self::WatchOutOfSync
+            | Self::NodeSelectorMismatch
+            | Self::NodeAffinityMismatch
+            | Self::UntoleratedTaint
+            | Self::HostPortConflict => true,
+            Self::OwnerPoliciesUnknown
+            | Self::OwnerPoliciesNotServed
+            | Self::PoliciesUnknown
+            | Self::PoliciesNotServed
+            | Self::BindingDeletionUnconfirmed
+            | Self::PolicyDeleted
+            | Self::NotSelected
+            | Self::Leaving
+            | Self::PolicyInvalid
+            | Self::QuotaNotOurs
+            | Self::QuotaRefused
+            | Self::PodSecurityViolation
+            | Self::NoRandomNumbers
+            | Self::NamespaceExcluded
+            | Self::PodUnreadable
+            | Self::DependentUnsupported
+            | Self::TokenUnsupported
+            | Self::FeatureUnsupported
+            | Self::MappingLost
+            | Self::PhysicalPodUnmarked
+            | Self::PhysicalClusterRefused
+            | Self::PhysicalClusterNotReady => false,
+        }
+    }
+}
+
+impl From<&Misplaced> for PendingReason {
+    fn from(misplaced: &Misplaced) -> Self {
+        match misplaced {
+            Misplaced::Selector => Self::NodeSelectorMismatch,
+            Misplaced::Affinity => Self::NodeAffinityMismatch,
+            Misplaced::Taint { .. } => Self::UntoleratedTaint,
+        }
+    }
+}
+
+impl From<&Unsupported> for PendingReason {
+    fn from(unsupported: &Unsupported) -> Self {
+        match unsupported.what {
+            Need::ConfigMap | Need::Secret | Need::PersistentVolumeClaim | Need::EphemeralVolume => {
+                Self::DependentUnsupported
+            }
+            Need::ServiceAccountToken => Self::TokenUnsupported,
+            Need::ClusterTrustBundle | Need::PodCertificate | Need::ResourceClaim | Need::ReadinessGate => {
+                Self::FeatureUnsupported
+            }
+        }
+    }
+}
