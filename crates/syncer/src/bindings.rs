@@ -72,9 +72,9 @@ impl Bound {
 }
 
 impl Pair {
-    pub(crate) fn see_binding(&mut self, change: Change<BindingRow>, dirty: &mut Dirty<Key>) {
+    pub(crate) fn see_binding(&mut self, change: Change<BindingRow>, now: Now, dirty: &mut Dirty<Key>) {
         match change {
-            Change::Put(row, epoch) => self.take_binding(row, Some(epoch), dirty),
+            Change::Put(row, epoch) => self.take_binding(row, Some(epoch), now, dirty),
             Change::Gone { row, proven: true } => self.lose_binding(&row.uid, row.rv),
             // At this version it went: an answer that is older was given before.
             Change::Gone { row, .. } => self.doubt_binding(&row.uid, row.rv, dirty),
@@ -106,14 +106,14 @@ impl Pair {
     }
 
     /// Follows once more what the binding says of the breaker.
-    pub(crate) fn heed_binding(&mut self, dirty: &mut Dirty<Key>) {
+    pub(crate) fn heed_binding(&mut self, now: Now, dirty: &mut Dirty<Key>) {
         if let Some(Bound { row, .. }) = &self.bound {
             let (kept, resume) = ((row.trip.clone(), row.unasked.clone()), row.resume.clone());
-            self.follow_breaker(kept, resume.as_deref(), dirty);
+            self.follow_breaker(kept, resume.as_deref(), now, dirty);
         }
     }
 
-    fn take_binding(&mut self, row: BindingRow, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
+    fn take_binding(&mut self, row: BindingRow, epoch: Option<Epoch>, now: Now, dirty: &mut Dirty<Key>) {
         // Another binding of the same name is another origin: not ours to serve.
         if row.uid.as_str() != &*self.binding_uid {
             return;
@@ -124,7 +124,7 @@ impl Pair {
             }
             return;
         }
-        self.follow_breaker((row.trip.clone(), row.unasked.clone()), row.resume.as_deref(), dirty);
+        self.follow_breaker((row.trip.clone(), row.unasked.clone()), row.resume.as_deref(), now, dirty);
         dirty.mark(Key::Binding);
         let before = self.bound.take();
         let (binding, valid) = match (&row.parsed, before.as_ref().map(|bound| bound.binding.clone())) {
@@ -143,7 +143,7 @@ impl Pair {
             && (row.resume.as_deref() == Some(RESUME_DELETION)
                 || before.as_ref().is_some_and(|before| before.deletion_confirmed));
         if row.deleting && before.as_ref().is_none_or(|before| !before.row.deleting) {
-            self.binding_serving.lose(self.now);
+            self.binding_serving.lose(now);
             dirty.mark(Key::BindingServing);
         }
         let changed = before.is_none_or(|before| {
@@ -153,7 +153,7 @@ impl Pair {
         self.bound = Some(Bound { binding, row, deletion_confirmed, valid, doubted, told: None });
         if changed {
             self.prerequisites.reset();
-            self.admit_all(dirty);
+            self.admit_all(now, dirty);
         }
     }
 
@@ -231,7 +231,12 @@ impl Pair {
     }
 
     /// What keeps a cluster from answering may be put in other words every time: only another reason is news.
-    fn report_connection(&self, row: &BindingRow, (status, reason, message): (&str, &str, String), now: Now) -> Plan<Why> {
+    fn report_connection(
+        &self,
+        row: &BindingRow,
+        (status, reason, message): (&str, &str, String),
+        now: Now,
+    ) -> Plan<Why> {
         let told = row.report.connected.as_ref().is_some_and(|said| {
             // Other watches may be out of sync by now, for the same reason.
             said.status == status && said.reason == reason && (reason != OUT_OF_SYNC || said.message == message)
@@ -291,19 +296,19 @@ impl Pair {
         }
     }
 
-    pub(crate) fn settle_binding(&mut self, why: Why, done: Result<Answer, Refusal>, dirty: &mut Dirty<Key>) {
+    pub(crate) fn settle_binding(&mut self, why: Why, done: Result<Answer, Refusal>, now: Now, dirty: &mut Dirty<Key>) {
         let known = self.bound.as_ref().map(|bound| (bound.row.uid.clone(), bound.row.rv));
         match (done, why, known) {
             (Ok(answer), why, known) => {
                 if why == Why::ReportConnection {
-                    self.reported = Some(self.now.steady);
+                    self.reported = Some(now.steady);
                 }
                 let Ok(Some(row)) = BindingRow::decode(&answer.object) else { return };
                 if let (Why::LookForBinding, Some((uid, rv))) = (why, known.filter(|(uid, _)| *uid != row.uid)) {
                     // Another one has the name by now, so the one we asked for is gone.
                     self.lose_binding(&uid, rv);
                 }
-                self.take_binding(row, None, dirty);
+                self.take_binding(row, None, now, dirty);
             }
             (Err(Refusal::Gone), Why::LookForBinding, Some((uid, rv))) => self.lose_binding(&uid, rv),
             (Err(_), ..) => {}

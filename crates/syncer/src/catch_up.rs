@@ -3,7 +3,7 @@
 //! is missing on one side may only be late: it is not weighed, and nothing ends that was not asked to end. Lists nothing.
 
 use tapestry_cluster::{Answer, Name, Refusal, Rv, Side, Target, Uid, Verb, kind};
-use tapestry_engine::{Dirty, Plan, Reason as _, reasons};
+use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
 
 use crate::pair::{Key, Pair};
 
@@ -80,8 +80,8 @@ impl Progress {
 
 impl Pair {
     /// The watch of this side's pods has told everything up to this version.
-    pub(crate) fn note_reached(&mut self, side: Side, rv: Rv, dirty: &mut Dirty<Key>) {
-        self.progress(side, dirty, |side| side.reached = Some(rv));
+    pub(crate) fn note_reached(&mut self, side: Side, rv: Rv, now: Now, dirty: &mut Dirty<Key>) {
+        self.progress(side, now, dirty, |side| side.reached = Some(rv));
     }
 
     /// Asks which version the pods of a side have now.
@@ -96,22 +96,23 @@ impl Pair {
         &mut self,
         (side, gap): (Side, u32),
         done: Result<Answer, Refusal>,
+        now: Now,
         dirty: &mut Dirty<Key>,
     ) {
         let version = done.ok().and_then(|answer| answer.version());
         if let Some(rv) = version.filter(|_| self.catch_up.asks(side, gap)) {
-            self.progress(side, dirty, |side| side.need = Need::Version(rv));
+            self.progress(side, now, dirty, |side| side.need = Need::Version(rv));
         }
     }
 
-    fn progress(&mut self, side: Side, dirty: &mut Dirty<Key>, change: impl FnOnce(&mut Progress)) {
+    fn progress(&mut self, side: Side, now: Now, dirty: &mut Dirty<Key>, change: impl FnOnce(&mut Progress)) {
         let behind = !self.catch_up.done();
         let progress = &mut self.catch_up.sides[side as usize];
         change(progress);
         progress.settle();
         if behind && self.catch_up.done() {
             // What was held back until now is weighed, and what somebody said to it is heard.
-            self.heed_binding(dirty);
+            self.heed_binding(now, dirty);
             dirty.mark_all();
         }
     }

@@ -148,7 +148,7 @@ impl Guards {
 }
 
 impl Pair {
-    pub(crate) fn see_guard(&mut self, guard: Guard, change: Change<GuardRow>, dirty: &mut Dirty<Key>) {
+    pub(crate) fn see_guard(&mut self, guard: Guard, change: Change<GuardRow>, now: Now, dirty: &mut Dirty<Key>) {
         let (rows, look) = (&mut self.guards.rows[guard as usize], &mut self.guards.looks[guard as usize]);
         let mut changed = false;
         match change {
@@ -177,7 +177,7 @@ impl Pair {
             Change::Reached(_) => return,
         }
         if changed && guard == Guard::Quota {
-            self.grant(dirty);
+            self.grant(now, dirty);
         }
         self.mark_leaving(dirty);
         dirty.mark(Key::Binding);

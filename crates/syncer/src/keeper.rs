@@ -405,12 +405,14 @@ impl Model for Keeper {
                     dirty.mark(key.clone());
                 }
             }
-            (Why::Taint(TaintWhy::SyncerStopped | TaintWhy::SyncerWorks), Key::Taint(vnode)) => match done.map(|answer| KeptNode::decode(&answer.object)) {
-                Ok(Ok(Some(row))) => drop(self.nodes.put(row, None)),
-                // No watch tells how it looks by now.
-                Err(Refusal::Gone | Refusal::Replaced) => self.missing.hasten(vnode, now, dirty),
-                _ => {}
-            },
+            (Why::Taint(TaintWhy::SyncerStopped | TaintWhy::SyncerWorks), Key::Taint(vnode)) => {
+                match done.map(|answer| KeptNode::decode(&answer.object)) {
+                    Ok(Ok(Some(row))) => drop(self.nodes.put(row, None)),
+                    // No watch tells how it looks by now.
+                    Err(Refusal::Gone | Refusal::Replaced) => self.missing.hasten(vnode, now, dirty),
+                    _ => {}
+                }
+            }
             (Why::Node(missing::Why::LookForNode), Key::Node(vnode)) => self.settle_look(vnode, done, now, dirty),
             (Why::Binding(ReportWhy::ReportTrouble | ReportWhy::ReportLapse), Key::Binding) => {
                 if let Ok(Ok(Some(row))) = done.map(|answer| KeptBinding::decode(&answer.object)) {

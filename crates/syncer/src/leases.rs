@@ -124,7 +124,9 @@ impl Leases {
                     // It came late at worst: its own moment is not ten seconds away.
                     Why::RenewLease => next_turn(turn, now.steady + RENEW_EVERY / 2),
                     // Not before it is due: a thousand new ones would be written twice in a row.
-                    Why::LookForLease | Why::CreateLease => next_turn(turn, now.steady + RENEW_EVERY.saturating_sub(age)),
+                    Why::LookForLease | Why::CreateLease => {
+                        next_turn(turn, now.steady + RENEW_EVERY.saturating_sub(age))
+                    }
                 };
                 State::Held { uid, turn, renew_at, renewed }
             }),

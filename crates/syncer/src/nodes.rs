@@ -18,7 +18,7 @@ use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Epoch, Row as _};
 use tapestry_cluster::{Name, Uid};
 use tapestry_engine::table::Put;
-use tapestry_engine::{Dirty, Table, reasons};
+use tapestry_engine::{Dirty, Now, Table, reasons};
 
 use self::lending::{Dip, Since};
 use self::row::{PNode, VNode};
@@ -175,7 +175,7 @@ impl Nodes {
 }
 
 impl Pair {
-    pub(crate) fn see_pnode(&mut self, change: Change<PNode>, dirty: &mut Dirty<Key>) {
+    pub(crate) fn see_pnode(&mut self, change: Change<PNode>, now: Now, dirty: &mut Dirty<Key>) {
         match change {
             Change::Put(mut row, epoch) => {
                 let name = row.name.clone();
@@ -189,7 +189,7 @@ impl Pair {
                     // At first sight nobody knows what it had.
                     if had.is_none_or(|had| had.fits_within(&allocatable).is_err()) {
                         let case = self.nodes.cases.entry(name.clone()).or_default();
-                        case.dip = Dip::fall(case.dip.take(), had, self.now.wall);
+                        case.dip = Dip::fall(case.dip.take(), had, now.wall);
                     }
                     if before.is_none_or(|before| before.labels != labels) {
                         self.mark_policies(dirty);
@@ -198,12 +198,12 @@ impl Pair {
                 if let Some(case) = self.nodes.cases.get_mut(&name) {
                     case.gone = None;
                 }
-                self.reconsider(&name, dirty);
+                self.reconsider(&name, now, dirty);
             }
-            Change::Gone { row, .. } => self.lose_pnode(&row.uid, dirty),
+            Change::Gone { row, .. } => self.lose_pnode(&row.uid, now, dirty),
             Change::Listed(epoch) => {
                 for uid in self.nodes.pnodes.listed(epoch) {
-                    self.lose_pnode(&uid, dirty);
+                    self.lose_pnode(&uid, now, dirty);
                 }
                 dirty.mark_all();
             }
@@ -211,7 +211,7 @@ impl Pair {
         }
     }
 
-    fn lose_pnode(&mut self, uid: &Uid, dirty: &mut Dirty<Key>) {
+    fn lose_pnode(&mut self, uid: &Uid, now: Now, dirty: &mut Dirty<Key>) {
         let Some(row) = self.nodes.pnodes.remove(uid) else { return };
         // A new node of the same name may have come before the old one's end was told.
         if self.nodes.pnode_names.get(&row.name) == Some(uid) {
@@ -219,18 +219,20 @@ impl Pair {
         }
         self.nodes.forget(&row.name);
         self.mark_policies(dirty);
-        self.reconsider(&row.name, dirty);
+        self.reconsider(&row.name, now, dirty);
     }
 
-    pub(crate) fn see_vnode(&mut self, change: Change<VNode>, dirty: &mut Dirty<Key>) {
+    pub(crate) fn see_vnode(&mut self, change: Change<VNode>, now: Now, dirty: &mut Dirty<Key>) {
         match change {
-            Change::Put(row, epoch) => self.put_vnode(row, Some(epoch), dirty),
+            Change::Put(row, epoch) => self.put_vnode(row, Some(epoch), now, dirty),
             // One that is held by a finalizer is there, whatever the watch says: it may have lost our label while it was leaving.
-            Change::Gone { row, proven } if proven && row.finalizers.is_empty() => self.lose_vnode(&row.uid, dirty),
-            Change::Gone { row, .. } => self.doubt_vnode(&row.uid, dirty),
+            Change::Gone { row, proven } if proven && row.finalizers.is_empty() => {
+                self.lose_vnode(&row.uid, now, dirty)
+            }
+            Change::Gone { row, .. } => self.doubt_vnode(&row.uid, now, dirty),
             Change::Listed(epoch) => {
                 for uid in self.nodes.vnodes.listed(epoch) {
-                    self.doubt_vnode(&uid, dirty);
+                    self.doubt_vnode(&uid, now, dirty);
                 }
                 dirty.mark_all();
             }
@@ -238,7 +240,7 @@ impl Pair {
         }
     }
 
-    fn put_vnode(&mut self, mut row: VNode, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
+    fn put_vnode(&mut self, mut row: VNode, epoch: Option<Epoch>, now: Now, dirty: &mut Dirty<Key>) {
         if let Some(known) = self.nodes.vnodes.get(row.uid()) {
             row.inherit(known);
         }
@@ -253,42 +255,42 @@ impl Pair {
         if before.as_ref().is_some_and(|before| !before.reachable())
             && self.nodes.vnodes.get(&uid).is_some_and(VNode::reachable)
         {
-            self.nodes.cases.entry(physical.clone()).or_default().settles = lending::settles(self.now.wall);
+            self.nodes.cases.entry(physical.clone()).or_default().settles = lending::settles(now.wall);
         }
         if let Some(case) = self.nodes.cases.get_mut(&physical) {
             // An answer may be older than what made us doubt; the watch shows only nodes with our label.
             case.search.end(epoch.is_some());
         }
         if let Some(vnode) = self.nodes.vnodes.get(&uid).cloned() {
-            self.keep_since(&vnode);
+            self.keep_since(&vnode, now);
         }
         if before.as_ref().is_none_or(|before| before.taints != taints || before.deleting != deleting) {
-            self.stir(&name, dirty);
+            self.stir(&name, now, dirty);
         }
         if before.as_ref().is_none_or(|before| before.allocatable != offers) {
             dirty.mark(Key::Binding);
         }
         if let Some(before) = before {
-            self.tell_lending(&before, &uid, dirty);
+            self.tell_lending(&before, &uid, now, dirty);
         }
         // Pods may have been bound to it before we knew it.
-        self.admit(&name, dirty);
+        self.admit(&name, now, dirty);
         dirty.mark(Key::Node(physical));
     }
 
     /// An event on the node when it begins or ceases to be lent.
-    fn tell_lending(&mut self, before: &VNode, uid: &Uid, dirty: &mut Dirty<Key>) {
+    fn tell_lending(&mut self, before: &VNode, uid: &Uid, now: Now, dirty: &mut Dirty<Key>) {
         let Some(vnode) = self.nodes.vnodes.get(uid) else { return };
         let said = |vnode: &VNode| {
             let lending = vnode.condition(keys::CONDITION_LENDING)?;
             Some((lending.status.clone(), lending.reason.clone()))
         };
         if let Some(lending) = vnode.condition(keys::CONDITION_LENDING).filter(|_| said(before) != said(vnode)) {
-            self.events.add(Event::about_vnode(vnode, lending, self.now), dirty);
+            self.events.add(Event::about_vnode(vnode, lending, now), dirty);
         }
     }
 
-    fn lose_vnode(&mut self, uid: &Uid, dirty: &mut Dirty<Key>) {
+    fn lose_vnode(&mut self, uid: &Uid, now: Now, dirty: &mut Dirty<Key>) {
         let Some(row) = self.nodes.vnodes.remove(uid) else { return };
         self.nodes.with_owner -= usize::from(row.has_owner());
         if self.nodes.vnode_names.get(&row.name) == Some(uid) {
@@ -298,26 +300,26 @@ impl Pair {
             self.nodes.copies.remove(&row.physical);
         }
         self.nodes.forget(&row.physical);
-        self.reconsider(&row.physical, dirty);
-        self.admit(&row.name, dirty);
+        self.reconsider(&row.physical, now, dirty);
+        self.admit(&row.name, now, dirty);
         dirty.mark(Key::Binding);
         self.mark_leaving(dirty);
     }
 
     /// Something about a physical node changed: its virtual node and its door may follow.
-    pub(crate) fn reconsider(&mut self, physical: &Name, dirty: &mut Dirty<Key>) {
+    pub(crate) fn reconsider(&mut self, physical: &Name, now: Now, dirty: &mut Dirty<Key>) {
         dirty.mark(Key::Node(physical.clone()));
         if let Some(vnode) = self.nodes.vnode_of(physical).map(|vnode| vnode.name.clone()) {
-            self.admit(&vnode, dirty);
+            self.admit(&vnode, now, dirty);
             if self.nodes.vnode(&vnode).is_some_and(VNode::reclaiming) {
-                self.stir(&vnode, dirty);
+                self.stir(&vnode, now, dirty);
             }
         }
     }
 
     /// Capacity may have to be taken back from the pods of this virtual node, or no longer.
-    pub(crate) fn stir(&mut self, vnode: &Name, dirty: &mut Dirty<Key>) {
-        self.note_drain(vnode, dirty);
+    pub(crate) fn stir(&mut self, vnode: &Name, now: Now, dirty: &mut Dirty<Key>) {
+        self.note_drain(vnode, now, dirty);
         let Some(row) = self.nodes.vnode(vnode) else { return };
         dirty.mark(Key::Node(row.physical.clone()));
         for uid in self.pods.residents(vnode) {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use tapestry_cluster::watch::{Trouble, WatchState};
 use tapestry_cluster::watches::{Reader, Watched};
 use tapestry_cluster::{Kind, Side, kind};
-use tapestry_engine::Dirty;
+use tapestry_engine::{Dirty, Now};
 
 use crate::guards::Guard;
 use crate::pair::{Key, Pair};
@@ -61,18 +61,18 @@ pub(crate) fn tell(Watched { reader, side, kind }: Watched, Trouble { verb, why 
 }
 
 impl Pair {
-    pub(crate) fn see_watch(&mut self, watched: Watched, state: WatchState, dirty: &mut Dirty<Key>) {
+    pub(crate) fn see_watch(&mut self, watched: Watched, state: WatchState, now: Now, dirty: &mut Dirty<Key>) {
         let blind = self.blind();
         if !self.out_of_sync.learn(watched, state) {
             return;
         }
         if self.out_of_sync.lacks(&watched) && Guard::ALL.iter().any(|guard| guard.kind() == watched.kind) {
             // These are in the mount namespace: perhaps it is gone, and our rights with it.
-            self.prerequisites.doubt(self.now, dirty);
+            self.prerequisites.doubt(now, dirty);
         }
         dirty.mark(Key::Binding);
         if blind != self.blind() {
-            self.admit_all(dirty);
+            self.admit_all(now, dirty);
         }
     }
 

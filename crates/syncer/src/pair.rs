@@ -11,13 +11,13 @@ use tapestry_engine::{Dirty, Model, Now, Plan, Table, reasons};
 use crate::bindings::{self, BindingRow, Bound};
 use crate::breaker::Breaker;
 use crate::catch_up::{self, CatchUp};
-use crate::csinodes::{self, CsiNodes};
 use crate::csinodes::row::{PCsiNode, VCsiNode};
+use crate::csinodes::{self, CsiNodes};
 use crate::events::{self, Events};
 use crate::guards::row::GuardRow;
 use crate::guards::{self, Guard, Guards};
-use crate::nodes::{self, Nodes};
 use crate::nodes::row::{PNode, VNode};
+use crate::nodes::{self, Nodes};
 use crate::origin::{Home, Origin};
 use crate::out_of_sync::OutOfSync;
 use crate::pods::row::{PPod, VPod};
@@ -147,8 +147,8 @@ pub struct Pair {
     pub(crate) binding_serving: Serving,
     /// When the binding's status was last written.
     pub(crate) reported: Option<std::time::Duration>,
-    /// When the last fact came in: admissions are judged by it.
-    pub(crate) now: Now,
+    /// The latest time on the wall, to notice when the clock is set back.
+    wall: jiff::Timestamp,
     connections: [Connection; 2],
     /// Who each cluster last said it is, kept while it is silent.
     identities: [Option<Uid>; 2],
@@ -177,7 +177,7 @@ impl Pair {
             bound: None,
             binding_serving: Serving::default(),
             reported: None,
-            now: Now { wall: jiff::Timestamp::UNIX_EPOCH, steady: std::time::Duration::ZERO },
+            wall: jiff::Timestamp::UNIX_EPOCH,
             connections: [Connection::Unknown, Connection::Unknown],
             identities: [None, None],
             out_of_sync: OutOfSync::default(),
@@ -207,7 +207,7 @@ impl Pair {
         self.identities[side as usize].as_ref()
     }
 
-    fn see_connection(&mut self, side: Side, connection: Connection, dirty: &mut Dirty<Key>) {
+    fn see_connection(&mut self, side: Side, connection: Connection, now: Now, dirty: &mut Dirty<Key>) {
         let blind = self.blind();
         let before = self.connection(side);
         match &connection {
@@ -225,18 +225,18 @@ impl Pair {
         self.pods.doubt_evidence();
         self.breaker.doubt();
         self.csinodes.doubt_evidence();
-        self.weigh_ends(dirty);
+        self.weigh_ends(now, dirty);
         if blind != self.blind() {
-            self.admit_all(dirty);
+            self.admit_all(now, dirty);
         }
         dirty.urge_all();
     }
 
     fn be_at(&mut self, now: Now) {
-        if now.wall < self.now.wall {
+        if now.wall < self.wall {
             self.nodes.clamp(now.wall);
         }
-        self.now = now;
+        self.wall = now.wall;
         self.policies.keep_hours(now.wall);
     }
 
@@ -282,28 +282,28 @@ impl Model for Pair {
         if !fact.is_progress() {
             self.stir_quota(now, dirty);
         }
-        self.draw_again(dirty);
+        self.draw_again(now, dirty);
         let knew = self.complete();
         match fact {
-            Fact::Binding(change) => self.see_binding(change, dirty),
-            Fact::Policy(side, change) => self.see_policy(side, change, dirty),
-            Fact::PNode(change) => self.see_pnode(change, dirty),
+            Fact::Binding(change) => self.see_binding(change, now, dirty),
+            Fact::Policy(side, change) => self.see_policy(side, change, now, dirty),
+            Fact::PNode(change) => self.see_pnode(change, now, dirty),
             Fact::VNode(change) => {
                 self.csinodes.follow(&change, dirty);
-                self.see_vnode(change, dirty);
+                self.see_vnode(change, now, dirty);
             }
             Fact::PCsiNode(change) => self.see_pcsinode(change, dirty),
             Fact::VCsiNode(change) => self.see_vcsinode(change, dirty),
-            Fact::VPod(change) => self.see_vpod(change, dirty),
-            Fact::PPod(change) => self.see_ppod(change, dirty),
-            Fact::Guard(guard, change) => self.see_guard(guard, change, dirty),
-            Fact::Watch(watched, state) => self.see_watch(watched, state, dirty),
-            Fact::Connection(side, connection) => self.see_connection(side, connection, dirty),
+            Fact::VPod(change) => self.see_vpod(change, now, dirty),
+            Fact::PPod(change) => self.see_ppod(change, now, dirty),
+            Fact::Guard(guard, change) => self.see_guard(guard, change, now, dirty),
+            Fact::Watch(watched, state) => self.see_watch(watched, state, now, dirty),
+            Fact::Connection(side, connection) => self.see_connection(side, connection, now, dirty),
         }
         if !knew && self.complete() {
             // Only now is it known who is inside.
-            self.note_losses(dirty);
-            self.admit_all(dirty);
+            self.note_losses(now, dirty);
+            self.admit_all(now, dirty);
             dirty.mark(Key::Binding);
         }
     }
@@ -345,7 +345,7 @@ impl Model for Pair {
         self.be_at(now);
         self.learn_refused(call, &done, now, dirty);
         match (why, key) {
-            (Why::Binding(why), Key::Binding) => self.settle_binding(why, done, dirty),
+            (Why::Binding(why), Key::Binding) => self.settle_binding(why, done, now, dirty),
             (Why::BindingServing(_), Key::BindingServing) => self.settle_binding_serving(call, done, now, dirty),
             (Why::Prerequisite(why), Key::Prerequisite(which)) => self.settle_prerequisite(*which, why, &done, dirty),
             (Why::Guard(why), Key::Guard(guard)) => self.settle_guard(*guard, why, call, done, now, dirty),
@@ -353,10 +353,10 @@ impl Model for Pair {
             (Why::CsiNode(why), Key::CsiNode(vnode)) => self.settle_csinode(vnode, why, call, done, now, dirty),
             (Why::Pod(why), Key::Pod(uid)) => self.settle_pod(uid, why, call, done, now, dirty),
             (Why::Stray(why), Key::Stray(uid)) => self.settle_stray(uid, why, done, now, dirty),
-            (Why::Serving(_), Key::Serving(side)) => self.settle_serving(*side, call, done, dirty),
+            (Why::Serving(_), Key::Serving(side)) => self.settle_serving(*side, call, done, now, dirty),
             (Why::Policy(why), Key::Policy(side, uid)) => self.settle_policy(*side, uid, why, done, now, dirty),
             (Why::Event(_), Key::Event(id)) => self.settle_event(*id),
-            (Why::CatchUp(_), Key::CatchUp(side, gap)) => self.settle_catch_up((*side, *gap), done, dirty),
+            (Why::CatchUp(_), Key::CatchUp(side, gap)) => self.settle_catch_up((*side, *gap), done, now, dirty),
             (
                 Why::Binding(_)
                 | Why::BindingServing(_)
@@ -385,7 +385,7 @@ impl Model for Pair {
         self.catch_up.begin_gap();
         self.breaker.take_lead();
         // Every key is planned after this.
-        self.heed_binding(&mut Dirty::default());
+        self.heed_binding(now, &mut Dirty::default());
     }
 
     fn gap(&mut self, now: Now) {

@@ -24,7 +24,7 @@ use tapestry_cluster::{Name, Side, Uid};
 use tapestry_domain::names::physical_pod_name;
 use tapestry_domain::resources::Resources;
 use tapestry_engine::table::Put;
-use tapestry_engine::{Dirty, Table, reasons};
+use tapestry_engine::{Dirty, Now, Table, reasons};
 
 use self::case::{Case, Ended, Last, NotAdmitted, Proof, Request, Told};
 use self::digest::Amend;
@@ -270,12 +270,12 @@ impl Pods {
 
 impl Pair {
     /// Folds in what a watch said of a virtual pod.
-    pub(crate) fn see_vpod(&mut self, change: Change<VPod>, dirty: &mut Dirty<Key>) {
+    pub(crate) fn see_vpod(&mut self, change: Change<VPod>, now: Now, dirty: &mut Dirty<Key>) {
         match change {
-            Change::Put(row, epoch) => self.put_vpod(row, Some(epoch), dirty),
+            Change::Put(row, epoch) => self.put_vpod(row, Some(epoch), now, dirty),
             Change::Gone { row, proven } => {
                 let uid = row.uid.clone();
-                self.around(&uid, dirty, |pods| {
+                self.around(&uid, now, dirty, |pods| {
                     if proven {
                         pods.vpods.remove_proven(&uid, row.rv);
                         pods.case(&uid).vpod_gone = Some(Proof::Seen);
@@ -288,7 +288,7 @@ impl Pair {
             Change::Listed(epoch) => {
                 for uid in self.pods.vpods.listed(epoch) {
                     // Absence from a list proves nothing (law 1): the plan will look.
-                    self.around(&uid, dirty, |pods| {
+                    self.around(&uid, now, dirty, |pods| {
                         if pods.vpods.remove(&uid).is_some_and(|row| row.deleting()) {
                             pods.case(&uid).request = Request::Seen;
                         }
@@ -296,35 +296,35 @@ impl Pair {
                 }
                 dirty.mark_all();
             }
-            Change::Reached(rv) => self.note_reached(Side::Virtual, rv, dirty),
+            Change::Reached(rv) => self.note_reached(Side::Virtual, rv, now, dirty),
         }
     }
 
     /// Folds in what a watch said of a physical pod.
-    pub(crate) fn see_ppod(&mut self, change: Change<PPod>, dirty: &mut Dirty<Key>) {
+    pub(crate) fn see_ppod(&mut self, change: Change<PPod>, now: Now, dirty: &mut Dirty<Key>) {
         match change {
-            Change::Put(row, epoch) => self.put_ppod(row, Some(epoch), dirty),
-            Change::Gone { row, proven } => self.lose_ppod(row, proven, dirty),
+            Change::Put(row, epoch) => self.put_ppod(row, Some(epoch), now, dirty),
+            Change::Gone { row, proven } => self.lose_ppod(row, proven, now, dirty),
             Change::Unserved => {}
             Change::Listed(epoch) => {
                 for uid in self.pods.ppods.listed(epoch) {
                     if let Some(row) = self.pods.ppods.get(&uid).cloned() {
-                        self.lose_ppod(row, false, dirty);
+                        self.lose_ppod(row, false, now, dirty);
                     }
                 }
                 dirty.mark_all();
             }
-            Change::Reached(rv) => self.note_reached(Side::Physical, rv, dirty),
+            Change::Reached(rv) => self.note_reached(Side::Physical, rv, now, dirty),
         }
     }
 
-    fn put_vpod(&mut self, mut row: VPod, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
+    fn put_vpod(&mut self, mut row: VPod, epoch: Option<Epoch>, now: Now, dirty: &mut Dirty<Key>) {
         let uid = row.uid.clone();
         if let Some(known) = self.pods.vpods.get(&uid) {
             row.inherit(known);
         }
         let mut asked = false;
-        self.around(&uid, dirty, |pods| {
+        self.around(&uid, now, dirty, |pods| {
             let deleting = row.deleting();
             let known = pods.vpods.get(&uid);
             let grown = known.is_some_and(|known| row.request.fits_within(&known.request).is_err());
@@ -364,16 +364,16 @@ impl Pair {
         }
     }
 
-    fn put_ppod(&mut self, mut row: PPod, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
+    fn put_ppod(&mut self, mut row: PPod, epoch: Option<Epoch>, now: Now, dirty: &mut Dirty<Key>) {
         if let Some(known) = self.pods.ppods.get(&row.uid) {
             row.inherit(known);
         }
         let uid = row.uid.clone();
-        self.fold_ppod(row, epoch, dirty);
-        self.note_unreadable(&uid, dirty);
+        self.fold_ppod(row, epoch, now, dirty);
+        self.note_unreadable(&uid, now, dirty);
     }
 
-    fn fold_ppod(&mut self, mut row: PPod, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
+    fn fold_ppod(&mut self, mut row: PPod, epoch: Option<Epoch>, now: Now, dirty: &mut Dirty<Key>) {
         row.disown_outside(&self.home.mount);
         if self.pods.ppods.get(&row.uid).is_some_and(|known| known.rv > row.rv) {
             // An answer that the watch has overtaken; only that it was listed counts.
@@ -393,7 +393,7 @@ impl Pair {
                 if claimed(&self.pods, &claims.vpod.uid) && !claimed(&self.pods, &before.vpod.uid) =>
             {
                 let known = known.clone();
-                self.lose_ppod(known, false, dirty);
+                self.lose_ppod(known, false, now, dirty);
             }
             // Somebody made it point to another pod: the table knows better.
             (Some(PPod { ours: Some(known), .. }), Some(claims)) if known.vpod != claims.vpod => {
@@ -404,16 +404,16 @@ impl Pair {
             (Some(stranger @ PPod { ours: None, .. }), Some(_)) => {
                 let before = self.pods.contribution(stranger);
                 self.pods.ppods.remove(&row.uid);
-                self.forget_stray(&row.uid, LossState::Fine);
-                self.recount(before.into_iter().collect(), Vec::new(), dirty);
+                self.forget_stray(&row.uid, LossState::Fine, now);
+                self.recount(before.into_iter().collect(), Vec::new(), now, dirty);
             }
             _ => {}
         }
         let Some(vuid) = row.ours.as_ref().map(|copy| copy.vpod.uid.clone()) else {
-            return self.put_stranger(row, epoch, dirty);
+            return self.put_stranger(row, epoch, now, dirty);
         };
         let uid = row.uid.clone();
-        self.around(&vuid, dirty, |pods| {
+        self.around(&vuid, now, dirty, |pods| {
             if let Put::Fresh(_) = pods.ppods.put(row, epoch) {
                 let case = pods.case(&vuid);
                 if !case.claimants.contains(&uid) {
@@ -429,24 +429,24 @@ impl Pair {
     }
 
     /// A pod that is none of ours only uses room.
-    fn put_stranger(&mut self, row: PPod, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
+    fn put_stranger(&mut self, row: PPod, epoch: Option<Epoch>, now: Now, dirty: &mut Dirty<Key>) {
         let after = self.pods.contribution(&row);
         let uid = row.uid.clone();
         let Put::Fresh(before) = self.pods.ppods.put(row, epoch) else { return };
-        self.see_stray(&uid, dirty);
+        self.see_stray(&uid, now, dirty);
         let before = before.and_then(|row| self.pods.contribution(&row));
         if before != after {
-            self.recount(before.into_iter().collect(), after.into_iter().collect(), dirty);
+            self.recount(before.into_iter().collect(), after.into_iter().collect(), now, dirty);
         }
     }
 
-    fn lose_ppod(&mut self, row: PPod, proven: bool, dirty: &mut Dirty<Key>) {
+    fn lose_ppod(&mut self, row: PPod, proven: bool, now: Now, dirty: &mut Dirty<Key>) {
         let uid = row.uid.clone();
-        self.drop_ppod(row, proven, dirty);
-        self.note_unreadable(&uid, dirty);
+        self.drop_ppod(row, proven, now, dirty);
+        self.note_unreadable(&uid, now, dirty);
     }
 
-    fn drop_ppod(&mut self, mut row: PPod, proven: bool, dirty: &mut Dirty<Key>) {
+    fn drop_ppod(&mut self, mut row: PPod, proven: bool, now: Now, dirty: &mut Dirty<Key>) {
         row.disown_outside(&self.home.mount);
         let uid = row.uid.clone();
         // What the table knows may say more than a stripped last state.
@@ -454,8 +454,8 @@ impl Pair {
         if known.is_none() {
             // Counted as a stranger's until now.
             let before = self.pods.ppods.remove(&uid).and_then(|known| self.pods.contribution(&known));
-            self.forget_stray(&uid, LossState::Over);
-            self.recount(before.into_iter().collect(), Vec::new(), dirty);
+            self.forget_stray(&uid, LossState::Over, now);
+            self.recount(before.into_iter().collect(), Vec::new(), now, dirty);
         }
         let Some(vuid) = known.or_else(|| row.ours.as_ref().map(|copy| copy.vpod.uid.clone())) else {
             if proven {
@@ -463,7 +463,7 @@ impl Pair {
             }
             return;
         };
-        self.around(&vuid, dirty, |pods| {
+        self.around(&vuid, now, dirty, |pods| {
             let sought = pods.copy(&vuid).is_some_and(|copy| copy.uid == uid && copy.deleting.is_some());
             if proven {
                 pods.ppods.remove_proven(&uid, row.rv);

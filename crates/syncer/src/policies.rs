@@ -15,7 +15,7 @@ use tapestry_cluster::feed::{Change, Epoch, Row as _};
 use tapestry_cluster::{Rv, Side, Uid};
 use tapestry_domain::calendar::Hours;
 use tapestry_engine::table::Put;
-use tapestry_engine::{Dirty, Table};
+use tapestry_engine::{Dirty, Now, Table};
 
 pub use self::row::PolicyRow;
 use crate::nodes::row::PNode;
@@ -179,22 +179,22 @@ impl Policies {
 }
 
 impl Pair {
-    pub(crate) fn see_policy(&mut self, side: Side, change: Change<PolicyRow>, dirty: &mut Dirty<Key>) {
+    pub(crate) fn see_policy(&mut self, side: Side, change: Change<PolicyRow>, now: Now, dirty: &mut Dirty<Key>) {
         match change {
-            Change::Put(row, epoch) => return self.put_policy(side, row, Some(epoch), dirty),
+            Change::Put(row, epoch) => return self.put_policy(side, row, Some(epoch), now, dirty),
             // At this version it went: an answer that is older was given before.
             Change::Gone { row, proven } => {
                 // The owner's are read by no call; the watch of all of them shows DELETED for nothing else.
-                self.doubt_policy(side, row.uid(), row.rv(), proven || side == Side::Physical, dirty);
+                self.doubt_policy(side, row.uid(), row.rv(), proven || side == Side::Physical, now, dirty);
             }
             Change::Listed(epoch) => {
                 let absent = self.policies.tables[side as usize].listed(epoch);
                 for uid in absent {
                     if let Some(rv) = self.policies.get(side, &uid).map(PolicyRow::rv) {
-                        self.doubt_policy(side, &uid, rv, side == Side::Physical, dirty);
+                        self.doubt_policy(side, &uid, rv, side == Side::Physical, now, dirty);
                     }
                 }
-                self.policies.serving[side as usize].listed(self.now);
+                self.policies.serving[side as usize].listed(now);
             }
             Change::Unserved => {
                 self.policies.serving[side as usize].unserved();
@@ -203,11 +203,11 @@ impl Pair {
             Change::Reached(_) => return,
         }
         dirty.mark(Key::Serving(side));
-        self.change_policies(dirty);
+        self.change_policies(now, dirty);
     }
 
     /// One that is not in sight holds until it is proven gone, and until it is certain that its kind did not go with it.
-    fn doubt_policy(&mut self, side: Side, uid: &Uid, from: Rv, gone: bool, dirty: &mut Dirty<Key>) {
+    fn doubt_policy(&mut self, side: Side, uid: &Uid, from: Rv, gone: bool, now: Now, dirty: &mut Dirty<Key>) {
         if self.policies.get(side, uid).is_none() {
             self.policies.tables[side as usize].remove_proven(uid, from);
             return;
@@ -216,14 +216,14 @@ impl Pair {
         let from = doubted.get(uid).map_or(from, |known| known.from.max(from));
         doubted.insert(uid.clone(), Doubt { from, gone });
         if gone {
-            self.policies.serving[side as usize].lose(self.now);
+            self.policies.serving[side as usize].lose(now);
             dirty.mark(Key::Serving(side));
         }
         dirty.mark(Key::Policy(side, uid.clone()));
     }
 
     /// Forgets the policies of which it is certain by now that somebody deleted them.
-    fn forget_deleted_policies(&mut self, side: Side, dirty: &mut Dirty<Key>) {
+    fn forget_deleted_policies(&mut self, side: Side, now: Now, dirty: &mut Dirty<Key>) {
         if self.policies.confirmed(side) {
             let doubted = self.policies.doubted[side as usize].iter().filter(|(_, doubt)| doubt.gone);
             let gone: Vec<(Uid, Rv)> = doubted.map(|(uid, doubt)| (uid.clone(), doubt.from)).collect();
@@ -232,7 +232,7 @@ impl Pair {
             }
         }
         dirty.mark(Key::Binding);
-        self.change_policies(dirty);
+        self.change_policies(now, dirty);
     }
 
     fn lose_policy(&mut self, side: Side, uid: &Uid, rv: Rv) {
@@ -241,7 +241,7 @@ impl Pair {
         self.policies.tables[side as usize].remove_proven(uid, rv);
     }
 
-    fn put_policy(&mut self, side: Side, mut row: PolicyRow, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
+    fn put_policy(&mut self, side: Side, mut row: PolicyRow, epoch: Option<Epoch>, now: Now, dirty: &mut Dirty<Key>) {
         let table = &mut self.policies.tables[side as usize];
         let doubted = &mut self.policies.doubted[side as usize];
         let uid = row.uid().clone();
@@ -250,8 +250,8 @@ impl Pair {
             // An owner's slip of the pen must not lift what the owner restricted.
             row.remember(before);
         }
-        let (then, now) = (before.map(PolicyRow::terms_digest), row.terms_digest());
-        if then != Some(now)
+        let (before_terms, terms) = (before.map(PolicyRow::terms_digest), row.terms_digest());
+        if before_terms != Some(terms)
             && let Err(invalid) = row.parsed()
         {
             tracing::warn!(side = side.as_str(), policy = %row.name(), %invalid, "a policy is invalid");
@@ -262,7 +262,7 @@ impl Pair {
             doubted.remove(&uid);
         }
         if row.deleting && before.is_none_or(|before| !before.deleting) {
-            self.policies.serving[side as usize].lose(self.now);
+            self.policies.serving[side as usize].lose(now);
             dirty.mark(Key::Serving(side));
         }
         // Only a kind that is served can have a new one of the same name.
@@ -270,22 +270,22 @@ impl Pair {
             |known: &&PolicyRow| known.name() == row.name() && *known.uid() != uid && doubted.contains_key(known.uid());
         let replaced = table.iter().find(namesake).map(|known| (known.uid().clone(), known.rv()));
         dirty.mark(Key::Policy(side, uid));
-        row.keep_hours(self.now.wall);
+        row.keep_hours(now.wall);
         let fresh = matches!(table.put(row, epoch), Put::Fresh(_));
         if let Some((uid, rv)) = &replaced {
             self.lose_policy(side, uid, *rv);
         }
-        if replaced.is_some() || (fresh && then != Some(now)) {
-            self.change_policies(dirty);
+        if replaced.is_some() || (fresh && before_terms != Some(terms)) {
+            self.change_policies(now, dirty);
         }
     }
 
     /// What is lent may be something else now, everywhere.
-    fn change_policies(&mut self, dirty: &mut Dirty<Key>) {
+    fn change_policies(&mut self, now: Now, dirty: &mut Dirty<Key>) {
         self.policies.until = None;
-        self.policies.keep_hours(self.now.wall);
-        self.admit_all(dirty);
-        self.note_drains(dirty);
+        self.policies.keep_hours(now.wall);
+        self.admit_all(now, dirty);
+        self.note_drains(now, dirty);
     }
 
     /// Policies whose counts a change of this node may touch.

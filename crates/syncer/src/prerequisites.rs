@@ -150,9 +150,7 @@ impl Pair {
         };
         match &self.prerequisites.account {
             Account::Unknown => Why::LookForAccount.call(target, Verb::Get),
-            Account::Ours(uid) => {
-                Why::RemovePrerequisite.call(target.uid(uid), Verb::Delete { grace: None })
-            }
+            Account::Ours(uid) => Why::RemovePrerequisite.call(target.uid(uid), Verb::Delete { grace: None }),
             Account::Settled => Plan::Rest,
         }
     }

@@ -39,7 +39,15 @@ impl Model for Wants {
         let target = Target::cluster(key.1, &kind::NODE, Name::parse(&format!("n{}", key.0)).unwrap());
         Why::Test.call(target, Verb::Create(json!({})))
     }
-    fn settle(&mut self, key: &Self::Key, _: Why, _: &Call, done: Result<Answer, Refusal>, _: Now, _: &mut Dirty<Self::Key>) {
+    fn settle(
+        &mut self,
+        key: &Self::Key,
+        _: Why,
+        _: &Call,
+        done: Result<Answer, Refusal>,
+        _: Now,
+        _: &mut Dirty<Self::Key>,
+    ) {
         if done.is_ok() && !self.never_content {
             self.keys.remove(key);
         }

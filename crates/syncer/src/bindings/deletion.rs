@@ -45,7 +45,7 @@ impl Pair {
         if served == Served::Fully {
             bound.deletion_confirmed = true;
             self.prerequisites.reset();
-            self.admit_all(dirty);
+            self.admit_all(now, dirty);
             return dirty.mark_all();
         }
         if before != Some(served) {

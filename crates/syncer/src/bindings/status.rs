@@ -11,7 +11,7 @@ use tapestry_domain::resources::{ResourceName, Resources};
 use tapestry_engine::{Now, Plan, Reason as _};
 
 use super::deletion::DEFINITION_DELETED;
-use super::{BindingRow, CONNECTED, Why, GUARDED, POLICIES_KNOWN, TRIPPED, target, with_name};
+use super::{BindingRow, CONNECTED, GUARDED, POLICIES_KNOWN, TRIPPED, Why, target, with_name};
 use crate::breaker::{MASS_DELETION, tell_trip};
 use crate::pair::Pair;
 use crate::terms::Stop;

@@ -292,7 +292,14 @@ fn law_08_a_pod_ends_only_after_the_binding_says_that_it_is_counted() {
     let mut scene = emptied(3);
     let look = scene.call(&key(0));
     let now = scene.now;
-    scene.pair.settle(&key(0), why(&key(0), &look), &look, Err(Refusal::Gone), now, &mut tapestry_engine::Dirty::default());
+    scene.pair.settle(
+        &key(0),
+        why(&key(0), &look),
+        &look,
+        Err(Refusal::Gone),
+        now,
+        &mut tapestry_engine::Dirty::default(),
+    );
     assert_eq!(scene.plan(&key(0)), Plan::Rest, "a crash now would forget it");
     let count = scene.call(&Key::Binding);
     assert_eq!((count.why, count.target.rv.is_some()), ("CountEnds", true), "not over what another one has counted");

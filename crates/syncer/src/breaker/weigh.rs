@@ -14,22 +14,22 @@ const CLEARED: &str = "BreakerCleared";
 impl Pair {
     /// Trips when too many would end: as soon as more than a few are proven to, and those that are not in sight either make up
     /// too large a share. Waiting for the proof of each would let those go that were proven first.
-    pub(crate) fn weigh_ends(&mut self, dirty: &mut Dirty<Key>) {
+    pub(crate) fn weigh_ends(&mut self, now: Now, dirty: &mut Dirty<Key>) {
         let known = self.breaker.begun && self.complete() && self.catch_up.done();
         if !known || (self.breaker.alone.is_empty() && self.breaker.trip.is_none()) {
             return;
         }
-        self.breaker.forget_old(self.now);
-        let tally = self.breaker.tally(self.now);
+        self.breaker.forget_old(now);
+        let tally = self.breaker.tally(now);
         if self.breaker.trip.is_some() {
-            return self.weigh_trip(tally, dirty);
+            return self.weigh_trip(tally, now, dirty);
         }
         if tally.certain <= FEW {
-            return self.let_go(tally, dirty);
+            return self.let_go(tally, now, dirty);
         }
         let pods = self.pods_there();
         if tally.most * SHARE <= pods {
-            return self.let_go(tally, dirty);
+            return self.let_go(tally, now, dirty);
         }
         let id = self.pods.fresh_mark();
         let ends = tally.most;
@@ -39,11 +39,11 @@ impl Pair {
             id,
             "pods would end that nobody asked to end: nothing is ended until `tapestry resume`"
         );
-        let since = format!("{:.0}", self.now.wall);
+        let since = format!("{:.0}", now.wall);
         let trip = BreakerTrip { id, since, ends: number(ends), pods: number(pods) };
         let told = self.bound.as_ref().and_then(|bound| {
             let message = tell_trip(&trip, &bound.binding.name);
-            Event::about_binding(&bound.binding, MASS_DELETION, &message, self.now)
+            Event::about_binding(&bound.binding, MASS_DELETION, &message, now)
         });
         self.events.add(told, dirty);
         self.breaker.trip = Some(trip);
@@ -58,9 +58,9 @@ impl Pair {
     }
 
     /// A trip grows with what is missing, and clears itself when nothing is missing any more.
-    fn weigh_trip(&mut self, tally: Tally, dirty: &mut Dirty<Key>) {
+    fn weigh_trip(&mut self, tally: Tally, now: Now, dirty: &mut Dirty<Key>) {
         if self.breaker.unapproved() == 0 && self.working().is_some() {
-            return self.clear_trip(dirty);
+            return self.clear_trip(now, dirty);
         }
         if self.breaker.trip.as_ref().is_none_or(|trip| number(tally.most) <= trip.ends) {
             return;
@@ -72,21 +72,21 @@ impl Pair {
         }
     }
 
-    fn clear_trip(&mut self, dirty: &mut Dirty<Key>) {
+    fn clear_trip(&mut self, now: Now, dirty: &mut Dirty<Key>) {
         let Some(trip) = self.breaker.trip.take() else { return };
         tracing::info!(id = trip.id, "no pod is missing any more: the breaker is closed again");
         let message = format!(
             "each of the {} pods that the mass-delete breaker counted is there again or was asked to end: pods end as usual",
             trip.ends
         );
-        let told = self.bound.as_ref().and_then(|bound| Event::news(&bound.binding, CLEARED, &message, self.now));
+        let told = self.bound.as_ref().and_then(|bound| Event::news(&bound.binding, CLEARED, &message, now));
         self.events.add(told, dirty);
         self.breaker.closed = Some(trip.id);
         dirty.mark_all();
     }
 
     /// Lets those end that are proven to, once the binding says how many there are: a next process counts on from there.
-    fn let_go(&mut self, tally: Tally, dirty: &mut Dirty<Key>) {
+    fn let_go(&mut self, tally: Tally, now: Now, dirty: &mut Dirty<Key>) {
         let waiting: Vec<Uid> = self.breaker.waiting().cloned().collect();
         if waiting.is_empty() {
             return;
@@ -94,7 +94,7 @@ impl Pair {
         if self.breaker.name.is_none() {
             self.breaker.name = Some(self.pods.fresh_mark());
         }
-        if !self.breaker.is_written(tally.certain, self.now) {
+        if !self.breaker.is_written(tally.certain, now) {
             return dirty.mark(Key::Binding);
         }
         for uid in waiting {
@@ -106,7 +106,7 @@ impl Pair {
                 // Kubernetes may be told to evict them.
                 dirty.mark(Key::Node(physical));
             }
-            self.breaker.let_go.insert(uid, LetGo { at: self.now.steady, over: false, drained });
+            self.breaker.let_go.insert(uid, LetGo { at: now.steady, over: false, drained });
         }
     }
 
@@ -126,12 +126,13 @@ impl Pair {
         &mut self,
         (kept, written): (Option<BreakerTrip>, Option<UnaskedEnds>),
         resume: Option<&str>,
+        now: Now,
         dirty: &mut Dirty<Key>,
     ) {
         // Before all is known nobody knows to what it is said.
         let resume = resume.filter(|_| self.breaker.begun && self.complete() && self.catch_up.done());
         let breaker = &mut self.breaker;
-        breaker.read(written, self.now);
+        breaker.read(written, now);
         let own = breaker.trip.take();
         let kept = kept.filter(|kept| breaker.closed.as_ref() != Some(&kept.id));
         let tripped = match (kept, own) {
@@ -141,12 +142,12 @@ impl Pair {
             }
             (kept, own) => kept.or(own),
         };
-        let Some(trip) = tripped else { return self.weigh_ends(dirty) };
+        let Some(trip) = tripped else { return self.weigh_ends(now, dirty) };
         // Whoever resumes names the number that was shown: more than that were not looked at.
-        let most = number(breaker.tally(self.now).most);
+        let most = number(breaker.tally(now).most);
         if resume != Some(&*trip.resume_mark()) || most > trip.ends {
             breaker.trip = Some(trip);
-            return self.weigh_ends(dirty);
+            return self.weigh_ends(now, dirty);
         }
         tracing::warn!(id = trip.id, pods = breaker.alone.len(), "resumed: these pods end, each when that is proven");
         breaker.approve_all();

@@ -83,7 +83,14 @@ impl Pair {
     }
 
     /// Both exist: what differs is patched where Kubernetes allows it, and made anew where it does not.
-    fn plan_same_csinode(&self, case: &Case, pcsinode: &PCsiNode, there: &VCsiNode, vnode: &VNode, now: Now) -> Plan<Why> {
+    fn plan_same_csinode(
+        &self,
+        case: &Case,
+        pcsinode: &PCsiNode,
+        there: &VCsiNode,
+        vnode: &VNode,
+        now: Now,
+    ) -> Plan<Why> {
         let drivers = (pcsinode.drivers != there.drivers).then(|| (there.drivers.parse(), pcsinode.drivers.parse()));
         let drivers = drivers.filter(|(old, new)| old != new && case.pushed != Some((digest(new), digest(old))));
         if let Some((old, new)) = &drivers

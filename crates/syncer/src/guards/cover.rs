@@ -10,7 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tapestry_cluster::Name;
 use tapestry_domain::resources::Resources;
-use tapestry_engine::Dirty;
+use tapestry_engine::{Dirty, Now};
 
 use super::want::quota_for;
 use super::{Guard, Trouble};
@@ -131,14 +131,14 @@ impl Pair {
     }
 
     /// The quota is as it is seen now: nodes may offer what it lets in.
-    pub(super) fn grant(&mut self, dirty: &mut Dirty<Key>) {
+    pub(super) fn grant(&mut self, now: Now, dirty: &mut Dirty<Key>) {
         if !self.wants_quota() {
             self.guards.grants = Grants::default();
             return;
         }
-        let asks = self.asks(self.now.wall);
-        self.guards.grants.revoke(&asks, self.now.steady);
-        let hard = quota_for(&asks.total(&self.guards.grants, self.now.steady));
+        let asks = self.asks(now.wall);
+        self.guards.grants.revoke(&asks, now.steady);
+        let hard = quota_for(&asks.total(&self.guards.grants, now.steady));
         let row = self.guards.row(Guard::Quota).filter(|row| !row.deleting);
         if !row.is_some_and(|row| row.lets_in(&hard)) {
             return;
@@ -150,7 +150,7 @@ impl Pair {
         let grown: Vec<Name> = self.guards.grants.granted.iter().filter(grown).map(|(node, _)| node.clone()).collect();
         for node in grown {
             if let Some(vnode) = self.nodes.vnode_of(&node).map(|vnode| vnode.name.clone()) {
-                self.admit(&vnode, dirty);
+                self.admit(&vnode, now, dirty);
                 for uid in self.pods.unmade_on(&vnode) {
                     dirty.mark(Key::Pod(uid.clone()));
                 }

@@ -41,9 +41,7 @@ impl Pair {
         match (self.guards.row(guard), wanted) {
             (None, false) => Plan::Rest,
             (Some(there), false) if there.deleting => Plan::Rest,
-            (Some(there), false) => {
-                Why::RemoveGuard.call(target.uid(&there.uid), Verb::Delete { grace: None })
-            }
+            (Some(there), false) => Why::RemoveGuard.call(target.uid(&there.uid), Verb::Delete { grace: None }),
             (_, true) if guard == Guard::Quota && self.guards.due > now.steady => Plan::Wait(self.guards.due),
             (None, true) => self.plan_new_guard(guard, target, now),
             (Some(there), true) => self.plan_kept_guard(guard, target, there, now),
@@ -128,8 +126,7 @@ impl Pair {
         let (rows, look) = (&mut self.guards.rows[guard as usize], &mut self.guards.looks[guard as usize]);
         match (done, why) {
             // One that lost its label is in no watch: what became of it only a read can tell.
-            (Ok(_), Why::RemoveGuard)
-            | (Err(Refusal::Gone | Refusal::Replaced), Why::MendGuard | Why::RemoveGuard) => {
+            (Ok(_), Why::RemoveGuard) | (Err(Refusal::Gone | Refusal::Replaced), Why::MendGuard | Why::RemoveGuard) => {
                 *look = Look::Unknown;
                 if let Some(uid) = &call.target.uid {
                     rows.remove(uid);
@@ -157,7 +154,7 @@ impl Pair {
                     if why != Why::LookForGuard {
                         self.guards.due = now.steady + QUOTA_EVERY;
                     }
-                    self.grant(dirty);
+                    self.grant(now, dirty);
                 }
             }
             (Err(Refusal::Gone), Why::LookForGuard) => *look = Look::Missing,
@@ -172,7 +169,7 @@ impl Pair {
                 );
                 self.guards.troubles[guard as usize] = Some(Trouble::Refused(why.into()));
                 dirty.mark(Key::Binding);
-                self.admit_all(dirty);
+                self.admit_all(now, dirty);
                 return;
             }
             (Err(_), _) => return,

@@ -175,11 +175,11 @@ impl Pair {
     }
 
     /// Remembers since when: taking a taint away must win nobody time.
-    pub(super) fn keep_since(&mut self, vnode: &VNode) {
+    pub(super) fn keep_since(&mut self, vnode: &VNode, now: Now) {
         let pnode = self.nodes.pnode(&vnode.physical);
-        let terms = pnode.and_then(|pnode| self.terms(pnode, self.now.wall));
+        let terms = pnode.and_then(|pnode| self.terms(pnode, now.wall));
         let early = terms.as_ref().and_then(|terms| terms.early).map(|early| early.end);
-        let since = self.lending_state(vnode, terms.as_ref(), self.now.wall).since;
+        let since = self.lending_state(vnode, terms.as_ref(), now.wall).since;
         if since != Since::default() || early.is_some() || self.nodes.cases.contains_key(&vnode.physical) {
             let case = self.nodes.cases.entry(vnode.physical.clone()).or_default();
             (case.since, case.early) = (since, early);

@@ -11,8 +11,8 @@ use tapestry_engine::{Dirty, Now, Plan, Reason as _};
 use super::departure::Departure;
 use super::lending::{LendingState, Since};
 use super::row::{NO_SCHEDULE, PNode, Taint, Unread, VNode};
-use super::{Case, Why};
 use super::want::{Circumstances, Want, render_taint, unknown_from};
+use super::{Case, Why};
 use crate::bindings::Bound;
 use crate::json::fingerprint;
 use crate::pair::{Key, Pair};
@@ -193,7 +193,7 @@ impl Pair {
             Why::LookForOwner => self.learn_owner(name, &done, now, dirty),
             Why::LookForVirtualNode => self.settle_search(name, call, &done, now, dirty),
             Why::LookForNode => self.settle_look(name, done, now, dirty),
-            Why::RemoveNode | Why::ReleaseNode => self.settle_removal(name, call, done, dirty),
+            Why::RemoveNode | Why::ReleaseNode => self.settle_removal(name, call, done, now, dirty),
             Why::CreateNode
             | Why::NodeStatus
             | Why::NodeMetadata
@@ -208,7 +208,7 @@ impl Pair {
         match done {
             Ok(answer) => {
                 if let Ok(Some(row)) = PNode::decode(&answer.object) {
-                    self.see_pnode(Change::Put(row, Epoch::default()), dirty);
+                    self.see_pnode(Change::Put(row, Epoch::default()), now, dirty);
                 }
             }
             // A node that came back while we asked is in sight: the answer is of its former life.
@@ -218,7 +218,7 @@ impl Pair {
                 case.gone = Some((first, now.steady));
                 dirty.mark(Key::Node(name.clone()));
                 if let Some(vnode) = self.nodes.vnode_of(name).map(|vnode| vnode.name.clone()) {
-                    self.stir(&vnode, dirty);
+                    self.stir(&vnode, now, dirty);
                 }
             }
             Err(_) => {}
@@ -226,19 +226,26 @@ impl Pair {
     }
 
     /// The virtual node was deleted, or our finalizer taken away.
-    fn settle_removal(&mut self, name: &Name, call: &Call, done: Result<Answer, Refusal>, dirty: &mut Dirty<Key>) {
+    fn settle_removal(
+        &mut self,
+        name: &Name,
+        call: &Call,
+        done: Result<Answer, Refusal>,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) {
         let answer = match done {
             Ok(answer) => answer,
-            Err(refusal) => return self.learn_write_refused(name, &refusal, dirty),
+            Err(refusal) => return self.learn_write_refused(name, &refusal, now, dirty),
         };
         match VNode::decode(&answer.object) {
             // Its finalizers hold it still.
             Ok(Some(row)) if row.deleting && matches!(call.verb, Verb::Delete { .. }) => {
-                self.put_vnode(row, None, dirty);
+                self.put_vnode(row, None, now, dirty);
             }
             _ => {
                 if let Some(uid) = &call.target.uid {
-                    self.lose_vnode(uid, dirty);
+                    self.lose_vnode(uid, now, dirty);
                 }
             }
         }
@@ -255,7 +262,7 @@ impl Pair {
     ) {
         let answer = match done {
             Ok(answer) => answer,
-            Err(refusal) => return self.learn_write_refused(name, &refusal, dirty),
+            Err(refusal) => return self.learn_write_refused(name, &refusal, now, dirty),
         };
         let row = VNode::decode(&answer.object).ok().flatten();
         if let Verb::Merge(Sub::Status, patch) = &call.verb {
@@ -264,12 +271,12 @@ impl Pair {
             case.pushed = row.as_ref().map(|row| (digest(patch), row.digest()));
         }
         if let Some(row) = row.filter(|row| row.physical == *name) {
-            self.put_vnode(row, None, dirty);
+            self.put_vnode(row, None, now, dirty);
         }
         dirty.mark(Key::Node(name.clone()));
     }
 
-    fn learn_write_refused(&mut self, name: &Name, refusal: &Refusal, dirty: &mut Dirty<Key>) {
+    fn learn_write_refused(&mut self, name: &Name, refusal: &Refusal, now: Now, dirty: &mut Dirty<Key>) {
         match refusal {
             // Only a creation finds its name taken.
             Refusal::Exists => self.find_taken(name, dirty),
@@ -277,7 +284,7 @@ impl Pair {
             Refusal::Replaced => {
                 let unlabelled = |vnode: &&VNode| vnode.label(keys::ORIGIN) != Some(&*self.origin.label);
                 if let Some(uid) = self.nodes.vnode_of(name).filter(unlabelled).map(|vnode| vnode.uid.clone()) {
-                    self.doubt_vnode(&uid, dirty);
+                    self.doubt_vnode(&uid, now, dirty);
                 }
             }
             _ => {}

@@ -79,11 +79,11 @@ impl Search {
 
 impl Pair {
     /// A virtual node left the watch, or was not in a list, without proof that it is gone: its label may have been taken away.
-    pub(super) fn doubt_vnode(&mut self, uid: &Uid, dirty: &mut Dirty<Key>) {
+    pub(super) fn doubt_vnode(&mut self, uid: &Uid, now: Now, dirty: &mut Dirty<Key>) {
         let Some(physical) = self.nodes.vnodes.get(uid).map(|vnode| vnode.physical.clone()) else { return };
         let search = &mut self.nodes.cases.entry(physical.clone()).or_default().search;
-        let next = search.looked.map_or(self.now.steady, |last| last + LOOK_AT_MOST_EVERY);
-        search.doubted = Some(next.max(self.now.steady));
+        let next = search.looked.map_or(now.steady, |last| last + LOOK_AT_MOST_EVERY);
+        search.doubted = Some(next.max(now.steady));
         dirty.mark(Key::Node(physical));
     }
 
@@ -123,7 +123,7 @@ impl Pair {
                 search.taken = false;
                 search.hashed_free |= self.bound.as_ref().is_some_and(|bound| is_hashed(call, bound, physical));
                 if let Some(uid) = known {
-                    self.lose_vnode(&uid, dirty);
+                    self.lose_vnode(&uid, now, dirty);
                 }
                 return dirty.mark(Key::Node(physical.clone()));
             }
@@ -133,11 +133,11 @@ impl Pair {
             // It lost our label and nothing else that matters: it is mended like any other that does not look as it should.
             (Ok(Some(row)), Some(uid)) if row.uid == uid => {
                 search.doubted = None;
-                self.put_vnode(row, None, dirty);
+                self.put_vnode(row, None, now, dirty);
             }
             (Ok(row), known) => {
                 if let Some(uid) = known {
-                    self.lose_vnode(&uid, dirty);
+                    self.lose_vnode(&uid, now, dirty);
                 }
                 self.learn_node(physical, call, row, now, dirty);
             }
@@ -156,7 +156,7 @@ impl Pair {
         let stands_for = format!("tapestry://{cluster_id}/{physical}");
         let row = row.filter(|row| row.physical == *physical);
         if let Some(row) = row.clone().filter(|row| row.label(keys::ORIGIN) == Some(&*self.origin.label)) {
-            return self.put_vnode(row, None, dirty);
+            return self.put_vnode(row, None, now, dirty);
         }
         let search = &mut self.nodes.cases.entry(physical.clone()).or_default().search;
         match row.filter(|row| *row.provider_id == *stands_for) {
@@ -172,7 +172,13 @@ impl Pair {
     }
 
     /// Only we make a Lease that belongs to a virtual node, and only for one that we made.
-    pub(super) fn learn_owner(&mut self, physical: &Name, done: &Result<Answer, Refusal>, now: Now, dirty: &mut Dirty<Key>) {
+    pub(super) fn learn_owner(
+        &mut self,
+        physical: &Name,
+        done: &Result<Answer, Refusal>,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) {
         let owners = match done {
             Ok(answer) => read_owners(answer),
             Err(Refusal::Gone) => Vec::new(),
@@ -181,7 +187,7 @@ impl Pair {
         let search = &mut self.nodes.cases.entry(physical.clone()).or_default().search;
         let Some(suspect) = search.suspect.take() else { return };
         if owners.contains(suspect.uid()) {
-            self.put_vnode(*suspect, None, dirty);
+            self.put_vnode(*suspect, None, now, dirty);
         } else {
             self.tell_unclear(physical, &suspect.name, now, dirty);
         }

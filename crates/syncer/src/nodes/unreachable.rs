@@ -64,7 +64,8 @@ fn plan_blind(vnode: &VNode, now: Now) -> Plan<Why> {
         return add_taint(vnode, keys::TAINT_OUT_OF_SYNC, Why::NodeOutOfSync);
     }
     let (stop, kind) = (Stop::OutOfSync, keys::CONDITION_LENDING);
-    let lending = own_condition(Some(vnode), now.wall, kind, "False", stop.reason().as_str(), stop.message().to_owned());
+    let lending =
+        own_condition(Some(vnode), now.wall, kind, "False", stop.reason().as_str(), stop.message().to_owned());
     let said = vnode.condition(kind).is_some_and(|there| there.says_the_same(&lending));
     let (capacity, allocatable) = (nothing_of(&vnode.capacity), nothing_of(&vnode.allocatable));
     if said && vnode.capacity == capacity && vnode.allocatable == allocatable {

@@ -14,7 +14,7 @@ use tapestry_domain::placement::{PlacementShape, TaintRef, placed};
 use tapestry_domain::ports::HostPort;
 use tapestry_domain::resources::Resources;
 use tapestry_domain::security::{SecurityShape, check};
-use tapestry_engine::Dirty;
+use tapestry_engine::{Dirty, Now};
 
 pub(crate) use self::reason::PendingReason;
 use super::NotAdmitted;
@@ -100,7 +100,9 @@ impl Pair {
             return Err(Some(Verdict { reason: PendingReason::PodUnreadable, message }));
         }
         match &vpod.unsupported {
-            Some(unsupported) => Err(Some(Verdict { reason: (&**unsupported).into(), message: unsupported.to_string() })),
+            Some(unsupported) => {
+                Err(Some(Verdict { reason: (&**unsupported).into(), message: unsupported.to_string() }))
+            }
             None => Ok(()),
         }
     }
@@ -117,8 +119,8 @@ impl Pair {
     }
 
     /// Lets in whoever fits, in order of arrival; the others learn why not.
-    pub(crate) fn admit(&mut self, vnode: &Name, dirty: &mut Dirty<Key>) {
-        let lent = self.lent(vnode, self.now.wall);
+    pub(crate) fn admit(&mut self, vnode: &Name, now: Now, dirty: &mut Dirty<Key>) {
+        let lent = self.lent(vnode, now.wall);
         let mut moved = self.ask_out(vnode, lent.as_ref());
         let Some(admission) = self.pods.admissions.get(vnode) else { return self.weigh(vnode, None, dirty) };
         let mut held = admission.held.clone();
@@ -139,7 +141,7 @@ impl Pair {
                 (Some(Ok(lent)), None) => self.judge(vpod, vnode, lent, &held),
             };
             let not_admitted = match not_admitted {
-                Some(NotAdmitted::Short(_)) if self.awaits_quota(vpod, grows.as_ref(), vnode, &held) => {
+                Some(NotAdmitted::Short(_)) if self.awaits_quota(vpod, grows.as_ref(), vnode, &held, now) => {
                     // The quota is about to be raised: nothing to tell a user of.
                     let Some(trouble) = self.quota_trouble() else { continue };
                     let message = Guard::Quota.message(trouble, &self.home.mount);
@@ -161,7 +163,7 @@ impl Pair {
             } else if let Some(name) = self.choose_name(&uid) {
                 self.pods.case(&uid).name = Some(name);
             } else {
-                self.pods.nameless = Some(self.now.steady);
+                self.pods.nameless = Some(now.steady);
                 self.pods.case(&uid).not_admitted = Some(Box::new(NotAdmitted::Nameless));
                 dirty.mark(Key::Pod(uid));
                 continue;
@@ -181,12 +183,12 @@ impl Pair {
             // It tells what is held.
             dirty.mark(Key::Binding);
         }
-        self.weigh(vnode, self.offers(vnode, self.now.wall).and_then(Result::ok).as_ref(), dirty);
+        self.weigh(vnode, self.offers(vnode, now.wall).and_then(Result::ok).as_ref(), dirty);
     }
 
     /// Whether only the quota keeps a pod outside: policies offer enough.
-    fn awaits_quota(&self, vpod: &VPod, grows: Option<&Resources>, vnode: &Name, held: &Resources) -> bool {
-        let offers = self.offers(vnode, self.now.wall).and_then(Result::ok);
+    fn awaits_quota(&self, vpod: &VPod, grows: Option<&Resources>, vnode: &Name, held: &Resources, now: Now) -> bool {
+        let offers = self.offers(vnode, now.wall).and_then(Result::ok);
         offers.is_some_and(|offers| short(grows.unwrap_or(&vpod.request), &offers, held).is_none())
     }
 
@@ -274,7 +276,7 @@ impl Pair {
     }
 
     /// All admissions anew: the rules changed.
-    pub(crate) fn admit_all(&mut self, dirty: &mut Dirty<Key>) {
+    pub(crate) fn admit_all(&mut self, now: Now, dirty: &mut Dirty<Key>) {
         // Who waited longer stays before who came later.
         let mut queue: Vec<(Option<u64>, Uid)> = Vec::with_capacity(self.pods.cases.len());
         queue.extend(self.pods.cases.iter_mut().map(|(uid, case)| (case.turn.take(), uid.clone())));
@@ -290,16 +292,16 @@ impl Pair {
         let mut vnodes: Vec<Name> = self.pods.admissions.keys().cloned().collect();
         vnodes.sort_unstable();
         for vnode in vnodes {
-            self.admit(&vnode, dirty);
+            self.admit(&vnode, now, dirty);
         }
         dirty.mark_all();
     }
 
     /// Tries once more to let in whoever had to wait for a name.
-    pub(crate) fn draw_again(&mut self, dirty: &mut Dirty<Key>) {
-        if self.pods.nameless.is_some_and(|failed| self.now.steady >= failed + DRAW_AGAIN) {
+    pub(crate) fn draw_again(&mut self, now: Now, dirty: &mut Dirty<Key>) {
+        if self.pods.nameless.is_some_and(|failed| now.steady >= failed + DRAW_AGAIN) {
             self.pods.nameless = None;
-            self.admit_all(dirty);
+            self.admit_all(now, dirty);
         }
     }
 
@@ -352,9 +354,10 @@ impl NotAdmitted {
                 let message = "the syncer's operating system gives no random numbers, of which the physical pod's name is made; the pod starts when it does";
                 Verdict { reason: PendingReason::NoRandomNumbers, message: message.to_owned() }
             }
-            Self::Short(short) => {
-                Verdict { reason: PendingReason::OutOfLease, message: format!("{short}; the pod starts when there is room") }
-            }
+            Self::Short(short) => Verdict {
+                reason: PendingReason::OutOfLease,
+                message: format!("{short}; the pod starts when there is room"),
+            },
         }
     }
 }

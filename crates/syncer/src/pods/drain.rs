@@ -3,7 +3,7 @@
 //! window, a shrink and a deleted binding were asked for and are never weighed. Says who; how they go is in `reclaim`.
 
 use tapestry_cluster::{Name, Uid};
-use tapestry_engine::Dirty;
+use tapestry_engine::{Dirty, Now};
 
 use crate::nodes::departure::Departure;
 use crate::nodes::lending::LendingState;
@@ -40,13 +40,13 @@ impl Pair {
     }
 
     /// The same of every virtual node from which capacity is taken back.
-    pub(crate) fn note_drains(&mut self, dirty: &mut Dirty<Key>) {
+    pub(crate) fn note_drains(&mut self, now: Now, dirty: &mut Dirty<Key>) {
         let mut vnodes: Vec<Name> =
             self.nodes.vnodes().filter(|vnode| vnode.reclaiming()).map(|vnode| vnode.name.clone()).collect();
         // The order of a hash map is another one in each process; a run must be repeatable.
         vnodes.sort_unstable();
         for vnode in vnodes {
-            self.note_drain(&vnode, dirty);
+            self.note_drain(&vnode, now, dirty);
         }
     }
 
@@ -57,11 +57,11 @@ impl Pair {
     }
 
     /// Events whether the pods of a virtual node have to go because something vanished, and tells the breaker of each of them.
-    pub(crate) fn note_drain(&mut self, vnode: &Name, dirty: &mut Dirty<Key>) {
+    pub(crate) fn note_drain(&mut self, vnode: &Name, now: Now, dirty: &mut Dirty<Key>) {
         let Some(row) = self.nodes.vnode(vnode) else { return };
-        let terms = self.nodes.pnode(&row.physical).and_then(|pnode| self.terms(pnode, self.now.wall));
+        let terms = self.nodes.pnode(&row.physical).and_then(|pnode| self.terms(pnode, now.wall));
         let awaits = self.awaits_discovery(terms.as_ref());
-        let lending_state = self.lending_state(row, terms.as_ref(), self.now.wall);
+        let lending_state = self.lending_state(row, terms.as_ref(), now.wall);
         let drained = row.reclaiming() && !awaits && self.drains(row, &lending_state);
         let physical = row.physical.clone();
         if !self.nodes.note_drained(&physical, drained) {
@@ -69,8 +69,8 @@ impl Pair {
         }
         let residents: Vec<Uid> = self.pods.residents(vnode).cloned().collect();
         for uid in residents {
-            self.note_loss(&uid);
+            self.note_loss(&uid, now);
         }
-        self.weigh_ends(dirty);
+        self.weigh_ends(now, dirty);
     }
 }

@@ -139,9 +139,7 @@ impl Pair {
                 let verb = Verb::Strategic(Sub::Status, json!({"status": {"conditions": [condition]}}));
                 Why::AnnounceReclaim.call(target, verb)
             }
-            Step::Delete { grace } => {
-                Why::Reclaim.call(target.rv(vpod.rv), Verb::Delete { grace: Some(grace) })
-            }
+            Step::Delete { grace } => Why::Reclaim.call(target.rv(vpod.rv), Verb::Delete { grace: Some(grace) }),
         }
     }
 

@@ -216,7 +216,11 @@ impl VPod {
         row.unreadable = Some(outline.unreadable);
         // Where it cannot be read what it was told, it is not told again and again.
         row.refused = read_refused(outline.status).unwrap_or_else(|_| {
-            Some(Box::new(Refused { reason: PendingReason::PodUnreadable.as_str().to_owned(), message: String::new(), since: None }))
+            Some(Box::new(Refused {
+                reason: PendingReason::PodUnreadable.as_str().to_owned(),
+                message: String::new(),
+                since: None,
+            }))
         });
         Ok(Some(row))
     }

@@ -55,15 +55,7 @@ impl Pair {
         }
     }
 
-    fn learn_answer(
-        &mut self,
-        vuid: &Uid,
-        why: Why,
-        call: &Call,
-        answer: &Answer,
-        now: Now,
-        dirty: &mut Dirty<Key>,
-    ) {
+    fn learn_answer(&mut self, vuid: &Uid, why: Why, call: &Call, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
         match why {
             Why::Evict => {
                 let message = "Evicted: the virtual node now lends less than its pods request";
@@ -71,7 +63,8 @@ impl Pair {
             }
             Why::Reclaim => {
                 let grace = if let Verb::Delete { grace: Some(grace) } = call.verb { grace } else { 0 };
-                let message = format!("Deleted with a grace period of {grace} s: the virtual node takes its capacity back");
+                let message =
+                    format!("Deleted with a grace period of {grace} s: the virtual node takes its capacity back");
                 self.tell_end(vuid, "Reclaimed", &message, now, dirty);
                 self.learn_vpod(vuid, why, call, answer, now, dirty);
             }
@@ -104,53 +97,37 @@ impl Pair {
             | Why::MendTolerations
             | Why::Resize
             | Why::MarkResized => match PPod::decode(&answer.object, &self.origin) {
-                Ok(Some(row)) => self.put_ppod(row, None, dirty),
+                Ok(Some(row)) => self.put_ppod(row, None, now, dirty),
                 _ => self.learn_nothing(vuid, now, dirty),
             },
         }
     }
 
     /// A live read of the virtual pod.
-    fn learn_look(
-        &mut self,
-        vuid: &Uid,
-        why: Why,
-        call: &Call,
-        answer: &Answer,
-        now: Now,
-        dirty: &mut Dirty<Key>,
-    ) {
+    fn learn_look(&mut self, vuid: &Uid, why: Why, call: &Call, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
         if read_uid(answer).is_none_or(|uid| uid == *vuid) {
             return self.learn_vpod(vuid, why, call, answer, now, dirty);
         }
         // Another pod has the name by now, so the one we asked for is gone. What that one says may be newer than what we know:
         // perhaps it names the copy, which was made to point elsewhere.
         if let Ok(Some(row)) = VPod::decode(&answer.object, &self.home) {
-            self.put_vpod(row, None, dirty);
+            self.put_vpod(row, None, now, dirty);
         }
-        self.around(vuid, dirty, |pods| pods.case(vuid).vpod_gone = Some(Proof::Read));
+        self.around(vuid, now, dirty, |pods| pods.case(vuid).vpod_gone = Some(Proof::Read));
     }
 
-    fn learn_vpod(
-        &mut self,
-        vuid: &Uid,
-        why: Why,
-        call: &Call,
-        answer: &Answer,
-        now: Now,
-        dirty: &mut Dirty<Key>,
-    ) {
+    fn learn_vpod(&mut self, vuid: &Uid, why: Why, call: &Call, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
         let Ok(Some(row)) = VPod::decode(&answer.object, &self.home) else {
             return self.learn_nothing(vuid, now, dirty);
         };
         if matches!(call.verb, Verb::Delete { grace: Some(0) }) && !row.finalizers {
             // Deleted without grace under its UID, and no finalizer holds it.
             let rv = row.rv;
-            return self.around(vuid, dirty, |pods| drop(pods.vpods.remove_proven(vuid, rv)));
+            return self.around(vuid, now, dirty, |pods| drop(pods.vpods.remove_proven(vuid, rv)));
         }
         self.tell_written(vuid, why, &row, now, dirty);
         let after = row.digest.hash();
-        self.put_vpod(row, None, dirty);
+        self.put_vpod(row, None, now, dirty);
         if let (Verb::Strategic(_, patch), Some(case)) = (&call.verb, self.pods.cases.get_mut(vuid)) {
             case.pushed = Some((fingerprint(patch["status"].to_string()), after));
         }
@@ -178,14 +155,7 @@ impl Pair {
     }
 
     /// What we did to a pod that had to go is told on it. The virtual node it was on, if the pod is known.
-    fn tell_end(
-        &mut self,
-        vuid: &Uid,
-        reason: &str,
-        message: &str,
-        now: Now,
-        dirty: &mut Dirty<Key>,
-    ) -> Option<Name> {
+    fn tell_end(&mut self, vuid: &Uid, reason: &str, message: &str, now: Now, dirty: &mut Dirty<Key>) -> Option<Name> {
         let vpod = self.pods.vpods.get(vuid)?;
         let vnode = vpod.node.clone();
         self.events.add(Event::about_vpod(vpod, reason, message, now), dirty);
@@ -204,7 +174,7 @@ impl Pair {
         match PPod::decode(&answer.object, &self.origin) {
             // The object as it was, when it went at once: the watch will say so with proof.
             Ok(Some(row)) if row.deleting.is_none() => {}
-            Ok(Some(row)) => self.put_ppod(row, None, dirty),
+            Ok(Some(row)) => self.put_ppod(row, None, now, dirty),
             _ => self.learn_nothing(vuid, now, dirty),
         }
     }
@@ -215,18 +185,18 @@ impl Pair {
             return self.learn_nothing(vuid, now, dirty);
         };
         if row.ours.as_ref().is_some_and(|copy| copy.vpod.uid == *vuid) {
-            return self.put_ppod(row, None, dirty);
+            return self.put_ppod(row, None, now, dirty);
         }
         let owner = self.owner(&call.target.name, &row.uid).filter(|_| row.ours.is_some() || row.stray.is_some());
         if owner.is_some_and(|vpod| vpod.uid == *vuid) {
             // It says that it is ours, and we say that it is this one's: it is made to point back.
-            self.put_ppod(row, None, dirty);
+            self.put_ppod(row, None, now, dirty);
             return self.learn_nothing(vuid, now, dirty);
         }
         if self.pods.cases.get(vuid).is_some_and(|case| case.taken) {
             // A stranger has our name: take another one.
             let name = self.new_name(vuid);
-            return self.around(vuid, dirty, |pods| {
+            return self.around(vuid, now, dirty, |pods| {
                 let case = pods.case(vuid);
                 (case.name, case.taken) = (name, false);
             });
@@ -240,7 +210,7 @@ impl Pair {
         let recorded = vpod.recorded() == Some(&row.uid);
         if row.ours.is_some() && vpod.digest.phase == Phase::Pending {
             // Another pod's copy: this mapping was copied from that one, or forged. It never had a copy, and enters by the door.
-            return self.around(vuid, dirty, |pods| {
+            return self.around(vuid, now, dirty, |pods| {
                 if let Some(vpod) = pods.vpods.get_mut(vuid) {
                     vpod.mapping = None;
                 }
@@ -269,7 +239,7 @@ impl Pair {
             let message = format!("the physical pod {name} {says}: it is left running, delete it by hand");
             self.events.add(Event::about_vpod(vpod, "PhysicalPodLeft", &message, now), dirty);
         }
-        self.around(vuid, dirty, |pods| {
+        self.around(vuid, now, dirty, |pods| {
             pods.case(vuid).ended = Some(Box::new(Ended { existed, seen: false, last: None }));
         });
     }
@@ -277,11 +247,11 @@ impl Pair {
     fn learn_refusal(&mut self, vuid: &Uid, why: Why, refusal: Refusal, now: Now, dirty: &mut Dirty<Key>) {
         match (refusal, why) {
             (Refusal::Gone, Why::LookForVirtualPod | Why::ReadPod) => {
-                self.around(vuid, dirty, |pods| pods.case(vuid).vpod_gone = Some(Proof::Read));
+                self.around(vuid, now, dirty, |pods| pods.case(vuid).vpod_gone = Some(Proof::Read));
             }
             (Refusal::Gone, Why::LookForCopy | Why::ReadStatus) => {
                 let existed = self.pods.vpods.get(vuid).is_some_and(VPod::was_copied);
-                self.around(vuid, dirty, |pods| {
+                self.around(vuid, now, dirty, |pods| {
                     if let Some(vpod) = pods.vpods.get_mut(vuid).filter(|vpod| existed && !vpod.may_have_run()) {
                         // It never ran, and is admitted like any other.
                         vpod.mapping = None;

@@ -85,18 +85,18 @@ impl Pair {
     }
 
     /// A physical pod is not, or no longer, one that points back.
-    pub(super) fn see_stray(&mut self, uid: &Uid, dirty: &mut Dirty<Key>) {
+    pub(super) fn see_stray(&mut self, uid: &Uid, now: Now, dirty: &mut Dirty<Key>) {
         if self.pods.ppods.get(uid).is_none_or(|row| row.stray.is_none()) {
-            return self.forget_stray(uid, LossState::Fine);
+            return self.forget_stray(uid, LossState::Fine, now);
         }
-        let since = self.now.steady;
+        let since = now.steady;
         self.pods.strays.seen.entry(uid.clone()).or_insert(Sighting { since, looked: None, told: false });
         dirty.mark(Key::Stray(uid.clone()));
     }
 
-    pub(super) fn forget_stray(&mut self, uid: &Uid, state: LossState) {
+    pub(super) fn forget_stray(&mut self, uid: &Uid, state: LossState, now: Now) {
         if self.pods.strays.seen.remove(uid).is_some() {
-            self.breaker.record(uid, state, self.now);
+            self.breaker.record(uid, state, now);
         }
     }
 
@@ -174,9 +174,7 @@ impl Pair {
         now: Now,
         dirty: &mut Dirty<Key>,
     ) {
-        if why == Why::CollectStray
-            && !matches!(done, Err(Refusal::NotLeading | Refusal::Later(_)))
-        {
+        if why == Why::CollectStray && !matches!(done, Err(Refusal::NotLeading | Refusal::Later(_))) {
             self.pods.strays.collected = Some(now.steady);
         }
         let row = match done {
@@ -187,7 +185,7 @@ impl Pair {
         // The object as it was, when it went at once: the watch will say so with proof.
         let went = why == Why::CollectStray;
         let Some(row) = row.filter(|row| row.uid == *uid && (row.deleting.is_some() || !went)) else { return };
-        self.put_ppod(row, None, dirty);
+        self.put_ppod(row, None, now, dirty);
         let (Why::LookAtStray, Some(sighting)) = (why, self.pods.strays.seen.get_mut(uid)) else { return };
         sighting.looked = Some(now.steady);
         let first = !std::mem::replace(&mut sighting.told, true);
@@ -201,7 +199,7 @@ impl Pair {
         }
         if proven && !ppod.terminal && ppod.deleting.is_none() && ppod.made_by_us() {
             self.breaker.record(uid, LossState::Ends, now);
-            self.weigh_ends(dirty);
+            self.weigh_ends(now, dirty);
         }
     }
 }

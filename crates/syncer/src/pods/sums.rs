@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use tapestry_cluster::{Name, Uid};
 use tapestry_domain::resources::Resources;
-use tapestry_engine::Dirty;
+use tapestry_engine::{Dirty, Now};
 
 use super::row::VPod;
 use super::{Footprint, Pods, Proof, Request};
@@ -15,7 +15,7 @@ use crate::pair::{Key, Pair};
 
 impl Pair {
     /// Changes a case and keeps the sums true: subtracts what it counted for before, adds what it counts for after.
-    pub(super) fn around(&mut self, vuid: &Uid, dirty: &mut Dirty<Key>, change: impl FnOnce(&mut Pods)) {
+    pub(super) fn around(&mut self, vuid: &Uid, now: Now, dirty: &mut Dirty<Key>, change: impl FnOnce(&mut Pods)) {
         let before = self.footprint(vuid);
         let home = |pods: &Pods| pods.vpods.get(vuid).map(|vpod| vpod.node.clone());
         let lived = home(&self.pods);
@@ -48,10 +48,10 @@ impl Pair {
             }
             self.pods.queue(vuid, waits.as_ref(), after.waits.as_ref());
             if used != after.used {
-                self.recount(used, after.used, dirty);
+                self.recount(used, after.used, now, dirty);
             }
             for vnode in admissions {
-                self.admit(&vnode, dirty);
+                self.admit(&vnode, now, dirty);
                 self.pods.close_unused(&vnode);
             }
         }
@@ -61,15 +61,15 @@ impl Pair {
         {
             dirty.mark(Key::Node(vnode.physical.clone()));
         }
-        let state = self.note_loss(vuid);
+        let state = self.note_loss(vuid, now);
         if matches!(state, LossState::Ends | LossState::Alone) || self.breaker.trip().is_some() {
-            self.weigh_ends(dirty);
+            self.weigh_ends(now, dirty);
         }
         self.pods.drop_finished(vuid);
     }
 
     /// Tells the breaker how a pod stands to its end. What runs on another binding's node is none of ours.
-    pub(super) fn note_loss(&mut self, vuid: &Uid) -> LossState {
+    pub(super) fn note_loss(&mut self, vuid: &Uid, now: Now) -> LossState {
         let elsewhere = self.pods.vpods.get(vuid).is_some_and(|vpod| self.nodes.vnode(&vpod.node).is_none());
         let state = match self.pods.loss_state(vuid) {
             LossState::Alone if elsewhere => LossState::Fine,
@@ -78,18 +78,18 @@ impl Pair {
             LossState::Fine if self.breaker.sends_away(vuid) && self.pods.is_deleting(vuid) => LossState::Over,
             state => state,
         };
-        self.breaker.record(vuid, state, self.now);
+        self.breaker.record(vuid, state, now);
         state
     }
 
     /// All lists are in: only now is it known who is not in sight, and what somebody who resumed has looked at.
-    pub(crate) fn note_losses(&mut self, dirty: &mut Dirty<Key>) {
+    pub(crate) fn note_losses(&mut self, now: Now, dirty: &mut Dirty<Key>) {
         let all: Vec<Uid> = self.pods.cases.keys().cloned().collect();
         for vuid in all {
-            self.note_loss(&vuid);
+            self.note_loss(&vuid, now);
         }
         self.breaker.begin();
-        self.heed_binding(dirty);
+        self.heed_binding(now, dirty);
     }
 
     pub(super) fn footprint(&self, vuid: &Uid) -> Footprint {
@@ -112,6 +112,7 @@ impl Pair {
         &mut self,
         before: Vec<(Name, Resources)>,
         after: Vec<(Name, Resources)>,
+        now: Now,
         dirty: &mut Dirty<Key>,
     ) {
         let mut nodes: Vec<Name> = Vec::new();
@@ -130,9 +131,9 @@ impl Pair {
                 self.pods.used.remove(&node);
             }
             if let Some(vnode) = self.nodes.vnode_of(&node).map(|vnode| vnode.name.clone()) {
-                self.admit(&vnode, dirty);
+                self.admit(&vnode, now, dirty);
                 if self.nodes.vnode(&vnode).is_some_and(VNode::reclaiming) {
-                    self.stir(&vnode, dirty);
+                    self.stir(&vnode, now, dirty);
                 }
             }
             dirty.mark(Key::Node(node));

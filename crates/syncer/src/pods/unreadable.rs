@@ -2,7 +2,7 @@
 //! last; nobody has to go because of them.
 
 use tapestry_cluster::{Name, Uid};
-use tapestry_engine::Dirty;
+use tapestry_engine::{Dirty, Now};
 
 use super::Pods;
 use crate::pair::{Key, Pair};
@@ -16,7 +16,7 @@ impl Pods {
 
 impl Pair {
     /// Looks once more whether a physical pod that came, changed or went can be read.
-    pub(super) fn note_unreadable(&mut self, uid: &Uid, dirty: &mut Dirty<Key>) {
+    pub(super) fn note_unreadable(&mut self, uid: &Uid, now: Now, dirty: &mut Dirty<Key>) {
         let row = self.pods.ppods.get(uid).filter(|ppod| !ppod.terminal);
         let after = row.and_then(|ppod| Some((ppod.node.clone()?, ppod.unreadable.as_ref()?.place.clone())));
         let before = match &after {
@@ -27,7 +27,7 @@ impl Pair {
             return;
         }
         for (node, _) in before.into_iter().chain(after) {
-            self.reconsider(&node, dirty);
+            self.reconsider(&node, now, dirty);
         }
     }
 }

@@ -28,6 +28,7 @@ impl Pair {
         side: Side,
         call: &Call,
         done: Result<Answer, Refusal>,
+        now: Now,
         dirty: &mut Dirty<Key>,
     ) {
         let serving = &mut self.policies.serving[side as usize];
@@ -40,7 +41,7 @@ impl Pair {
                 "it is not known which policies there are: nothing new is lent"
             );
         }
-        self.forget_deleted_policies(side, dirty);
-        self.note_drains(dirty);
+        self.forget_deleted_policies(side, now, dirty);
+        self.note_drains(now, dirty);
     }
 }

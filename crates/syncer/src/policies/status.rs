@@ -111,9 +111,9 @@ impl Pair {
                     self.lose_policy(side, uid, rv);
                 }
                 // An answer belongs to no list.
-                self.put_policy(side, row, None, dirty);
+                self.put_policy(side, row, None, now, dirty);
             }
-            (Err(Refusal::Gone), Why::LookForPolicy, Some(rv)) => self.doubt_policy(side, uid, rv, true, dirty),
+            (Err(Refusal::Gone), Why::LookForPolicy, Some(rv)) => self.doubt_policy(side, uid, rv, true, now, dirty),
             (Err(_), ..) => {}
         }
     }

@@ -159,7 +159,10 @@ fn an_owners_slip_of_the_pen_lifts_no_restriction() {
     let mut scene = Scene::new();
     scene.see_policy_of(Side::Physical, "mine", json!({"cluster": "east", "timeZone": "nowhere"}));
     let terms = scene.pair.terms(&row, scene.now.wall).unwrap();
-    assert_eq!((terms.stop.map(crate::terms::Stop::reason), terms.rules.force), (Some(PendingReason::PolicyInvalid), false));
+    assert_eq!(
+        (terms.stop.map(crate::terms::Stop::reason), terms.rules.force),
+        (Some(PendingReason::PolicyInvalid), false)
+    );
 }
 
 #[test]

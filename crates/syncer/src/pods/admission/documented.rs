@@ -23,9 +23,9 @@ fn literal<'a>(line: &'a str, before: &str) -> Option<&'a str> {
 #[test]
 fn every_reason_why_a_pod_waits_is_in_the_guide() {
     let guide = read("docs/guide/pending.md");
-    let guards = Guard::ALL.into_iter().flat_map(|guard| {
-        [Trouble::Foreign, Trouble::Refused("".into())].map(|trouble| guard.reason(&trouble))
-    });
+    let guards = Guard::ALL
+        .into_iter()
+        .flat_map(|guard| [Trouble::Foreign, Trouble::Refused("".into())].map(|trouble| guard.reason(&trouble)));
     let all = PendingReason::ALL.iter().map(|reason| reason.as_str()).chain(guards);
     let missing: Vec<_> = all.filter(|reason| !guide.contains(&format!("`{reason}`"))).collect();
     assert!(missing.is_empty(), "docs/guide/pending.md does not say what to do about {missing:?}");

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 use tapestry_api::keys;
+use tapestry_cluster::Call;
 use tapestry_cluster::feed::Change;
 use tapestry_cluster::{Answer, Refusal, Uid};
-use tapestry_cluster::Call;
 use tapestry_engine::Plan;
 
 use super::*;
