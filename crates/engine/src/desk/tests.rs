@@ -196,7 +196,7 @@ fn a_pod_that_is_held_waits_alone() {
     }
     let others: Vec<_> = std::iter::from_fn(|| desk.next(at(0.0))).collect();
     assert_eq!(others.len(), CONCURRENCY, "the lane is as wide as before");
-    for (key, call) in &others {
+    for (key, why, call) in &others {
         desk.done(key, *why, call, Ok(answer()), at(0.1));
     }
     while let Some((key, why, call)) = desk.next(at(0.1)) {
@@ -359,7 +359,7 @@ fn before_a_busy_cluster_what_has_begun_is_finished_first_and_the_rest_is_not_st
     assert_eq!(flying.len(), CONCURRENCY);
     let mut order = Vec::new();
     for _ in 0..8 {
-        let (key, call) = flying.pop_front().unwrap();
+        let (key, why, call) = flying.pop_front().unwrap();
         desk.done(&key, why, &call, Ok(answer()), at(0.0));
         order.push(desk.next(at(0.0)).unwrap().0.0);
         assert!(desk.next(at(0.0)).is_none(), "there is room for one");

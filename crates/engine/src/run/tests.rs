@@ -12,7 +12,7 @@ use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Target, Verb, kind};
 
 use super::*;
 use crate::lead::fence::Fence;
-use crate::{Dirty, Plan};
+use crate::{Dirty, Plan, Reason as _};
 
 /// Steady time is real, plus what the process is said to have slept; wall time starts with the epoch and can be set.
 struct Settable {

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tapestry_cluster::feed::{Change, Epoch, Row};
 use tapestry_cluster::{Name, Rv, Target, Uid, Verb, kind};
-use tapestry_engine::{Dirty, Model, Plan};
+use tapestry_engine::{Dirty, Model, Plan, Reason as _};
 
 use super::*;
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::{Value, json};
 use tapestry_cluster::feed::Epoch;
 use tapestry_cluster::{Name, Target, Uid, Verb, kind};
-use tapestry_engine::{Dirty, Plan};
+use tapestry_engine::{Dirty, Plan, Reason as _};
 
 use super::super::observer::View;
 use super::super::server::What;
