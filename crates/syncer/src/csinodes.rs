@@ -11,12 +11,13 @@ use foldhash::fast::RandomState;
 use tapestry_cluster::feed::{Change, Epoch};
 use tapestry_cluster::{Name, Uid};
 use tapestry_engine::table::Put;
-use tapestry_engine::{Dirty, Table};
+use tapestry_engine::{Dirty, Now, Table};
 
 use self::row::{PCsiNode, VCsiNode};
 use crate::nodes::Nodes;
 use crate::nodes::row::VNode;
-use crate::pair::{Key, Pair};
+use crate::origin::Origin;
+use crate::pair::Key;
 
 /// Everything known about CSINodes.
 #[derive(Default)]
@@ -28,6 +29,13 @@ pub(crate) struct CsiNodes {
     cases: HashMap<Name, Case, RandomState>,
 }
 
+/// What the room reads of others when it plans, and when a call ends.
+pub(crate) struct Setting<'a> {
+    pub(crate) nodes: &'a Nodes,
+    pub(crate) origin: &'a Origin,
+    pub(crate) now: Now,
+}
+
 /// What we know of the CSINode of one virtual node beyond its rows.
 #[derive(Default, Clone)]
 struct Case {
@@ -35,7 +43,7 @@ struct Case {
     gone: bool,
     /// Creating the virtual CSINode found the name taken, by whom is not known yet.
     taken: bool,
-    /// When the virtual CSINode of this name turned out to be somebody else's.
+    /// When the virtual CSINode of this name turned out not to be ours.
     foreign: Option<Duration>,
     /// The virtual API server refused to change `allocatable` (servers before 1.35 do): only a new object helps.
     stiff: bool,
@@ -63,7 +71,7 @@ impl CsiNodes {
     }
 
     /// A virtual node came, changed or went: its CSINode follows.
-    pub(crate) fn follow(&mut self, change: &Change<VNode>, dirty: &mut Dirty<Key>) {
+    pub(crate) fn observe_node(&mut self, change: &Change<VNode>, dirty: &mut Dirty<Key>) {
         let (Change::Put(row, _) | Change::Gone { row, .. }) = change else { return };
         if matches!(change, Change::Gone { .. }) && !self.vcsinode_names.contains_key(&row.name) {
             self.cases.remove(&row.name);
@@ -71,103 +79,103 @@ impl CsiNodes {
         dirty.mark(Key::CsiNode(row.name.clone()));
     }
 
-    /// Evidence is gathered anew: the cluster that gave it may have been another one.
+    /// Evidence is gathered again: the cluster that gave it may have been another one.
     pub(crate) fn doubt_evidence(&mut self) {
         for case in self.cases.values_mut() {
             case.gone = false;
         }
     }
-}
 
-impl Pair {
-    pub(crate) fn see_pcsinode(&mut self, change: Change<PCsiNode>, dirty: &mut Dirty<Key>) {
+    /// A physical CSINode came, changed or went.
+    pub(crate) fn observe_physical(&mut self, change: Change<PCsiNode>, nodes: &Nodes, dirty: &mut Dirty<Key>) {
         match change {
-            Change::Put(row, epoch) => self.put_pcsinode(row, Some(epoch), dirty),
+            Change::Put(row, epoch) => self.put_physical(row, Some(epoch), nodes, dirty),
             Change::Gone { row, .. } => {
-                self.csinodes.pcsinodes.remove_proven(&row.uid, row.rv);
-                self.forget_pcsinode(&row, dirty);
+                self.pcsinodes.remove_proven(&row.uid, row.rv);
+                self.forget_physical(&row, nodes, dirty);
             }
             Change::Listed(epoch) => {
-                for uid in self.csinodes.pcsinodes.listed(epoch) {
-                    if let Some(row) = self.csinodes.pcsinodes.remove(&uid) {
-                        self.forget_pcsinode(&row, dirty);
+                for uid in self.pcsinodes.listed(epoch) {
+                    if let Some(row) = self.pcsinodes.remove(&uid) {
+                        self.forget_physical(&row, nodes, dirty);
                     }
                 }
-                self.mark_csinodes(dirty);
+                self.mark_all(nodes, dirty);
             }
             Change::Unserved | Change::Reached(_) => {}
         }
     }
 
-    fn put_pcsinode(&mut self, row: PCsiNode, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
+    fn put_physical(&mut self, row: PCsiNode, epoch: Option<Epoch>, nodes: &Nodes, dirty: &mut Dirty<Key>) {
         let (name, uid) = (row.name.clone(), row.uid.clone());
-        if let Put::Stale = self.csinodes.pcsinodes.put(row, epoch) {
+        if let Put::Stale = self.pcsinodes.put(row, epoch) {
             return;
         }
-        let vnode = self.nodes.vnode_of(&name).map(|vnode| vnode.name.clone());
-        self.csinodes.pcsinode_names.insert(name, uid);
+        let vnode = nodes.vnode_of(&name).map(|vnode| vnode.name.clone());
+        self.pcsinode_names.insert(name, uid);
         if let Some(vnode) = vnode {
-            if let Some(case) = self.csinodes.cases.get_mut(&vnode) {
+            if let Some(case) = self.cases.get_mut(&vnode) {
                 case.gone = false;
             }
             dirty.mark(Key::CsiNode(vnode));
         }
     }
 
-    fn forget_pcsinode(&mut self, row: &PCsiNode, dirty: &mut Dirty<Key>) {
+    fn forget_physical(&mut self, row: &PCsiNode, nodes: &Nodes, dirty: &mut Dirty<Key>) {
         // A new one of the same name may have come before the old one's end was told.
-        if self.csinodes.pcsinode_names.get(&row.name) == Some(&row.uid) {
-            self.csinodes.pcsinode_names.remove(&row.name);
+        if self.pcsinode_names.get(&row.name) == Some(&row.uid) {
+            self.pcsinode_names.remove(&row.name);
         }
-        if let Some(vnode) = self.nodes.vnode_of(&row.name) {
+        if let Some(vnode) = nodes.vnode_of(&row.name) {
             dirty.mark(Key::CsiNode(vnode.name.clone()));
         }
     }
 
-    pub(crate) fn see_vcsinode(&mut self, change: Change<VCsiNode>, dirty: &mut Dirty<Key>) {
+    /// A virtual CSINode came, changed or went.
+    pub(crate) fn observe_virtual(&mut self, change: Change<VCsiNode>, nodes: &Nodes, dirty: &mut Dirty<Key>) {
         match change {
-            Change::Put(row, epoch) => self.put_vcsinode(row, Some(epoch), dirty),
+            Change::Put(row, epoch) => self.put_virtual(row, Some(epoch), dirty),
             Change::Gone { row, .. } => {
-                self.csinodes.vcsinodes.remove_proven(&row.uid, row.rv);
-                self.forget_vcsinode(&row.name, &row.uid, dirty);
+                self.vcsinodes.remove_proven(&row.uid, row.rv);
+                self.forget_virtual(&row.name, &row.uid, nodes, dirty);
             }
             Change::Listed(epoch) => {
-                for uid in self.csinodes.vcsinodes.listed(epoch) {
-                    if let Some(row) = self.csinodes.vcsinodes.remove(&uid) {
-                        self.forget_vcsinode(&row.name, &uid, dirty);
+                for uid in self.vcsinodes.listed(epoch) {
+                    if let Some(row) = self.vcsinodes.remove(&uid) {
+                        self.forget_virtual(&row.name, &uid, nodes, dirty);
                     }
                 }
-                self.mark_csinodes(dirty);
+                self.mark_all(nodes, dirty);
             }
             Change::Unserved | Change::Reached(_) => {}
         }
     }
 
-    fn put_vcsinode(&mut self, row: VCsiNode, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
+    fn put_virtual(&mut self, row: VCsiNode, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
         let (name, uid) = (row.name.clone(), row.uid.clone());
-        if let Put::Stale = self.csinodes.vcsinodes.put(row, epoch) {
+        if let Put::Stale = self.vcsinodes.put(row, epoch) {
             return;
         }
-        if let Some(case) = self.csinodes.cases.get_mut(&name) {
+        if let Some(case) = self.cases.get_mut(&name) {
             (case.taken, case.foreign) = (false, None);
         }
-        self.csinodes.vcsinode_names.insert(name.clone(), uid);
+        self.vcsinode_names.insert(name.clone(), uid);
         dirty.mark(Key::CsiNode(name));
     }
 
-    fn forget_vcsinode(&mut self, name: &Name, uid: &Uid, dirty: &mut Dirty<Key>) {
-        if self.csinodes.vcsinode_names.get(name) == Some(uid) {
-            self.csinodes.vcsinode_names.remove(name);
+    fn forget_virtual(&mut self, name: &Name, uid: &Uid, nodes: &Nodes, dirty: &mut Dirty<Key>) {
+        if self.vcsinode_names.get(name) == Some(uid) {
+            self.vcsinode_names.remove(name);
         }
-        if self.nodes.vnode(name).is_none() {
+        if nodes.vnode(name).is_none() {
             // Without a node and without an object there is nothing to remember.
-            self.csinodes.cases.remove(name);
+            self.cases.remove(name);
         }
         dirty.mark(Key::CsiNode(name.clone()));
     }
 
-    fn mark_csinodes(&self, dirty: &mut Dirty<Key>) {
-        for key in self.csinodes.keys(&self.nodes) {
+    fn mark_all(&self, nodes: &Nodes, dirty: &mut Dirty<Key>) {
+        for key in self.keys(nodes) {
             dirty.mark(key);
         }
     }

@@ -232,6 +232,11 @@ impl Pair {
         dirty.urge_all();
     }
 
+    /// What a room plans that only works while everything may be planned.
+    fn when_working<W>(&self, plan: impl FnOnce(&Bound) -> Plan<W>) -> Plan<W> {
+        self.working().map_or(Plan::Rest, plan)
+    }
+
     fn be_at(&mut self, now: Now) {
         if now.wall < self.wall {
             self.nodes.clamp(now.wall);
@@ -289,11 +294,11 @@ impl Model for Pair {
             Fact::Policy(side, change) => self.see_policy(side, change, now, dirty),
             Fact::PNode(change) => self.see_pnode(change, now, dirty),
             Fact::VNode(change) => {
-                self.csinodes.follow(&change, dirty);
+                self.csinodes.observe_node(&change, dirty);
                 self.see_vnode(change, now, dirty);
             }
-            Fact::PCsiNode(change) => self.see_pcsinode(change, dirty),
-            Fact::VCsiNode(change) => self.see_vcsinode(change, dirty),
+            Fact::PCsiNode(change) => self.csinodes.observe_physical(change, &self.nodes, dirty),
+            Fact::VCsiNode(change) => self.csinodes.observe_virtual(change, &self.nodes, dirty),
             Fact::VPod(change) => self.see_vpod(change, now, dirty),
             Fact::PPod(change) => self.see_ppod(change, now, dirty),
             Fact::Guard(guard, change) => self.see_guard(guard, change, now, dirty),
@@ -314,7 +319,10 @@ impl Model for Pair {
             Key::Prerequisite(prerequisite) => self.plan_prerequisite(*prerequisite).map(Why::Prerequisite),
             Key::Guard(guard) => self.plan_guard(*guard, now).map(Why::Guard),
             Key::Node(name) => self.plan_node(name, now).map(Why::Node),
-            Key::CsiNode(vnode) => self.plan_csinode(vnode, now).map(Why::CsiNode),
+            Key::CsiNode(vnode) => {
+                let setting = csinodes::Setting { nodes: &self.nodes, origin: &self.origin, now };
+                self.when_working(|_| self.csinodes.plan(vnode, &setting)).map(Why::CsiNode)
+            }
             Key::Pod(uid) => self.plan_pod(uid, now).map(Why::Pod),
             Key::Stray(uid) => self.plan_stray(uid, now).map(Why::Stray),
             Key::Serving(side) => self.plan_serving(*side, now).map(Why::Serving),
@@ -350,7 +358,10 @@ impl Model for Pair {
             (Why::Prerequisite(why), Key::Prerequisite(which)) => self.settle_prerequisite(*which, why, &done, dirty),
             (Why::Guard(why), Key::Guard(guard)) => self.settle_guard(*guard, why, call, done, now, dirty),
             (Why::Node(why), Key::Node(name)) => self.settle_node(name, why, call, done, now, dirty),
-            (Why::CsiNode(why), Key::CsiNode(vnode)) => self.settle_csinode(vnode, why, call, done, now, dirty),
+            (Why::CsiNode(why), Key::CsiNode(vnode)) => {
+                let setting = csinodes::Setting { nodes: &self.nodes, origin: &self.origin, now };
+                self.csinodes.settle(vnode, why, call, done, &setting, dirty);
+            }
             (Why::Pod(why), Key::Pod(uid)) => self.settle_pod(uid, why, call, done, now, dirty),
             (Why::Stray(why), Key::Stray(uid)) => self.settle_stray(uid, why, done, now, dirty),
             (Why::Serving(_), Key::Serving(side)) => self.settle_serving(*side, call, done, now, dirty),

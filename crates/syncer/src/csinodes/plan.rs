@@ -1,4 +1,4 @@
-//! What to do about the CSINode of one virtual node. Pure but for `settle_csinode`, which folds answers in.
+//! What to do about the CSINode of one virtual node. Pure but for `settle`, which folds answers in.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,11 +9,12 @@ use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Verb, kin
 use tapestry_domain::names::label_value;
 use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
 
-use super::Case;
 use super::row::{MIGRATED_PLUGINS, PCsiNode, VCsiNode};
+use super::{Case, CsiNodes, Setting};
 use crate::json::fingerprint;
 use crate::nodes::row::VNode;
-use crate::pair::{Key, Pair};
+use crate::origin::Origin;
+use crate::pair::Key;
 
 reasons! {
     /// What its calls are for.
@@ -33,25 +34,25 @@ reasons! {
     }
 }
 
-/// How long a name that somebody else has is left alone.
+/// How long a name that another object has is left alone.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(5);
 
 type Texts = BTreeMap<Box<str>, Box<str>>;
 
-impl Pair {
+impl CsiNodes {
     /// The plan for the CSINode of this virtual node.
-    pub(crate) fn plan_csinode(&self, name: &Name, now: Now) -> Plan<Why> {
-        if self.working().is_none() || !self.csinodes.complete() {
+    pub(crate) fn plan(&self, name: &Name, setting: &Setting<'_>) -> Plan<Why> {
+        if !self.complete() {
             return Plan::Rest;
         }
-        // Without its node it has no owner, and Kubernetes removes it; with a node on its way out nothing starts anew.
-        let Some(vnode) = self.nodes.vnode(name).filter(|vnode| !vnode.deleting) else { return Plan::Rest };
-        let case = self.csinodes.cases.get(name).cloned().unwrap_or_default();
-        match (self.csinodes.pcsinode(&vnode.physical), self.csinodes.vcsinode(name)) {
+        // Without its node it has no owner, and Kubernetes removes it; with a node on its way out nothing starts.
+        let Some(vnode) = setting.nodes.vnode(name).filter(|vnode| !vnode.deleting) else { return Plan::Rest };
+        let case = self.cases.get(name).cloned().unwrap_or_default();
+        match (self.pcsinode(&vnode.physical), self.vcsinode(name)) {
             (_, Some(there)) if there.deleting => Plan::Rest,
             (None, None) => Plan::Rest,
-            (Some(pcsinode), None) => self.plan_new_csinode(&case, pcsinode, vnode, now),
-            (Some(pcsinode), Some(there)) => self.plan_same_csinode(&case, pcsinode, there, vnode, now),
+            (Some(pcsinode), None) => plan_new(&case, pcsinode, vnode, setting),
+            (Some(pcsinode), Some(there)) => plan_same(&case, pcsinode, there, vnode, setting),
             // Not in sight: gone only if the API server says so (law 1).
             (None, Some(there)) if case.gone => remove(there, Why::PhysicalCsiNodeGone),
             (None, Some(_)) => {
@@ -61,99 +62,34 @@ impl Pair {
         }
     }
 
-    fn plan_new_csinode(&self, case: &Case, pcsinode: &PCsiNode, vnode: &VNode, now: Now) -> Plan<Why> {
-        let target = Target::cluster(Side::Virtual, &kind::CSI_NODE, vnode.name.clone());
-        if let Some(again) = case.foreign.map(|at| at + LOOK_AGAIN).filter(|again| *again > now.steady) {
-            return Plan::Wait(again);
-        }
-        if case.taken || case.foreign.is_some() {
-            return Why::LookForCsiNode.call(target, Verb::Get);
-        }
-        let mut annotations = annotations(pcsinode);
-        annotations.insert(keys::LAST_SYNC_TIME.into(), stamp(now));
-        let body = json!({
-            "apiVersion": kind::CSI_NODE.api_version(), "kind": kind::CSI_NODE.kind,
-            "metadata": {
-                "name": vnode.name.as_str(), "labels": self.csinode_labels(pcsinode), "annotations": annotations,
-                "ownerReferences": [owner(vnode)],
-            },
-            "spec": {"drivers": pcsinode.drivers.parse()},
-        });
-        Why::CreateCsiNode.call(target, Verb::Create(body))
-    }
-
-    /// Both exist: what differs is patched where Kubernetes allows it, and made anew where it does not.
-    fn plan_same_csinode(
-        &self,
-        case: &Case,
-        pcsinode: &PCsiNode,
-        there: &VCsiNode,
-        vnode: &VNode,
-        now: Now,
-    ) -> Plan<Why> {
-        let drivers = (pcsinode.drivers != there.drivers).then(|| (there.drivers.parse(), pcsinode.drivers.parse()));
-        let drivers = drivers.filter(|(old, new)| old != new && case.pushed != Some((digest(new), digest(old))));
-        if let Some((old, new)) = &drivers
-            && frozen(old, new, case.stiff)
-        {
-            return remove(there, Why::ReplaceCsiNode);
-        }
-        let labels = difference(&self.csinode_labels(pcsinode), &there.labels);
-        let wanted = annotations(pcsinode);
-        let mut annotations = difference(&wanted, &there.annotations);
-        if there.annotations.contains_key(MIGRATED_PLUGINS) && !wanted.contains_key(MIGRATED_PLUGINS) {
-            annotations.insert(MIGRATED_PLUGINS.to_owned(), Value::Null);
-        }
-        let owned = there.owners.contains(&vnode.uid);
-        if labels.is_empty() && annotations.is_empty() && owned && drivers.is_none() {
-            return Plan::Rest;
-        }
-        annotations.insert(keys::LAST_SYNC_TIME.to_owned(), json!(stamp(now)));
-        let mut patch = json!({"metadata": {"labels": labels, "annotations": annotations}});
-        if !owned {
-            patch["metadata"]["ownerReferences"] = json!([owner(vnode)]);
-        }
-        if let Some((_, new)) = drivers {
-            patch["spec"]["drivers"] = json!(new);
-        }
-        // Both lists are replaced as a whole, so only in the version that was looked at (law 2).
-        let target = Target::cluster(Side::Virtual, &kind::CSI_NODE, there.name.clone()).uid(&there.uid).rv(there.rv);
-        Why::UpdateCsiNode.call(target, Verb::Merge(Sub::Main, patch))
-    }
-
-    fn csinode_labels(&self, pcsinode: &PCsiNode) -> Texts {
-        let node = (keys::PHYSICAL_NODE_NAME, label_value(pcsinode.name.as_str()).into_owned());
-        self.origin.labels().into_iter().chain([node]).map(|(key, value)| (key.into(), value.into())).collect()
-    }
-
-    pub(crate) fn settle_csinode(
+    /// Folds in how a call ended.
+    pub(crate) fn settle(
         &mut self,
         name: &Name,
         why: Why,
         call: &Call,
         done: Result<Answer, Refusal>,
-        now: Now,
+        setting: &Setting<'_>,
         dirty: &mut Dirty<Key>,
     ) {
         match (done, why) {
             (Ok(_), Why::ReplaceCsiNode | Why::PhysicalCsiNodeGone) => {
                 if let Some(uid) = &call.target.uid {
-                    self.csinodes.vcsinodes.remove(uid);
-                    self.forget_vcsinode(name, uid, dirty);
+                    self.vcsinodes.remove(uid);
+                    self.forget_virtual(name, uid, setting.nodes, dirty);
                 }
             }
             (Ok(answer), Why::LookForPhysicalCsiNode) => {
                 if let Ok(Some(row)) = PCsiNode::decode(&answer.object) {
-                    self.put_pcsinode(row, None, dirty);
+                    self.put_physical(row, None, setting.nodes, dirty);
                 }
             }
             (Ok(answer), Why::LookForCsiNode | Why::CreateCsiNode | Why::UpdateCsiNode) => {
-                self.learn_vcsinode(name, call, &answer, now, dirty);
+                self.learn(name, call, &answer, setting, dirty);
             }
             (Err(refusal), why) => {
-                let gone =
-                    self.nodes.vnode(name).is_some_and(|vnode| self.csinodes.pcsinode(&vnode.physical).is_none());
-                let case = self.csinodes.cases.entry(name.clone()).or_default();
+                let gone = setting.nodes.vnode(name).is_some_and(|vnode| self.pcsinode(&vnode.physical).is_none());
+                let case = self.cases.entry(name.clone()).or_default();
                 match (refusal, why) {
                     // One that came back while we asked is in sight: the answer is of its former life.
                     (Refusal::Gone, Why::LookForPhysicalCsiNode) => case.gone = gone,
@@ -167,10 +103,10 @@ impl Pair {
         }
     }
 
-    fn learn_vcsinode(&mut self, name: &Name, call: &Call, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
+    fn learn(&mut self, name: &Name, call: &Call, answer: &Answer, setting: &Setting<'_>, dirty: &mut Dirty<Key>) {
         let row = VCsiNode::decode(&answer.object).ok().flatten();
-        let row = row.filter(|row| row.labels.get(keys::ORIGIN) == Some(&self.origin.label));
-        let case = self.csinodes.cases.entry(name.clone()).or_default();
+        let row = row.filter(|row| row.labels.get(keys::ORIGIN) == Some(&setting.origin.label));
+        let case = self.cases.entry(name.clone()).or_default();
         match (row, &call.verb) {
             (Some(row), verb) => {
                 if let Verb::Create(body) | Verb::Merge(_, body) = verb
@@ -178,18 +114,82 @@ impl Pair {
                 {
                     case.pushed = Some((digest(sent), digest(&row.drivers.parse())));
                 }
-                self.put_vcsinode(row, None, dirty);
+                self.put_virtual(row, None, dirty);
             }
             (None, Verb::Get) => {
                 if case.foreign.is_none() {
                     tracing::warn!(csinode = %name, "somebody else's CSINode has the name of our virtual node's: it is left alone");
                 }
-                (case.taken, case.foreign) = (false, Some(now.steady));
+                (case.taken, case.foreign) = (false, Some(setting.now.steady));
             }
             (None, _) => {}
         }
         dirty.mark(Key::CsiNode(name.clone()));
     }
+}
+
+fn plan_new(case: &Case, pcsinode: &PCsiNode, vnode: &VNode, &Setting { origin, now, .. }: &Setting<'_>) -> Plan<Why> {
+    let target = Target::cluster(Side::Virtual, &kind::CSI_NODE, vnode.name.clone());
+    if let Some(again) = case.foreign.map(|at| at + LOOK_AGAIN).filter(|again| *again > now.steady) {
+        return Plan::Wait(again);
+    }
+    if case.taken || case.foreign.is_some() {
+        return Why::LookForCsiNode.call(target, Verb::Get);
+    }
+    let mut annotations = annotations(pcsinode);
+    annotations.insert(keys::LAST_SYNC_TIME.into(), stamp(now));
+    let body = json!({
+        "apiVersion": kind::CSI_NODE.api_version(), "kind": kind::CSI_NODE.kind,
+        "metadata": {
+            "name": vnode.name.as_str(), "labels": labels(origin, pcsinode), "annotations": annotations,
+            "ownerReferences": [owner(vnode)],
+        },
+        "spec": {"drivers": pcsinode.drivers.parse()},
+    });
+    Why::CreateCsiNode.call(target, Verb::Create(body))
+}
+
+/// Both exist: what differs is patched where Kubernetes allows it, and replaced where it does not.
+fn plan_same(
+    case: &Case,
+    pcsinode: &PCsiNode,
+    there: &VCsiNode,
+    vnode: &VNode,
+    &Setting { origin, now, .. }: &Setting<'_>,
+) -> Plan<Why> {
+    let drivers = (pcsinode.drivers != there.drivers).then(|| (there.drivers.parse(), pcsinode.drivers.parse()));
+    let drivers = drivers.filter(|(old, new)| old != new && case.pushed != Some((digest(new), digest(old))));
+    if let Some((old, new)) = &drivers
+        && frozen(old, new, case.stiff)
+    {
+        return remove(there, Why::ReplaceCsiNode);
+    }
+    let labels = difference(&labels(origin, pcsinode), &there.labels);
+    let wanted = annotations(pcsinode);
+    let mut annotations = difference(&wanted, &there.annotations);
+    if there.annotations.contains_key(MIGRATED_PLUGINS) && !wanted.contains_key(MIGRATED_PLUGINS) {
+        annotations.insert(MIGRATED_PLUGINS.to_owned(), Value::Null);
+    }
+    let owned = there.owners.contains(&vnode.uid);
+    if labels.is_empty() && annotations.is_empty() && owned && drivers.is_none() {
+        return Plan::Rest;
+    }
+    annotations.insert(keys::LAST_SYNC_TIME.to_owned(), json!(stamp(now)));
+    let mut patch = json!({"metadata": {"labels": labels, "annotations": annotations}});
+    if !owned {
+        patch["metadata"]["ownerReferences"] = json!([owner(vnode)]);
+    }
+    if let Some((_, new)) = drivers {
+        patch["spec"]["drivers"] = json!(new);
+    }
+    // Both lists are replaced as a whole, so only in the version that was looked at (law 2).
+    let target = Target::cluster(Side::Virtual, &kind::CSI_NODE, there.name.clone()).uid(&there.uid).rv(there.rv);
+    Why::UpdateCsiNode.call(target, Verb::Merge(Sub::Main, patch))
+}
+
+fn labels(origin: &Origin, pcsinode: &PCsiNode) -> Texts {
+    let node = (keys::PHYSICAL_NODE_NAME, label_value(pcsinode.name.as_str()).into_owned());
+    origin.labels().into_iter().chain([node]).map(|(key, value)| (key.into(), value.into())).collect()
 }
 
 /// Whether a patch would be refused: what an entry says besides `allocatable` is fixed for its life (a stiff server fixes
