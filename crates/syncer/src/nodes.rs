@@ -192,7 +192,7 @@ impl Pair {
                         case.dip = Dip::fall(case.dip.take(), had, now.wall);
                     }
                     if before.is_none_or(|before| before.labels != labels) {
-                        self.mark_policies(dirty);
+                        self.policies.mark_all(dirty);
                     }
                 }
                 if let Some(case) = self.nodes.cases.get_mut(&name) {
@@ -218,7 +218,7 @@ impl Pair {
             self.nodes.pnode_names.remove(&row.name);
         }
         self.nodes.forget(&row.name);
-        self.mark_policies(dirty);
+        self.policies.mark_all(dirty);
         self.reconsider(&row.name, now, dirty);
     }
 

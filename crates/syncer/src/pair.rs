@@ -245,6 +245,27 @@ impl Pair {
         self.policies.keep_hours(now.wall);
     }
 
+    /// What is lent may be something else now, on every node.
+    fn change_policies(&mut self, now: Now, dirty: &mut Dirty<Key>) {
+        self.admit_all(now, dirty);
+        self.note_drains(now, dirty);
+    }
+
+    fn plan_serving(&self, side: Side, now: Now) -> Plan<policies::serving::Why> {
+        self.working().map_or(Plan::Rest, |_| self.policies.plan_serving(side, now))
+    }
+
+    fn plan_policy(&self, side: Side, uid: &Uid, now: Now) -> Plan<policies::status::Why> {
+        let Some(bound) = self.working() else { return Plan::Rest };
+        let setting = policies::status::Setting {
+            binding: &bound.binding,
+            leaving: bound.leaving(),
+            origin: &self.origin,
+            nodes: &self.nodes,
+        };
+        self.policies.plan_status(side, uid, &setting, now)
+    }
+
     /// Whether all lists are in.
     pub(crate) fn complete(&self) -> bool {
         self.nodes.complete()
@@ -291,7 +312,11 @@ impl Model for Pair {
         let knew = self.complete();
         match fact {
             Fact::Binding(change) => self.see_binding(change, now, dirty),
-            Fact::Policy(side, change) => self.see_policy(side, change, now, dirty),
+            Fact::Policy(side, change) => {
+                if self.policies.observe(side, change, now, dirty) {
+                    self.change_policies(now, dirty);
+                }
+            }
             Fact::PNode(change) => self.see_pnode(change, now, dirty),
             Fact::VNode(change) => {
                 self.csinodes.observe_node(&change, dirty);
@@ -364,8 +389,16 @@ impl Model for Pair {
             }
             (Why::Pod(why), Key::Pod(uid)) => self.settle_pod(uid, why, call, done, now, dirty),
             (Why::Stray(why), Key::Stray(uid)) => self.settle_stray(uid, why, done, now, dirty),
-            (Why::Serving(_), Key::Serving(side)) => self.settle_serving(*side, call, done, now, dirty),
-            (Why::Policy(why), Key::Policy(side, uid)) => self.settle_policy(*side, uid, why, done, now, dirty),
+            (Why::Serving(_), Key::Serving(side)) => {
+                if self.policies.settle_serving(*side, call, done, now, dirty) {
+                    self.change_policies(now, dirty);
+                }
+            }
+            (Why::Policy(why), Key::Policy(side, uid)) => {
+                if self.policies.settle_status(*side, uid, why, done, now, dirty) {
+                    self.change_policies(now, dirty);
+                }
+            }
             (Why::Event(_), Key::Event(id)) => self.settle_event(*id),
             (Why::CatchUp(_), Key::CatchUp(side, gap)) => self.settle_catch_up((*side, *gap), done, now, dirty),
             (

@@ -19,7 +19,7 @@ use tapestry_engine::{Dirty, Now, Table};
 
 pub use self::row::PolicyRow;
 use crate::nodes::row::PNode;
-use crate::pair::{Key, Pair};
+use crate::pair::Key;
 pub(crate) use crate::serving::Served;
 use crate::serving::Serving;
 
@@ -28,7 +28,7 @@ use crate::serving::Serving;
 pub(crate) struct Policies {
     tables: [Table<PolicyRow>; 2],
     serving: [Serving; 2],
-    /// Those that are out of sight: they hold until it is certain that somebody deleted them (law 1).
+    /// Those that are out of sight: they hold until it is certain that a user deleted them (law 1).
     doubted: [HashMap<Uid, Doubt, RandomState>; 2],
     /// When the first of the known hours end.
     until: Option<Timestamp>,
@@ -40,7 +40,7 @@ pub(crate) struct Policies {
 struct Doubt {
     /// The version from which on a word of it counts again.
     from: Rv,
-    /// The API server itself says that it is gone; whether somebody deleted it or it went with its kind is not known yet.
+    /// The API server itself says that it is gone; whether a user deleted it or it went with its kind is not known yet.
     gone: bool,
 }
 
@@ -178,72 +178,76 @@ impl Policies {
     }
 }
 
-impl Pair {
-    pub(crate) fn see_policy(&mut self, side: Side, change: Change<PolicyRow>, now: Now, dirty: &mut Dirty<Key>) {
+impl Policies {
+    /// Folds in what a watch shows; says whether what is lent may be something else now, on every node.
+    #[must_use]
+    pub(crate) fn observe(&mut self, side: Side, change: Change<PolicyRow>, now: Now, dirty: &mut Dirty<Key>) -> bool {
         match change {
-            Change::Put(row, epoch) => return self.put_policy(side, row, Some(epoch), now, dirty),
+            Change::Put(row, epoch) => return self.put(side, row, Some(epoch), now, dirty),
             // At this version it went: an answer that is older was given before.
             Change::Gone { row, proven } => {
                 // The owner's are read by no call; the watch of all of them shows DELETED for nothing else.
-                self.doubt_policy(side, row.uid(), row.rv(), proven || side == Side::Physical, now, dirty);
+                self.doubt(side, row.uid(), row.rv(), proven || side == Side::Physical, now, dirty);
             }
             Change::Listed(epoch) => {
-                let absent = self.policies.tables[side as usize].listed(epoch);
+                let absent = self.tables[side as usize].listed(epoch);
                 for uid in absent {
-                    if let Some(rv) = self.policies.get(side, &uid).map(PolicyRow::rv) {
-                        self.doubt_policy(side, &uid, rv, side == Side::Physical, now, dirty);
+                    if let Some(rv) = self.get(side, &uid).map(PolicyRow::rv) {
+                        self.doubt(side, &uid, rv, side == Side::Physical, now, dirty);
                     }
                 }
-                self.policies.serving[side as usize].listed(now);
+                self.serving[side as usize].listed(now);
             }
             Change::Unserved => {
-                self.policies.serving[side as usize].unserved();
+                self.serving[side as usize].unserved();
                 dirty.mark(Key::Binding);
             }
-            Change::Reached(_) => return,
+            Change::Reached(_) => return false,
         }
         dirty.mark(Key::Serving(side));
-        self.change_policies(now, dirty);
+        self.renew_hours(now);
+        true
     }
 
     /// One that is not in sight holds until it is proven gone, and until it is certain that its kind did not go with it.
-    fn doubt_policy(&mut self, side: Side, uid: &Uid, from: Rv, gone: bool, now: Now, dirty: &mut Dirty<Key>) {
-        if self.policies.get(side, uid).is_none() {
-            self.policies.tables[side as usize].remove_proven(uid, from);
+    fn doubt(&mut self, side: Side, uid: &Uid, from: Rv, gone: bool, now: Now, dirty: &mut Dirty<Key>) {
+        if self.get(side, uid).is_none() {
+            self.tables[side as usize].remove_proven(uid, from);
             return;
         }
-        let doubted = &mut self.policies.doubted[side as usize];
+        let doubted = &mut self.doubted[side as usize];
         let from = doubted.get(uid).map_or(from, |known| known.from.max(from));
         doubted.insert(uid.clone(), Doubt { from, gone });
         if gone {
-            self.policies.serving[side as usize].lose(now);
+            self.serving[side as usize].lose(now);
             dirty.mark(Key::Serving(side));
         }
         dirty.mark(Key::Policy(side, uid.clone()));
     }
 
-    /// Forgets the policies of which it is certain by now that somebody deleted them.
-    fn forget_deleted_policies(&mut self, side: Side, now: Now, dirty: &mut Dirty<Key>) {
-        if self.policies.confirmed(side) {
-            let doubted = self.policies.doubted[side as usize].iter().filter(|(_, doubt)| doubt.gone);
-            let gone: Vec<(Uid, Rv)> = doubted.map(|(uid, doubt)| (uid.clone(), doubt.from)).collect();
-            for (uid, rv) in gone {
-                self.lose_policy(side, &uid, rv);
-            }
+    /// Forgets the policies of which it is certain by now that a user deleted them.
+    fn forget_deleted(&mut self, side: Side) {
+        if !self.confirmed(side) {
+            return;
         }
-        dirty.mark(Key::Binding);
-        self.change_policies(now, dirty);
+        let doubted = self.doubted[side as usize].iter().filter(|(_, doubt)| doubt.gone);
+        let gone: Vec<(Uid, Rv)> = doubted.map(|(uid, doubt)| (uid.clone(), doubt.from)).collect();
+        for (uid, rv) in gone {
+            self.lose(side, &uid, rv);
+        }
     }
 
-    fn lose_policy(&mut self, side: Side, uid: &Uid, rv: Rv) {
-        self.policies.status.remove(uid);
-        self.policies.doubted[side as usize].remove(uid);
-        self.policies.tables[side as usize].remove_proven(uid, rv);
+    fn lose(&mut self, side: Side, uid: &Uid, rv: Rv) {
+        self.status.remove(uid);
+        self.doubted[side as usize].remove(uid);
+        self.tables[side as usize].remove_proven(uid, rv);
     }
 
-    fn put_policy(&mut self, side: Side, mut row: PolicyRow, epoch: Option<Epoch>, now: Now, dirty: &mut Dirty<Key>) {
-        let table = &mut self.policies.tables[side as usize];
-        let doubted = &mut self.policies.doubted[side as usize];
+    /// Takes over what a watch or an answer, which belongs to no list, says of a policy; says whether what is lent may be something
+    /// else now.
+    fn put(&mut self, side: Side, mut row: PolicyRow, epoch: Option<Epoch>, now: Now, dirty: &mut Dirty<Key>) -> bool {
+        let table = &mut self.tables[side as usize];
+        let doubted = &mut self.doubted[side as usize];
         let uid = row.uid().clone();
         let before = table.get(&uid);
         if side == Side::Physical {
@@ -262,7 +266,7 @@ impl Pair {
             doubted.remove(&uid);
         }
         if row.deleting && before.is_none_or(|before| !before.deleting) {
-            self.policies.serving[side as usize].lose(now);
+            self.serving[side as usize].lose(now);
             dirty.mark(Key::Serving(side));
         }
         // Only a kind that is served can have a new one of the same name.
@@ -273,33 +277,31 @@ impl Pair {
         row.keep_hours(now.wall);
         let fresh = matches!(table.put(row, epoch), Put::Fresh(_));
         if let Some((uid, rv)) = &replaced {
-            self.lose_policy(side, uid, *rv);
+            self.lose(side, uid, *rv);
         }
-        if replaced.is_some() || (fresh && before_terms != Some(terms)) {
-            self.change_policies(now, dirty);
+        let changed = replaced.is_some() || (fresh && before_terms != Some(terms));
+        if changed {
+            self.renew_hours(now);
         }
+        changed
     }
 
-    /// What is lent may be something else now, everywhere.
-    fn change_policies(&mut self, now: Now, dirty: &mut Dirty<Key>) {
-        self.policies.until = None;
-        self.policies.keep_hours(now.wall);
-        self.admit_all(now, dirty);
-        self.note_drains(now, dirty);
+    /// Other policies hold from now on: their hours may end at another time.
+    fn renew_hours(&mut self, now: Now) {
+        self.until = None;
+        self.keep_hours(now.wall);
     }
 
-    /// Policies whose counts a change of this node may touch.
-    pub(crate) fn mark_policies(&self, dirty: &mut Dirty<Key>) {
+    /// Marks all of them: the physical nodes, which their status counts, have changed.
+    pub(crate) fn mark_all(&self, dirty: &mut Dirty<Key>) {
         // The order of a hash map is another one in each process; a run must be repeatable.
-        let mut keys: Vec<Key> = self.policies.keys().collect();
+        let mut keys: Vec<Key> = self.keys().collect();
         keys.sort_unstable();
         for key in keys {
             dirty.mark(key);
         }
     }
-}
 
-impl Policies {
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
         let of = |side: Side| self.table(side).iter().map(move |row| Key::Policy(side, row.uid().clone()));
         of(Side::Virtual).chain(of(Side::Physical))

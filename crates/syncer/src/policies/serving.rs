@@ -1,9 +1,10 @@
-//! Whether the absence of a policy means that somebody deleted it: asks discovery, and forgets what is certainly gone.
+//! Whether the absence of a policy means that a user deleted it: asks discovery, and forgets what is certainly gone.
 
 use tapestry_cluster::{Answer, Call, Refusal, Side, kind};
 use tapestry_engine::{Dirty, Now, Plan, reasons};
 
-use crate::pair::{Key, Pair};
+use super::Policies;
+use crate::pair::Key;
 use crate::serving::Served;
 
 reasons! {
@@ -14,15 +15,14 @@ reasons! {
     }
 }
 
-impl Pair {
+impl Policies {
     /// Asks discovery when a loss has to be judged.
     pub(crate) fn plan_serving(&self, side: Side, now: Now) -> Plan<Why> {
-        match self.working() {
-            Some(_) => self.policies.serving(side).plan(side, &kind::POLICY, Why::LookForPolicyKind, now),
-            None => Plan::Rest,
-        }
+        self.serving(side).plan(side, &kind::POLICY, Why::LookForPolicyKind, now)
     }
 
+    /// Folds in what discovery answered; says whether what is lent may be something else now, on every node.
+    #[must_use]
     pub(crate) fn settle_serving(
         &mut self,
         side: Side,
@@ -30,10 +30,10 @@ impl Pair {
         done: Result<Answer, Refusal>,
         now: Now,
         dirty: &mut Dirty<Key>,
-    ) {
-        let serving = &mut self.policies.serving[side as usize];
+    ) -> bool {
+        let serving = &mut self.serving[side as usize];
         let before = serving.said();
-        let Some(served) = serving.settle(call, done) else { return };
+        let Some(served) = serving.settle(call, done) else { return false };
         if before != Some(served) && served != Served::Fully {
             tracing::warn!(
                 side = side.as_str(),
@@ -41,7 +41,9 @@ impl Pair {
                 "it is not known which policies there are: nothing new is lent"
             );
         }
-        self.forget_deleted_policies(side, now, dirty);
-        self.note_drains(now, dirty);
+        self.forget_deleted(side);
+        dirty.mark(Key::Binding);
+        self.renew_hours(now);
+        true
     }
 }
