@@ -1,5 +1,5 @@
-//! The body of an answer, read to its end as far as what was asked for can be long (law 11): a peer that sends without end
-//! costs no memory. Must not look into it.
+//! Reads the body of an answer up to the largest size of what was asked for (law 11): a peer that sends endlessly costs no
+//! memory. Must not parse the body.
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
@@ -7,7 +7,7 @@ use hyper::body::{Body as _, Incoming};
 
 use crate::no_answer::NoAnswer;
 
-/// What was asked for, which says how long an answer can be.
+/// What was asked for; it limits the size of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
     /// One object, or a Status.
@@ -19,7 +19,7 @@ pub enum Asked {
 }
 
 impl Asked {
-    /// How many MiB its answer has at most.
+    /// The largest size of the answer, in MiB.
     #[must_use]
     pub fn mebibytes(self) -> usize {
         match self {

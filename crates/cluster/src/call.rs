@@ -1,4 +1,4 @@
-//! A request as data: what plan, audit and tests look at. Nothing here can be sent; the gate does that.
+//! A request as data, for plans, audit and tests. Sends nothing; the gate does that.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -29,7 +29,7 @@ pub struct Target {
     pub namespace: Option<Name>,
     /// The object's name.
     pub name: Name,
-    /// Precondition: only this very object (law 2).
+    /// Precondition: only the object with this UID (law 2).
     pub uid: Option<Uid>,
     /// Precondition: only this version of it.
     pub rv: Option<Rv>,
@@ -54,11 +54,11 @@ pub enum Verb {
     /// Read from discovery whether and how the kind of the target is served; the target's name is that of the resource. Answers
     /// with its entry; `Gone` is proof that it is not served.
     Discover {
-        /// Comes back with the call: what the asker knew when it asked.
+        /// Returned with the call: what the model knew when it asked.
         mark: u64,
     },
-    /// Which version all objects of the target's kind have now, in all namespaces: as new as etcd. The target's name means
-    /// nothing; the answer is a list of which only the version is of use.
+    /// Which version all objects of the target's kind have now, in all namespaces: as new as etcd. The target's name is
+    /// ignored; only the version of the returned list is used.
     Version,
     /// Create it from this body.
     Create(Value),
@@ -74,8 +74,8 @@ pub enum Verb {
         grace: Option<u32>,
     },
     /// Delete a pod as far as its disruption budget allows; `None` leaves the grace period to the pod.
-    /// The answer is a Status and not the pod. On a pod that does not run, a stale UID without a version is retried by the
-    /// server itself for ten seconds before it says so.
+    /// The answer is a Status and not the pod. For a pod that does not run, the server retries a stale UID without a
+    /// version for ten seconds before it reports it.
     Evict {
         /// Seconds.
         grace: Option<u32>,
@@ -85,7 +85,7 @@ pub enum Verb {
 /// One request as data.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
-    /// For which object.
+    /// The object.
     pub target: Target,
     /// What to do.
     pub verb: Verb,
@@ -93,7 +93,7 @@ pub struct Call {
     pub why: &'static str,
 }
 
-/// What the API server said: the object as it is after the call (for a delete, as it was or is; for an eviction, a Status).
+/// What the API server answered: the object as it is after the call (for a delete, as it was or is; for an eviction, a Status).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// The JSON text of the object.
@@ -195,7 +195,7 @@ impl Verb {
 }
 
 impl Call {
-    /// Whether the call asks only.
+    /// Whether the call only reads.
     #[must_use]
     pub fn is_read(&self) -> bool {
         matches!(self.verb, Verb::Get | Verb::Version | Verb::Discover { .. })
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_eviction_is_told_from_a_creation_and_leaves_the_grace_to_the_pod_unless_told() {
+    fn an_eviction_differs_from_a_creation_and_leaves_the_grace_to_the_pod_unless_one_is_given() {
         let target =
             Target::namespaced(Side::Physical, &kind::POD, Name::parse("a").unwrap(), Name::parse("b").unwrap());
         let call = Call { target, verb: Verb::Evict { grace: None }, why: "Shrink" };

@@ -41,19 +41,19 @@ struct Inner {
     agent: HeaderValue,
     way: Arc<Way>,
     built: RwLock<Built>,
-    /// Set once, by the first who learns it; see [`Cluster::pin`].
+    /// Set once, by the first task that learns it; see [`Cluster::pin`].
     identity: OnceLock<Uid>,
     /// See [`Cluster::set_elsewhere`].
     elsewhere: RwLock<Option<Uid>>,
-    /// Set once and for all; see [`Cluster::note_restored`].
+    /// Set once; see [`Cluster::note_restored`].
     restored: OnceLock<String>,
-    /// probe --the cluster answers again--> those who wait before they try
+    /// probe --the cluster answers again--> tasks in back-off
     renewed: Notify,
-    /// Up to which version of a kind a reader waits to be told.
+    /// Versions that readers wait for, by kind.
     awaited: watch::Sender<Option<Awaited>>,
 }
 
-/// A version of a kind that a reader waits to be told of.
+/// A version of a kind that a reader waits for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Awaited {
     pub(crate) kind: &'static Kind,
@@ -69,7 +69,7 @@ struct Built {
     pools: Arc<Pools>,
 }
 
-/// How to get there: shared by all accessors of one cluster, so that a new kubeconfig reaches all of them.
+/// How to reach the cluster: shared by all its accessors, so that a new kubeconfig reaches all of them.
 struct Way {
     config: RwLock<Config>,
     /// How often it was replaced.
@@ -94,9 +94,9 @@ impl Way {
 /// Where a kubeconfig comes from decides what it may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
-    /// A file that the operator of this process names: anything kubectl takes.
+    /// A file that the operator of this process names: anything that kubectl accepts.
     Operator,
-    /// A Secret that somebody with write access to the API filled: nothing that runs programs or reads files here.
+    /// A Secret that any user with write access to it filled: nothing that runs programs or reads files here.
     Secret {
         /// The binding opts in to connections whose peer is not verified.
         allow_insecure: bool,
@@ -109,16 +109,16 @@ pub enum ConnectError {
     /// Not a kubeconfig.
     #[error("the kubeconfig cannot be read: {0}")]
     UnreadableKubeconfig(String),
-    /// Readable, and refused by law 10.
+    /// Readable, but forbidden by law 10.
     #[error("the kubeconfig is refused: {0}")]
     RefusedKubeconfig(String),
-    /// Readable, and no client can be built from one of its values.
+    /// Readable, but one of its values is unusable.
     #[error("the kubeconfig cannot be used: {0}")]
     InvalidKubeconfig(#[from] BadValue),
     /// The client could not be built from it.
     #[error("the client cannot be built: {0}")]
     BuildClient(String),
-    /// The API server did not answer as one.
+    /// The server did not answer like an API server.
     #[error("the cluster cannot be reached: {0}")]
     Unreachable(String),
     /// The API server answers, and refuses us.
@@ -126,7 +126,7 @@ pub enum ConnectError {
     Refused(#[from] AccessRefused),
 }
 
-/// Why an API server that answers tells us nothing. It is no outage: what runs in the cluster runs on.
+/// Why an API server answers and refuses us. This is no outage: pods in the cluster keep running.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AccessRefused {
     /// It does not know who we are.
@@ -134,13 +134,13 @@ pub enum AccessRefused {
         "the API server answers and does not accept the credentials of the kubeconfig (HTTP 401): its token or certificate may have expired"
     )]
     Credentials,
-    /// It knows, and does not let us read what every cluster is known by. With its words.
+    /// It knows who we are, but forbids to read the namespace that identifies the cluster. With its message.
     #[error("the API server answers and the user of the kubeconfig may not get namespaces/kube-system (HTTP 403): {0}")]
     Right(String),
 }
 
 impl AccessRefused {
-    /// What these codes mean, if they mean this. Also a gateway before the API server may say so, without a Status.
+    /// The refusal that an HTTP code means, if it means one. A gateway before the API server may send it too, without a Status.
     fn of(code: u16, body: &[u8]) -> Option<Self> {
         match code {
             401 => Some(Self::Credentials),
@@ -211,12 +211,12 @@ impl Cluster {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Lets the watches of this kind tell soon that they have come to this version: bookmarks take a minute or two.
+    /// Makes the watches of this kind report soon that they have reached this version: bookmarks take a minute or two.
     pub(crate) fn await_version(&self, kind: &'static Kind, rv: Rv) {
         self.inner.awaited.send_replace(Some(Awaited { kind, rv }));
     }
 
-    /// What is waited for.
+    /// The version that a reader waits for.
     pub(crate) fn awaited(&self) -> watch::Receiver<Option<Awaited>> {
         self.inner.awaited.subscribe()
     }
@@ -227,7 +227,7 @@ impl Cluster {
         &self.inner.name
     }
 
-    /// Where its API server is, for people: without the path, and without credentials that a URL may hold.
+    /// The address of its API server, for messages: without the path, and without credentials in the URL.
     #[must_use]
     pub fn address(&self) -> String {
         let config = self.inner.way.config.read().unwrap_or_else(PoisonError::into_inner);
@@ -236,20 +236,20 @@ impl Cluster {
         format!("{}://{}{port}", url.scheme_str().unwrap_or("https"), url.host().unwrap_or_default())
     }
 
-    /// The same cluster through connections of its own, for the probe.
+    /// The same cluster through separate connections, for the probe.
     pub fn apart(&self) -> Result<Self, ConnectError> {
         let Inner { name, agent, way, identity, .. } = &*self.inner;
         Self::over(name, agent.clone(), Arc::clone(way), identity.clone())
     }
 
-    /// Throws away pooled connections: after a partition they may all be dead.
+    /// Drops pooled connections: after a partition they may all be dead.
     pub fn renew(&self) {
         self.rebuild();
         self.inner.renewed.notify_waiters();
     }
 
-    /// From now on this cluster is reached as `next` is: another address, another credential. Whatever waits for the cluster
-    /// tries again. Whether `next` is the same cluster is for the caller to know (law 1).
+    /// Reaches this cluster with the configuration of `next` from now on: another address, another credential. Tasks in
+    /// back-off retry at once. The caller must know that `next` is the same cluster (law 1).
     pub fn reach_as(&self, next: &Self) {
         let config = next.inner.way.config.read().unwrap_or_else(PoisonError::into_inner).clone();
         let way = &self.inner.way;
@@ -259,8 +259,8 @@ impl Cluster {
         self.renew();
     }
 
-    /// The kubeconfig that people gave us for this cluster leads to another one: no call is carried out (law 1), and the probe
-    /// says so. `None` ends it.
+    /// The kubeconfig for this cluster leads to another one: the gate refuses all calls (law 1), and the probe reports it.
+    /// `None` ends it.
     pub fn set_elsewhere(&self, other: Option<Uid>) {
         let known =
             std::mem::replace(&mut *self.inner.elsewhere.write().unwrap_or_else(PoisonError::into_inner), other);
@@ -298,13 +298,13 @@ impl Cluster {
         self.built().client
     }
 
-    /// What was sent at `sent` was never answered: sends the next requests on another connection. With HTTP/2 they would share
-    /// the one that may be dead above its PINGs.
+    /// A request sent at `sent` was never answered: sends the next requests on another connection. With HTTP/2 they would
+    /// share one that may be dead although it answers PINGs.
     pub(crate) fn abandon(&self, traffic: Traffic, sent: Instant) {
         self.built().pools.abandon(traffic, sent);
     }
 
-    /// Waits until the cluster answers again after an outage, as the probe has it.
+    /// Waits until the probe reports that the cluster answers again after an outage.
     pub(crate) async fn renewed(&self) {
         self.inner.renewed.notified().await;
     }
@@ -315,25 +315,25 @@ impl Cluster {
         self.inner.identity.get_or_init(|| identity.clone()) == identity
     }
 
-    /// The pinned identity; `None` until somebody pinned it.
+    /// The pinned identity; `None` until it is pinned.
     #[must_use]
     pub fn identity(&self) -> Option<&Uid> {
         self.inner.identity.get()
     }
 
-    /// A consistent list was older than what had been read before: the cluster's etcd was restored from a backup. What
-    /// is known then is of a future that never was, so nothing of it may be acted upon until somebody starts us anew.
+    /// A consistent list was older than what had been read before: the cluster's etcd was restored from a backup. Our
+    /// tables then hold a state that the cluster has lost, so nothing is written until the process is restarted.
     pub(crate) fn note_restored(&self, what: String) {
         if self.inner.restored.set(what).is_ok() {
             tracing::error!(
                 cluster = self.name(),
                 what = self.restored(),
-                "the cluster was restored from a backup: nothing more is written until we are started anew"
+                "the cluster was restored from a backup: this process writes nothing more; restart it to continue"
             );
         }
     }
 
-    /// How it came out that the cluster was restored from a backup; `None` as long as it was not.
+    /// What showed that the cluster was restored from a backup; `None` if it was not.
     #[must_use]
     pub fn restored(&self) -> Option<&str> {
         self.inner.restored.get().map(String::as_str)
@@ -370,7 +370,7 @@ impl Cluster {
         }
     }
 
-    /// Sends one request and hands out the answer as soon as its head is there.
+    /// Sends one request and returns the answer as soon as its head has arrived.
     pub async fn send(&self, traffic: Traffic, request: Request<Body>) -> Result<Response<Incoming>, String> {
         Ok(self.try_send(traffic, request).await?)
     }
@@ -381,7 +381,7 @@ impl Cluster {
         self.built().client.oneshot(request).await.map_err(|error| NoAnswer::of(&*error))
     }
 
-    /// Sends one request and reads the whole answer, if it is no longer than what was asked for can be: code, `Retry-After` in
+    /// Sends one request and reads the whole answer, up to the limit for what was asked for: code, `Retry-After` in
     /// seconds, body.
     pub async fn exchange(
         &self,

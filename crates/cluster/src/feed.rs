@@ -18,7 +18,7 @@ pub trait Row: Send + 'static {
     fn rv(&self) -> Rv;
     /// Whether the object carries a `deletionTimestamp`: then a DELETED event is proof that it is gone.
     fn deleting(&self) -> bool;
-    /// Whether only its outline could be read: then the row says no more than that.
+    /// Whether only its outline could be read: then the row has no more than that.
     fn unreadable(&self) -> bool {
         false
     }
@@ -40,11 +40,11 @@ pub enum Change<R> {
         /// See [`Row::deleting`].
         proven: bool,
     },
-    /// All objects that exist have been put with this epoch; whatever has an older one was absent.
+    /// All existing objects have been put with this epoch; an object with an older epoch was absent.
     Listed(Epoch),
-    /// The server provably does not serve the kind; only of a watch that is optional. What became of its objects is not known.
+    /// The server provably does not serve the kind; only for an optional watch. The state of its objects is unknown.
     Unserved,
-    /// Everything that happened to the watched objects up to this version has been told before this.
+    /// All changes of the watched objects up to this version were delivered before this.
     Reached(Rv),
 }
 
@@ -60,7 +60,7 @@ pub struct Feed<R> {
     pub(crate) restart: Notify,
     /// How many objects of the watch cannot be fully read at the moment.
     pub(crate) unreadable: Gauge,
-    /// Whether what it brings can be relied on.
+    /// Whether the watch is in sync.
     pub vitals: Vitals,
 }
 
@@ -71,7 +71,7 @@ struct Reader<R> {
 
 struct Held<R> {
     changes: IndexMap<Uid, Change<R>>,
-    /// The last word on the whole kind: a complete list, or that it is not served.
+    /// The latest state of the whole kind: a complete list, or that it is not served.
     whole: Option<Change<R>>,
     reached: Option<Rv>,
 }
@@ -84,7 +84,7 @@ impl<R> Default for Feed<R> {
 }
 
 impl<R: Row + Clone> Feed<R> {
-    /// A new reader. `bell` is rung whenever something waits; several mailboxes may share one.
+    /// A new reader. `bell` rings whenever a change waits; several mailboxes may share one.
     /// The watch starts over, so that a late reader sees everything too.
     pub fn subscribe(&self, bell: Arc<Notify>) -> Mailbox<R> {
         let held = Arc::new(Mutex::new(Held { changes: IndexMap::new(), whole: None, reached: None }));
@@ -93,10 +93,10 @@ impl<R: Row + Clone> Feed<R> {
         Mailbox { held }
     }
 
-    /// Hands a change to every reader.
+    /// Delivers a change to every reader.
     pub fn send(&self, change: Change<R>) {
         let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        // A reader that dropped its mailbox holds the other half no more.
+        // A reader that dropped its mailbox no longer holds the other half.
         readers.retain(|reader| Arc::strong_count(&reader.held) > 1);
         let Some((last, others)) = readers.split_last() else { return };
         for reader in others {
@@ -120,7 +120,7 @@ impl<R: Row> Held<R> {
             Change::Reached(rv) => self.reached = Some(rv),
             Change::Put(ref row, _) | Change::Gone { ref row, .. } => {
                 let uid = row.uid().clone();
-                // Order of first arrival is kept, so that nobody starves behind a busy object.
+                // Keep the order of first arrival, so that no object starves behind a busy one.
                 self.changes.insert(uid, change);
             }
         }
@@ -128,8 +128,8 @@ impl<R: Row> Held<R> {
 }
 
 impl<R: Row> Mailbox<R> {
-    /// Takes everything that waits: changes first, then the mark of a complete list that covers them, or that there is
-    /// none, then how far they go.
+    /// Takes everything that waits: changes first, then the mark of a complete list that covers them (or that the kind
+    /// is not served), then the version they reach.
     #[must_use]
     pub fn drain(&self) -> Vec<Change<R>> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn how_far_a_watch_has_come_is_told_once_and_after_everything_that_it_covers() {
+    fn the_version_a_watch_has_reached_comes_once_and_after_all_changes_it_covers() {
         let feed = Feed::default();
         let mailbox = feed.subscribe(Arc::default());
         for rv in 1..4 {

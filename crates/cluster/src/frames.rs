@@ -15,13 +15,13 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Adds what came. False: a line is longer than any object can be, the stream is not a watch.
+    /// Adds a chunk. False: a line is longer than any object can be, so the stream is not a watch.
     pub(crate) fn push(&mut self, chunk: &[u8]) -> bool {
         self.held.extend_from_slice(chunk);
         self.held.len() <= LONGEST
     }
 
-    /// The next whole line; what follows the last newline stays, a cut-off object is never handed out.
+    /// The next whole line. Bytes after the last newline stay: a truncated object is never returned.
     pub(crate) fn next(&mut self) -> Option<Bytes> {
         let found = self.held[self.searched..].iter().position(|byte| *byte == b'\n');
         let Some(offset) = found else {
@@ -35,7 +35,7 @@ impl Lines {
     }
 }
 
-/// What a watch event is about.
+/// The type of a watch event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     /// ADDED or MODIFIED.
@@ -49,7 +49,7 @@ pub(crate) enum Event {
 }
 
 /// Splits `{"type":"ADDED","object":{…}}`. The server writes `type` first and no spaces;
-/// for anything else there is a slower way.
+/// anything else takes a slower path.
 pub(crate) fn split(line: &Bytes) -> Option<(Event, Bytes)> {
     const HEAD: &[u8] = br#"{"type":""#;
     const MIDDLE: &[u8] = br#"","object":"#;
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_split_the_quick_way_and_the_slow_way_alike() {
+    fn the_fast_and_the_slow_path_split_an_event_alike() {
         for line in [r#"{"type":"ADDED","object":{"x":"}"}}"#, r#"{ "object": {"x":"}"}, "type": "ADDED" }"#] {
             let (event, object) = split(&Bytes::from_static(line.as_bytes())).unwrap();
             assert_eq!((event, &object[..]), (Event::Put, &br#"{"x":"}"}"#[..]));

@@ -22,19 +22,19 @@ pub const FIELD_MANAGER: &str = "tapestry";
 
 /// Carries out calls. A trait, so that a whole syncer runs in memory (see the testbed's World).
 pub trait Gate: Send + Sync {
-    /// Carries out one call, if the lead lasts when it is about to be sent. Dropping the future leaves it unknown whether the call happened.
+    /// Carries out one call, if the lead still lasts just before it is sent. Dropping the future leaves it unknown whether the call happened.
     fn call(&self, call: Arc<Call>, lead: Lead) -> BoxFuture<'static, Result<Answer, Refusal>>;
 }
 
 /// The gate to two real clusters.
 pub struct LiveGate {
     virtual_cluster: Cluster,
-    /// `None` while it cannot be had.
+    /// `None` while it is not connected.
     physical_cluster: Option<Cluster>,
     metrics: Metrics,
 }
 
-/// Counts what passes the gate.
+/// Counts the calls that pass the gate.
 #[derive(Clone)]
 pub struct Metrics {
     calls: Family<Labels, Counter>,
@@ -113,7 +113,7 @@ impl Gate for LiveGate {
             match &done {
                 Ok(_) => tracing::debug!(cluster = cluster.name(), %call, took, "done"),
                 Err(Refusal::Gone) if call.is_read() => tracing::debug!(cluster = cluster.name(), %call, took, "gone"),
-                // A whole desk of calls may meet it at once; that leadership went is told by the election.
+                // All calls of a desk may fail this way at once, so do not log each: the election logs that leadership was lost.
                 Err(Refusal::NotLeading) => tracing::debug!(cluster = cluster.name(), %call, "not leading"),
                 Err(refusal) => {
                     tracing::info!(cluster = cluster.name(), %call, took, refusal = refusal.reason(), why = refusal.message(), "refused");
@@ -125,7 +125,7 @@ impl Gate for LiveGate {
     }
 }
 
-/// Sends one call, whoever leads, and classifies what comes back.
+/// Sends one call without looking at leadership, and classifies the answer.
 pub async fn carry_out(cluster: &Cluster, call: &Call) -> Result<Answer, Refusal> {
     carry_out_in(cluster, call, &Lead::always()).await
 }
@@ -135,7 +135,7 @@ async fn carry_out_in(cluster: &Cluster, call: &Call, lead: &Lead) -> Result<Ans
     if let Some(other) = cluster.elsewhere() {
         return Err(Refusal::Unknown(format!("the kubeconfig leads to cluster {other}, which is not the pinned one")));
     }
-    // The last step: a process that was frozen since it planned is stopped here. What is frozen after it is refused by precondition.
+    // The last step: it stops a process that was frozen since it planned. If it freezes later, preconditions refuse the call.
     if !lead.lasts() {
         return Err(Refusal::NotLeading);
     }
@@ -150,7 +150,7 @@ async fn carry_out_in(cluster: &Cluster, call: &Call, lead: &Lead) -> Result<Ans
         }
         let answer = Answer { object: body };
         if let (Verb::Version, Some(rv)) = (&call.verb, answer.version()) {
-            // The reader that asks wants to be told when the watch has come so far.
+            // The reader that asks waits for the watch to reach this version.
             cluster.await_version(call.target.kind, rv);
         }
         return Ok(answer);
@@ -162,14 +162,14 @@ async fn carry_out_in(cluster: &Cluster, call: &Call, lead: &Lead) -> Result<Ans
     Err(refusal)
 }
 
-/// What discovery says of a kind, from the right cluster and no other.
+/// The entry of a kind in discovery, from the right cluster only.
 async fn read_discovery(cluster: &Cluster, call: &Call) -> Result<Answer, Refusal> {
     let entry = discover(cluster, call.target.kind).await.map_err(Refusal::Unknown)?;
     confirm_identity(cluster).await?;
     entry.map(|object| Answer { object }).ok_or(Refusal::Gone)
 }
 
-/// Whether a read found the very object it asked for. Another one under the name is evidence too, of what is not there any more.
+/// Whether a read found the object it asked for. Another object under the name is evidence too: the one asked for is gone.
 fn is_expected(call: &Call, body: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
     struct Object {
@@ -185,7 +185,7 @@ fn is_expected(call: &Call, body: &[u8]) -> bool {
     !evident || expected().is_some_and(|(uid, object)| *uid == object.metadata.uid)
 }
 
-/// What a read says of an object's absence is evidence only from the right cluster (law 1): a kubeconfig or a load balancer may lead to another one by now.
+/// The absence of an object is evidence only from the right cluster (law 1): a kubeconfig or a load balancer may lead to another one by now.
 async fn confirm_identity(cluster: &Cluster) -> Result<(), Refusal> {
     let answers = cluster.ask_identity().await.map_err(|error| Refusal::Unknown(error.to_string()))?;
     if cluster.identity() == Some(&answers) {
@@ -208,7 +208,7 @@ fn render_request(call: &Call) -> Result<Request<Body>, http::Error> {
     let forced = format!("{managed}&force=true");
     let (method, query, content) = match &call.verb {
         Verb::Get | Verb::Discover { .. } => ("GET", "", ""),
-        // The version is that of the list; the one object in it is not looked at.
+        // The version is that of the list; the one object in it is ignored.
         Verb::Version => ("GET", "?limit=1", ""),
         Verb::Create(_) => ("POST", &*managed, "application/json"),
         Verb::Merge(..) => ("PATCH", &*managed, "application/merge-patch+json"),
@@ -288,13 +288,13 @@ mod tests {
         let fence = Arc::new(Switch(AtomicBool::new(true)));
         let send = |term| gate.call(Arc::clone(&call), Lead::new(Arc::clone(&fence) as Arc<dyn Fence>, term));
 
-        // Handed over while the term lasts, but not sent before it ended: as if we had been frozen in between.
+        // Given to the gate while the term lasts, and polled after it ended: as if the process was frozen in between.
         let planned = send(7);
         fence.0.store(false, Ordering::Relaxed);
         assert_eq!(planned.await, Err(Refusal::NotLeading));
         fence.0.store(true, Ordering::Relaxed);
         assert_eq!(send(6).await, Err(Refusal::NotLeading), "an earlier term");
-        assert!(server.accept().now_or_never().is_none(), "somebody was connected to");
+        assert!(server.accept().now_or_never().is_none(), "the gate opened a connection");
 
         let arrives = async {
             let (mut client, _) = server.accept().await.unwrap();

@@ -1,4 +1,4 @@
-//! The kinds of objects we talk about, and where each stands in the API's paths.
+//! The kinds of objects we use, and the API path of each.
 //! Knows no field of any of them.
 
 use std::fmt::Write as _;

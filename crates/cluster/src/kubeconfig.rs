@@ -1,6 +1,6 @@
 //! From the text of a kubeconfig to a configuration that a client can be built from: refuses what is dangerous (law 10), trims
 //! what is harmless, checks every value that ends in a header, a URL, a certificate or a key.
-//! Never quotes a value: a token may stand in any of them. Must not panic on any text.
+//! Never quotes a value: any of them may contain a token. Must not panic on any text.
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
@@ -17,14 +17,14 @@ use secrecy::{ExposeSecret, SecretString};
 
 use crate::connect::{ConnectError, Trust};
 
-/// A longer server URL, with the path of a request behind it, may be none any more.
+/// A longer server URL may become invalid with the path of a request appended.
 const URL_BYTES: usize = 2048;
 
-/// A value of a kubeconfig that no client can be built from. Says which one, and never what it is.
+/// An unusable value of a kubeconfig. Names the field, never the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("its {field} {fault}")]
 pub struct BadValue {
-    /// As it is called in the kubeconfig.
+    /// The field's name in the kubeconfig.
     pub field: &'static str,
     /// What is wrong with it.
     pub fault: Fault,
@@ -33,13 +33,13 @@ pub struct BadValue {
 /// What can be wrong with a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// Not what stands in a bearer token.
+    /// Not a valid bearer token.
     #[error("contains a space, a line break or another character that no token has; write the token on one line")]
     NotAToken,
-    /// Not what can be sent in a header.
+    /// Not valid in a header.
     #[error("contains a line break or another character that cannot be sent in a header")]
     NotAHeader,
-    /// A user name with a colon cannot be told from its password.
+    /// A user name with a colon: basic authentication would split it there.
     #[error("contains a colon, which ends a user name")]
     Colon,
     /// Not an absolute URL with a host.
@@ -60,7 +60,7 @@ pub enum Fault {
     /// Not a PEM private key.
     #[error("is not the base64 of a PEM private key")]
     NotAKey,
-    /// Half of a pair.
+    /// The other half of the pair is missing.
     #[error("is missing; a client certificate and its key go together")]
     Missing,
 }
@@ -77,7 +77,7 @@ pub(crate) async fn load(text: &str, trust: Trust) -> Result<Config, ConnectErro
     load_parsed(parsed, trust, None).await
 }
 
-/// The configuration that kubectl would take: of this file, or else of `$KUBECONFIG`, `~/.kube/config`, or the cluster that this
+/// The configuration that kubectl would use: of this file, or else of `$KUBECONFIG`, `~/.kube/config`, or the cluster that this
 /// process runs in; of this context, or else of the current one.
 pub async fn find(path: Option<&Path>, context: Option<&str>) -> Result<Config, ConnectError> {
     let read = match (path, std::env::var_os("KUBECONFIG")) {
@@ -98,7 +98,7 @@ pub async fn find(path: Option<&Path>, context: Option<&str>) -> Result<Config, 
     }
 }
 
-/// What `$KUBECONFIG` names: one file or several, of which those that do not exist are skipped.
+/// The files that `$KUBECONFIG` names; files that do not exist are skipped.
 fn read_list(list: &OsStr) -> Result<Kubeconfig, ConnectError> {
     let mut merged: Option<Kubeconfig> = None;
     for path in std::env::split_paths(list).filter(|path| !path.as_os_str().is_empty()) {
@@ -120,7 +120,7 @@ async fn load_parsed(mut parsed: Kubeconfig, trust: Trust, context: Option<&str>
     }
     let proxied = names_proxy(&parsed, context);
     let options = KubeConfigOptions { context: context.map(str::to_owned), ..Default::default() };
-    // This reads the files that it names, which is why the refusal stands before it.
+    // This reads the files that the kubeconfig names, so refuse dangerous ones before it.
     let loaded = Config::from_custom_kubeconfig(parsed, &options).await;
     let mut config = loaded.map_err(|error| match (error, context) {
         (KubeconfigError::LoadContext(_), Some(name)) => {
@@ -128,10 +128,10 @@ async fn load_parsed(mut parsed: Kubeconfig, trust: Trust, context: Option<&str>
         }
         (error, _) => unreadable(&error),
     })?;
-    // A connection has to show within seconds that its peer is dead (law 11), and through a proxy it only shows that of the proxy.
+    // We must notice within seconds that an API server is dead (law 11); through a proxy we would only notice that the proxy is.
     if proxied {
         return Err(ConnectError::RefusedKubeconfig(
-            "proxy-url is not supported; take it out and make sure that the API server can be reached without a proxy"
+            "proxy-url is not supported; remove it and make sure that the API server can be reached without a proxy"
                 .to_owned(),
         ));
     }
@@ -152,7 +152,7 @@ fn names_proxy(kubeconfig: &Kubeconfig, context: Option<&str>) -> bool {
     proxy.is_some_and(|proxy| !proxy.is_empty())
 }
 
-/// Takes away what stands around a value by accident, mostly a line break at its end. kubectl does the same with base64.
+/// Removes white space around a value, usually a line break at its end. kubectl does the same with base64.
 fn tidy(kubeconfig: &mut Kubeconfig) {
     let trim = |value: &mut Option<String>| {
         if let Some(text) = value.as_mut().filter(|text| text.trim().len() < text.len()) {
@@ -186,11 +186,11 @@ fn tidy(kubeconfig: &mut Kubeconfig) {
 
 fn tidy_token(user: &mut AuthInfo) {
     let token = user.token.as_ref().map(|token| token.expose_secret().trim());
-    // An empty one is none, as it is for kubectl.
+    // Empty means none, as for kubectl.
     user.token = token.filter(|token| !token.is_empty()).map(SecretString::from);
 }
 
-/// Checks what a client is built from, wherever it came from.
+/// Checks every value that a client is built from, whatever its source.
 pub(crate) fn check(config: &mut Config) -> Result<(), ConnectError> {
     tidy_token(&mut config.auth_info);
     check_user(&config.auth_info)?;
@@ -245,7 +245,7 @@ fn check_server(config: &Config) -> Result<(), BadValue> {
     if authority.as_str().contains('@') {
         return bad(Fault::Userinfo);
     }
-    // A port that is no number would be taken for the default one.
+    // The client would replace a port that is not a number with the default one.
     if authority.as_str().len() > authority.host().len() && authority.port_u16().is_none() {
         return bad(Fault::NotAUrl);
     }
@@ -262,7 +262,7 @@ fn check_server(config: &Config) -> Result<(), BadValue> {
     Ok(())
 }
 
-/// Kubernetes' own way to write bytes into text.
+/// Base64, as Kubernetes writes bytes.
 fn decode(data: &str) -> Option<Vec<u8>> {
     let ByteString(bytes) = serde_json::from_value(data.into()).ok()?;
     Some(bytes)
@@ -274,7 +274,7 @@ fn check_certificates(pem: &[u8]) -> Result<(), Fault> {
     if first && certificates.all(|next| next.is_ok()) { Ok(()) } else { Err(Fault::NotACertificate) }
 }
 
-/// What kube says of a kubeconfig, without the parts that quote it.
+/// kube's error about a kubeconfig, without the parts that quote it.
 fn unreadable(error: &KubeconfigError) -> ConnectError {
     use KubeconfigError as E;
     let file = |what: &str, error: &LoadDataError| match error {
@@ -303,7 +303,7 @@ fn unreadable(error: &KubeconfigError) -> ConnectError {
     ConnectError::UnreadableKubeconfig(why)
 }
 
-/// What kube says when it builds a client, without what a program printed: that may be a token.
+/// kube's error when it builds a client, without the output of a program: that may be a token.
 pub(crate) fn unbuildable(error: &kube::Error) -> ConnectError {
     ConnectError::BuildClient(match error {
         kube::Error::Auth(AuthError::AuthExecRun { out, .. }) => format!("the exec plugin failed: {}", out.status),
@@ -312,7 +312,7 @@ pub(crate) fn unbuildable(error: &kube::Error) -> ConnectError {
     })
 }
 
-/// Refuses what would run programs, read files or send credentials in the clear.
+/// Refuses kubeconfigs that would run programs, read files or send credentials unencrypted.
 fn refuse_dangerous(kubeconfig: &Kubeconfig, allow_insecure: bool) -> Result<(), ConnectError> {
     let refuse =
         |what: &str, instead: &str| Err(ConnectError::RefusedKubeconfig(format!("{what} is not allowed; {instead}")));
@@ -344,7 +344,7 @@ fn refuse_dangerous(kubeconfig: &Kubeconfig, allow_insecure: bool) -> Result<(),
             return refuse("proxy-url", "name the API server itself");
         }
         if !cluster.server.as_deref().unwrap_or_default().starts_with("https://") && !allow_insecure {
-            return refuse("a server without https", "credentials would travel in the clear");
+            return refuse("a server without https", "credentials would be sent unencrypted");
         }
     }
     Ok(())

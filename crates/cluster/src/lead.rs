@@ -1,10 +1,10 @@
-//! Leadership as calls carry it: a token of the term in which a call was planned, asked once more right before it is sent.
-//! Knows nothing of elections; whoever holds one keeps the fence.
+//! Leadership as calls carry it: a token of the term in which a call was planned, checked again right before it is sent.
+//! Knows nothing of elections; the election keeps the fence.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Keeps the end of a term. Must not wait: it is asked before every call.
+/// Knows when a term ends. Must not block: the gate asks it before every call.
 pub trait Fence: Send + Sync {
     /// Whether this term lasts at this moment. Once it has ended it never lasts again.
     fn lasts(&self, term: u64) -> bool;
@@ -15,7 +15,7 @@ pub trait Fence: Send + Sync {
 pub struct Lead(Option<(Arc<dyn Fence>, u64)>);
 
 impl Lead {
-    /// For those who have no rival: elections are off, or the call is the election's own.
+    /// Without an election: elections are off, or the call is the election's own.
     #[must_use]
     pub fn always() -> Self {
         Self(None)

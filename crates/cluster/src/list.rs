@@ -1,4 +1,4 @@
-//! Whole lists, read once and page by page: for looks that somebody asks for. What lives on facts watches instead.
+//! Whole lists, read once and page by page: for commands that look once. Loops watch instead.
 
 use bytes::Bytes;
 use http::Request;
@@ -55,7 +55,7 @@ impl Cluster {
     }
 }
 
-/// What an API server says about it, if it is one.
+/// The message of an API server, if the body has one.
 fn excerpt(body: &Bytes) -> String {
     #[derive(Deserialize)]
     struct Status {

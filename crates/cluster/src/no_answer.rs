@@ -1,4 +1,4 @@
-//! Why a request has no answer that can be used, and what people can do about it.
+//! Why a request has no usable answer, and what users can do about it.
 //! Never quotes what the peer sent.
 
 use std::error::Error;
@@ -12,7 +12,7 @@ use crate::body::Asked;
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoAnswer {
-    /// There is no connection, or it broke.
+    /// No connection, or it broke.
     #[error("{0}")]
     Broken(String),
     /// The deadline passed.
@@ -21,12 +21,12 @@ pub enum NoAnswer {
     /// The CA of the kubeconfig has not signed the certificate of the server.
     #[error("the CA in the kubeconfig did not sign the certificate of the API server ({0})")]
     UnknownCa(String),
-    /// The certificate of the server is refused for another cause.
+    /// The certificate of the server is refused for another reason.
     #[error("the certificate of the API server cannot be trusted ({0})")]
     BadCertificate(String),
-    /// The answer is longer than any that was asked for can be.
+    /// The answer is longer than the limit for what was asked for.
     #[error(
-        "the answer has more than {} MiB, which is more than an API server answers here, and was not read on",
+        "the answer has more than {} MiB, more than an API server would send here; the rest was not read",
         .0.mebibytes()
     )]
     TooLong(Asked),
@@ -56,7 +56,7 @@ impl NoAnswer {
             cause = inner;
         }
         let Some(mut io) = cause.downcast_ref::<io::Error>() else { return Self::Broken(cause.to_string()) };
-        // What an I/O error carries is not its source.
+        // The inner error of an I/O error is not its source.
         while let Some(inner) = io.get_ref().and_then(|inner| inner.downcast_ref::<io::Error>()) {
             io = inner;
         }
@@ -66,7 +66,7 @@ impl NoAnswer {
                 CertificateError::UnknownIssuer | CertificateError::BadSignature,
             )) => Self::UnknownCa(io.to_string()),
             Some(rustls::Error::InvalidCertificate(_)) => Self::BadCertificate(io.to_string()),
-            // In the words of the TLS library it would come with the address of its manual.
+            // The message of the TLS library contains the address of its manual.
             None if io.kind() == io::ErrorKind::UnexpectedEof => {
                 Self::Broken("the connection was closed before the answer was complete".to_owned())
             }

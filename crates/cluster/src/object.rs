@@ -1,4 +1,4 @@
-//! What names one version of one object: UID, name, resourceVersion, as small cheap values.
+//! Identifies one version of one object: UID, name, resourceVersion, as small cheap values.
 //! Holds nothing else of an object; rows do that.
 
 use std::fmt;
@@ -19,7 +19,7 @@ pub struct Name(Arc<str>);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Rv(u64);
 
-/// A name that could leave its place in a URL path.
+/// A name that could escape its segment of a URL path.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?} is not a name: it must be 1 to 253 letters, digits, '-', '.', '_' or ':'")]
 pub struct BadName(String);
@@ -39,11 +39,11 @@ impl Uid {
 }
 
 impl Name {
-    /// Accepts what can stand as one segment of a URL path: kube does not encode names,
+    /// Accepts one segment of a URL path: kube does not encode names,
     /// so `../` in an annotation would otherwise reach another resource (law 10).
     pub fn parse(text: &str) -> Result<Self, BadName> {
         let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | ':');
-        // "." and ".." are made of legal characters and are the two that walk.
+        // "." and ".." have only legal characters, but change the path.
         if text.is_empty() || text.len() > 253 || text == "." || text == ".." || !text.chars().all(legal) {
             return Err(BadName(text.chars().take(80).collect()));
         }

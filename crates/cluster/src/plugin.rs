@@ -1,5 +1,5 @@
-//! Credential plugins: the programs that an operator's kubeconfig names (`exec`, `auth-provider`), waited for no longer than
-//! for any other answer. Never quotes what they print.
+//! Credential plugins: the programs that an operator's kubeconfig names (`exec`, `auth-provider`), under the deadline of a
+//! call. Never quotes what they print.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -9,7 +9,7 @@ use kube::Config;
 
 use crate::connect::ConnectError;
 
-/// So many may hang at a time; each is a thread and a process.
+/// How many may hang at a time; each is a thread and a process.
 const MOST: usize = 4;
 
 /// The programs of one kubeconfig that have not ended yet.
@@ -19,8 +19,8 @@ pub(crate) struct Plugins {
 }
 
 impl Plugins {
-    /// Builds what a program may have to give a credential for. Blocks for as long as the program runs, up to the deadline; a
-    /// program that takes longer is left behind.
+    /// Builds a client that may need a credential from a program. Blocks while the program runs, up to the deadline; a
+    /// program that takes longer is abandoned.
     pub(crate) fn build_in_time<T: Send + 'static>(
         &self,
         config: Config,
@@ -35,7 +35,7 @@ impl Plugins {
         };
         let failed = |why: String| Err(ConnectError::BuildClient(why));
         let running = Arc::clone(&self.running);
-        // Ours and this one.
+        // One reference is ours, one is this run's.
         if Arc::strong_count(&running) > MOST + 1 {
             return failed(format!("{MOST} runs of the {what} (user.{field}) have not ended yet"));
         }

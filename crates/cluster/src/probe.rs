@@ -1,4 +1,4 @@
-//! Asks one cluster every few seconds who it is, on connections of its own: the connection's state as a value.
+//! Asks one cluster for its identity every few seconds, on separate connections: the connection's state as a value.
 //! Changes nothing by itself; models decide what an outage means.
 
 use std::time::Duration;
@@ -12,23 +12,23 @@ use crate::object::Uid;
 pub const PROBE_EVERY: Duration = Duration::from_secs(5);
 /// How long an answer may take.
 pub const PROBE_DEADLINE: Duration = Duration::from_secs(3);
-/// A single silence may be a busy moment, and a single 401 that of a webhook: it is asked about once more, this much later.
+/// A single timeout may be a busy moment, and a single 401 that of a webhook: the probe asks again after this time.
 const AGAIN: Duration = Duration::from_millis(500);
-/// How long after its beginning an outage is known at most: 5 + 3 + 0.5 + 3 = 11.5 s, and half a second to hand it on.
+/// An outage is known at most this long after it began: 5 + 3 + 0.5 + 3 = 11.5 s, and half a second to deliver the fact.
 pub(crate) const TOLD_WITHIN: Duration = Duration::from_secs(12);
 
-/// What is known of the way to a cluster.
+/// The state of the connection to a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Connection {
-    /// Nobody has asked yet.
+    /// Not asked yet.
     Unknown,
-    /// It answers, and this is who it is.
+    /// It answers, with this identity.
     Up(Uid),
-    /// It does not answer as an API server.
+    /// It does not answer like an API server.
     Down(String),
-    /// It answers, and refuses us: no outage, so it says nothing about what runs there.
+    /// It answers and refuses us: no outage, so pods may run there as before.
     Refused(AccessRefused),
-    /// It answers, but with an older state than before: its etcd was restored from a backup. For as long as we live.
+    /// It answers, but with an older state than before: its etcd was restored from a backup. Stays until this process ends.
     Restored(String),
 }
 
@@ -38,7 +38,7 @@ impl Connection {
         matches!((self, other), (Self::Down(_), Self::Down(_))) || self == other
     }
 
-    /// Whether the cluster cannot be used for a cause that may pass by itself.
+    /// Whether the cluster cannot be used for a reason that may pass by itself.
     fn is_trouble(&self) -> bool {
         matches!(self, Self::Down(_) | Self::Refused(_))
     }
@@ -64,7 +64,7 @@ pub async fn probe(
         };
         tokio::select! {
             () = pause => {}
-            // It is reached in another way from now on: ask at once.
+            // A new kubeconfig was taken over: ask at once.
             () = cluster.renewed() => {}
             () = connection_tx.closed() => return Ok(()),
         }
@@ -100,7 +100,7 @@ async fn ask(apart: &Cluster, cluster: &Cluster) -> Connection {
         Ok(Ok(identity)) => {
             if !cluster.pin(&identity) {
                 tracing::error!(cluster = cluster.name(), %identity, "this is another cluster than before");
-                // Its versions are its own: that they are lower than those of the right one says nothing.
+                // Versions of two clusters do not compare: lower ones do not mean a restore.
                 return Connection::Up(identity);
             }
             match cluster.restored() {

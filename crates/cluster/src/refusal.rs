@@ -10,22 +10,22 @@ use crate::{Call, Sub, Verb};
 /// The only outcomes of a call besides an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// The API server itself says that this very object does not exist. Proof only as the answer to a `Get`.
+    /// The API server itself says that this object does not exist. Proof only as the answer to a `Get`.
     Gone,
     /// A precondition failed: it is not the object, or not the version, that the plan looked at.
     Replaced,
     /// Create: the name is taken.
     Exists,
-    /// Not carried out; the cluster asks to come back after this time, with whatever it is.
+    /// Not carried out; the cluster is busy and asks to retry any call after this time.
     Later(Duration),
-    /// Not carried out, because of this one object: a disruption budget (or its namespace's end) holds the pod for now. Worth another
-    /// try after this time; says nothing of the cluster.
+    /// Not carried out, because of this one object: a disruption budget (or the deletion of its namespace) holds the pod for now.
+    /// Retry after this time; says nothing about the cluster.
     Held(Duration, Box<Status>),
-    /// The request itself is wrong: the same again will be refused again.
+    /// The request itself is wrong: the same request will be refused again.
     Invalid(Box<Status>),
     /// We may not do this.
     Denied(Box<Status>),
-    /// Not sent: we do not lead any more, and whoever does has planned by now. Says nothing of the object.
+    /// Not sent: this process no longer leads, and the new leader has planned by now. Says nothing about the object.
     NotLeading,
     /// No trustworthy answer: it may or may not have happened.
     Unknown(String),
@@ -74,13 +74,13 @@ pub struct Cause {
     pub message: String,
 }
 
-/// How long to stay away when the cluster does not say.
+/// How long to wait when the cluster does not say.
 const LATER: Duration = Duration::from_secs(1);
-/// The same of one pod: budgets change when other pods become ready, which takes seconds.
+/// The same for one pod: budgets change when other pods become ready, which takes seconds.
 const HELD: Duration = Duration::from_secs(2);
-/// The causes that make it one pod's matter.
+/// The causes that concern one pod only.
 const HOLDS: [&str; 2] = ["DisruptionBudget", NAMESPACE_TERMINATING];
-/// The cause that Kubernetes gives when nothing may be made in a namespace any more.
+/// The cause that Kubernetes gives when a namespace is being deleted.
 const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
 
 impl Refusal {
@@ -100,7 +100,7 @@ impl Refusal {
         }
     }
 
-    /// What a person should read; never carries a body.
+    /// The message for users; never contains a body.
     #[must_use]
     pub fn message(&self) -> &str {
         match self {
@@ -108,20 +108,20 @@ impl Refusal {
             Self::Replaced => "the object has changed",
             Self::Exists => "the name is taken",
             Self::Later(_) => "the cluster is busy",
-            // Which budget, and what it wants, is said by the cause; the status itself is the same for all.
+            // The cause names the budget and what it requires; the status itself is the same for all.
             Self::Held(_, status) => holds(status).map_or(&status.message, |cause| &cause.message),
             Self::Invalid(status) | Self::Denied(status) => &status.message,
-            Self::NotLeading => "another one leads by now",
+            Self::NotLeading => "another process leads now",
             Self::Unknown(why) => why,
         }
     }
 
-    /// Whether we may not make this sort of call, as far as the answer tells: every other one would be refused like this one. What
-    /// admission, a quota or the end of a namespace has against one object says nothing of the others.
+    /// Whether we lack the right for all calls of this sort, as far as the answer shows. A refusal of one object by admission, a
+    /// quota or the deletion of its namespace says nothing about others.
     #[must_use]
     pub fn bars(&self, call: &Call) -> bool {
         let Self::Denied(status) = self else { return false };
-        // A quota refuses a resize in the same form as the authorizer, and the pod says so; discovery is judged by those who ask.
+        // A quota refuses a resize in the same form as the authorizer, and the pod reports it; the caller judges discovery.
         if call.sub() == Sub::Resize || call.is_discovery() {
             return false;
         }
@@ -129,7 +129,7 @@ impl Refusal {
         if causes.iter().any(|cause| cause.reason == NAMESPACE_TERMINATING) {
             return false;
         }
-        // The authorizer names the resource, and knows no name of what is to be created; admission does.
+        // For a create, the authorizer names only the resource; admission also names the object.
         let by_authorizer = *kind == call.target.kind.plural || status.code == 401;
         match &call.verb {
             Verb::Create(_) => by_authorizer && name.is_empty(),
@@ -159,15 +159,15 @@ impl Refusal {
         let about_uid = status.details.causes.iter().any(|cause| cause.field == "metadata.uid");
         let evicts = matches!(call.verb, Verb::Evict { .. });
         match code {
-            // To admission an eviction is a creation, and 403 in a namespace that goes, which will take the pod with it.
+            // Admission sees an eviction as a create and answers 403 in a namespace that is being deleted, which deletes the pod anyway.
             403 | 429 if evicts && holds(&status).is_some() => {
                 let asked = retry_after.or(status.details.retry_after).filter(|seconds| *seconds > 0);
                 Self::Held(asked.map_or(HELD, |seconds| wait(Some(seconds))), Box::new(status))
             }
-            // Two budgets for one pod: somebody has to mend them. An error of the server's own has a reason.
+            // Two budgets select one pod: a user has to fix them. An internal error of the server has a reason.
             500 if evicts && status.reason.is_empty() => Self::Invalid(Box::new(status)),
             404 if names_target(call, &status) => Self::Gone,
-            // Something else does not exist (the namespace of a create): our request cannot work as it is.
+            // Another object does not exist (the namespace of a create): our request cannot succeed as it is.
             404 if matches!(call.verb, Verb::Create(_)) => Self::Invalid(Box::new(status)),
             409 if status.reason == "AlreadyExists" => Self::Exists,
             409 => Self::Replaced,
@@ -180,12 +180,12 @@ impl Refusal {
     }
 }
 
-/// What holds one pod.
+/// Why one pod is held.
 fn holds(status: &Status) -> Option<&Cause> {
     status.details.causes.iter().find(|cause| HOLDS.contains(&&*cause.reason))
 }
 
-/// Whether a 404 speaks of the object that was asked for.
+/// Whether a 404 is about the object that was asked for.
 fn names_target(call: &Call, status: &Status) -> bool {
     let kind = &status.details.kind;
     status.details.name == call.target.name.as_str()
@@ -193,7 +193,7 @@ fn names_target(call: &Call, status: &Status) -> bool {
 }
 
 fn wait(seconds: Option<u32>) -> Duration {
-    // A cluster that asks for hours is asked again after a minute.
+    // If a cluster asks for hours, retry after a minute.
     seconds.map_or(LATER, |seconds| Duration::from_secs(seconds.clamp(1, 60).into()))
 }
 
@@ -263,14 +263,14 @@ mod tests {
         assert_eq!(held(&budget, None), (2, why.to_owned()));
         assert_eq!(held(&budget, Some(0)), (2, why.to_owned()));
         assert_eq!(held(&budget, Some(3)), (3, why.to_owned()));
-        // Overload is the cluster's matter, also when it meets an eviction.
+        // Overload concerns the cluster, also when it refuses an eviction.
         let busy = status(429, "TooManyRequests", "{}");
         assert_eq!(Refusal::classify(&evict(), 429, busy.as_bytes(), Some(3)), Refusal::Later(Duration::from_secs(3)));
         assert_eq!(Refusal::classify(&evict(), 429, b"slow down", Some(3)), Refusal::Later(Duration::from_secs(3)));
     }
 
     #[test]
-    fn an_eviction_from_a_namespace_that_goes_is_held_and_without_the_right_it_is_denied() {
+    fn an_eviction_from_a_namespace_that_is_deleted_is_held_and_without_the_right_it_is_denied() {
         let going = status(403, "Forbidden", r#"{"causes":[{"reason":"NamespaceTerminating"}]}"#);
         assert!(matches!(Refusal::classify(&evict(), 403, going.as_bytes(), None), Refusal::Held(..)));
         assert!(matches!(Refusal::classify(&get(), 403, going.as_bytes(), None), Refusal::Denied(_)));
@@ -279,12 +279,12 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_right_bars_every_call_of_its_sort_and_what_admission_has_against_one_object_does_not() {
+    fn a_missing_right_concerns_every_call_of_its_sort_and_a_refusal_by_admission_does_not() {
         let with = |verb: Verb| Call { verb, ..get() };
         let bars = |call: &Call, code, body: &str| Refusal::classify(call, code, body.as_bytes(), None).bars(call);
         let forbidden = |details| status(403, "Forbidden", details);
         let create = with(Verb::Create(serde_json::json!({})));
-        // As the authorizer says it, and as a quota and a webhook do.
+        // The answers of the authorizer, of a quota and of a webhook.
         assert!(bars(&create, 403, &forbidden(r#"{"kind":"pods"}"#)));
         assert!(!bars(&create, 403, &forbidden(r#"{"kind":"pods","name":"web"}"#)));
         assert!(!bars(&create, 403, &forbidden("{}")));

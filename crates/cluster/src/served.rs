@@ -1,5 +1,5 @@
-//! Whether an API server serves a kind at all, and whether new objects of it can be made, read from its own discovery documents.
-//! Must not believe a 404 alone: a proxy says the same, and so does a server that has lost its way.
+//! Whether an API server serves a kind at all, and whether new objects of it can be created, read from its discovery documents.
+//! Must not trust a 404 alone: a proxy or a broken server sends the same.
 
 use bytes::Bytes;
 use http::Request;
@@ -10,7 +10,7 @@ use crate::Kind;
 use crate::body::Asked;
 use crate::connect::{CALL_DEADLINE, Cluster};
 
-/// What `/apis/<group>/<version>` answers.
+/// The answer of `/apis/<group>/<version>`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ResourceList {
@@ -27,7 +27,7 @@ struct Resource {
     verbs: Vec<String>,
 }
 
-/// What `/apis` answers.
+/// The answer of `/apis`.
 #[derive(Deserialize)]
 struct GroupList {
     kind: String,
@@ -45,7 +45,7 @@ struct Version {
     version: String,
 }
 
-/// Whether new objects can be made of the resource of which this is the entry in discovery; `None` when it is no such entry.
+/// Whether new objects can be created of the resource of this discovery entry; `None` when this is no such entry.
 /// While a `CustomResourceDefinition` is being deleted, and its objects with it, its resource is served without `create`.
 #[must_use]
 pub fn accepts_new(entry: &[u8]) -> Option<bool> {
@@ -76,14 +76,14 @@ pub(crate) async fn discover(cluster: &Cluster, kind: &Kind) -> Result<Option<By
 }
 
 async fn ask(cluster: &Cluster, path: &str) -> Result<(u16, Bytes), String> {
-    // Asked for plain JSON, servers answer with the documents above and not with the aggregated one.
+    // Asked for plain JSON, servers answer with these documents and not with the aggregated one.
     let request = Request::get(path).header(http::header::ACCEPT, "application/json").body(Body::empty());
     let request = request.map_err(|error| error.to_string())?;
     let (code, _, body) = cluster.exchange(request, CALL_DEADLINE, Asked::Discovery).await?;
     Ok((code, body))
 }
 
-/// The group and version are there: the resource is among theirs, or not.
+/// The server has the group and version: looks for the resource in it.
 fn find_resource(kind: &Kind, body: &[u8]) -> Result<Option<Bytes>, String> {
     let version = kind.api_version();
     let list = serde_json::from_slice::<ResourceList>(body).ok();
@@ -94,10 +94,10 @@ fn find_resource(kind: &Kind, body: &[u8]) -> Result<Option<Bytes>, String> {
     Ok(text.map(Bytes::from))
 }
 
-/// The group, or this version of it, is not there.
+/// The server does not have the group, or this version of it.
 fn lacks_version(kind: &Kind, body: &[u8]) -> Result<(), String> {
     let list = serde_json::from_slice::<GroupList>(body).ok();
-    // Every API server has groups: an empty list is not one's.
+    // Every API server has groups: an empty list does not come from one.
     let list = list.filter(|list| list.kind == "APIGroupList" && !list.groups.is_empty());
     let Some(list) = list else { return Err("not a list of API groups".to_owned()) };
     let mut versions = list.groups.iter().filter(|group| group.name == kind.group).flat_map(|group| &group.versions);
@@ -135,7 +135,7 @@ mod tests {
         let proven = |list: &Value| find_resource(&POLICY, list.to_string().as_bytes()) == Ok(None);
         assert!(proven(&resources(ours, &["clusterbindings", "clusterbindings/status"])));
         assert!(!proven(&resources(ours, &["clusterbindings", "resourceleasingpolicies"])));
-        // Somebody else's list, or no list at all, says nothing of ours.
+        // The list of another group, or no list at all, proves nothing about ours.
         assert!(!proven(&resources("cloud.tencent.com/v1", &["clusterbindings"])));
         assert!(!proven(&json!({"kind": "Status", "code": 200})));
         assert!(!proven(&groups(&[("apps", &["v1"])])));

@@ -1,6 +1,6 @@
-//! List and watch of one resource, for ever: starts consistent, resumes where it was, starts over when it must.
-//! Decodes each object by itself, so that a bad one is reported and the rest go on; infers no deletion, also not from a kind
-//! that is not served any more.
+//! List and watch of one resource until cancelled: starts consistent, resumes where it was, starts over when it
+//! must. Decodes each object by itself, so that a bad one is reported and does not affect the others; infers no deletion, not even when the kind is
+//! no longer served.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -42,36 +42,36 @@ pub struct Query {
     pub labels: String,
     /// Field selector, or empty.
     pub fields: String,
-    /// That a server provably does not serve the kind is told to the readers, who know what it means.
-    /// Otherwise it is a failure like any other.
+    /// Report to readers when the server provably does not serve the kind. Otherwise that is a
+    /// failure like any other.
     pub optional: bool,
 }
 
-/// From the JSON text of an object to what we keep of it; `None` for objects that are not ours to know.
+/// From the JSON text of an object to its row; `None` for objects that the reader does not need.
 pub type Decode<R> = Arc<dyn Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync>;
 
 /// Objects per page where the server does not stream lists.
 pub(crate) const PAGE: u32 = 500;
 /// The server ends a watch after this; resuming costs one request.
 const WATCH_SECONDS: u64 = 290;
-/// The same when a version is awaited, or a sign that the watch works: the server sends a bookmark two seconds before the end,
+/// The same when a reader waits for a version, or for a sign that the watch works: the server sends a bookmark two seconds before the end,
 /// and looks once a second.
 const BRIEF_SECONDS: u64 = 4;
-/// How much later the end of such a watch may come.
+/// How much later such a watch may end.
 const LATE: Duration = Duration::from_secs(6);
-/// A stream that brings nothing for so long is left. Brief watches then find out whether there was nothing to bring, before the
-/// watch counts as out of sync.
+/// A stream that delivers nothing for this long is closed. Brief watches then find out whether there was nothing to deliver,
+/// before the watch counts as out of sync.
 const QUIET: Duration = Duration::from_secs(SILENT.as_secs() - 20);
-/// So many such watches in a row: a server that has no newer version to tell by then tells it in its own time.
+/// At most this many such watches in a row: a server that has not sent a newer version by then is waited for normally.
 const BRIEFS: u32 = 3;
-/// As much of a refusal as we read.
+/// How much of a refusal we read.
 const REFUSAL: usize = 64 << 10;
 /// How long the head of an answer, or a whole refusal, may take.
 const HEAD: Duration = Duration::from_mins(1);
-/// Shorter watches count as failures, so that a server that closes at once is not hammered.
+/// Shorter watches count as failures, so that we do not flood a server that closes at once.
 const SHORT: Duration = Duration::from_secs(1);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
-/// How often we look whether a kind is served by now.
+/// How often we check whether a kind is served by now.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// After so many failures in a row to resume, the version itself is suspect (a restored etcd refuses versions of its future).
 const RESUMES: u32 = 4;
@@ -126,23 +126,23 @@ struct Watch<R> {
     /// Whether the server streams lists (1.34 and later by default).
     streams: bool,
     failures: u32,
-    /// The line broke since the last answer: another state may stand behind the same address.
+    /// The connection broke since the last answer: the same address may have another state now.
     doubtful: bool,
     /// How often in a row the server itself refused to resume.
     refused: u32,
-    /// All readers have been told that there is nothing because the kind is not served.
+    /// All readers know that the kind is not served.
     unserved: bool,
     unreadable: Unreadable,
     /// What the last request asked for.
     verb: ReadVerb,
-    /// A version that a reader waits to be told of.
+    /// A version that a reader waits for.
     awaited: channel::Receiver<Option<Awaited>>,
     /// How many watches in a row have been brief because of it.
     briefs: u32,
-    /// A stream brought nothing for too long. Watches are brief until one brings something well before its end: something on
-    /// the way may keep everything back until then.
+    /// A stream delivered nothing for too long. Watches are brief until one delivers something well before its end: a proxy
+    /// may buffer everything until then.
     wary: bool,
-    /// When the current stream brought something for the first time.
+    /// When the current stream delivered something for the first time.
     came: Option<Instant>,
 }
 
@@ -150,17 +150,17 @@ struct Watch<R> {
 enum End {
     /// The server closed a healthy stream, or a reader asked to start over.
     Closed,
-    /// A version is awaited: a brief watch tells of it sooner.
+    /// A reader waits for a version: a brief watch reports it sooner.
     Awaited,
     /// 410: our version is too old to resume from.
     Expired,
     /// The server does not know streaming lists.
     NoStreaming,
-    /// The server does not serve the kind, and need not.
+    /// The server does not serve the kind, and the watch is optional.
     Unserved,
-    /// The way to the server broke.
+    /// The connection to the server broke.
     Broken(String),
-    /// The server said nothing for too long; its connection may be dead.
+    /// The server sent nothing for too long; its connection may be dead.
     Unanswered(String),
     /// The server answered with something else.
     Failed(String),
@@ -234,14 +234,14 @@ impl<R: Row + Clone> Watch<R> {
             if self.failures > 0 {
                 tokio::select! {
                     () = tokio::time::sleep(backoff(self.failures)) => {}
-                    // What kept us away is over; until we have read again, plans are made from what was before it.
+                    // The cluster answers again: read at once, because until then plans use the old state.
                     () = self.cluster.renewed() => self.failures = 1,
                 }
             }
         }
     }
 
-    /// One watch request: a streaming list that goes on as a watch, or a watch resumed after `at`.
+    /// One watch request: a streaming list that continues as a watch, or a watch resumed after `at`.
     async fn stream(&mut self, at: Option<Rv>) -> End {
         let from = if let Some(rv) = at {
             format!("resourceVersion={rv}")
@@ -266,13 +266,13 @@ impl<R: Row + Clone> Watch<R> {
             let chunk = tokio::select! {
                 frame = tokio::time::timeout(patience, body.frame()) => match frame {
                     Err(_) => {
-                        // What it brought before it fell silent excuses nothing.
+                        // Watches stay brief, whatever the stream delivered before it stalled.
                         (self.wary, self.came) = (true, None);
                         return End::Unanswered(format!("nothing has come for {} s", patience.as_secs()));
                     }
                     Ok(None) => {
                         if self.at.is_some() && asked.elapsed() >= timeout {
-                            // The end that we asked for has come all the way, so everything before it has.
+                            // The end that we asked for has arrived, so everything before it has too.
                             feed.vitals.delivered();
                         }
                         return End::Closed;
@@ -311,7 +311,7 @@ impl<R: Row + Clone> Watch<R> {
         }
     }
 
-    /// Folds in one line of a stream.
+    /// Applies one line of a stream.
     async fn receive(&mut self, event: Event, object: &Bytes) -> Result<(), End> {
         if let Some(rv) = self.take(event, object)? {
             self.complete(rv).await?;
@@ -325,7 +325,7 @@ impl<R: Row + Clone> Watch<R> {
         Ok(())
     }
 
-    /// Whether somebody waits for a version that has not come yet.
+    /// Whether a reader waits for a version that has not come yet.
     fn lags(&self) -> bool {
         let awaited = *self.awaited.borrow();
         awaited.is_some_and(|awaited| awaited.kind == self.query.kind && self.at.is_some_and(|at| at < awaited.rv))
@@ -348,7 +348,7 @@ impl<R: Row + Clone> Watch<R> {
         WATCH_SECONDS
     }
 
-    /// Hands an event on; says at which version the list is complete when it is with this one.
+    /// Delivers an event; returns the version of the list when this event completes it.
     fn take(&mut self, event: Event, object: &Bytes) -> Result<Option<Rv>, End> {
         match event {
             Event::Put | Event::Deleted => {
@@ -357,7 +357,7 @@ impl<R: Row + Clone> Watch<R> {
                     Err(error) => {
                         self.report_bad(object, &error);
                         if matches!(event, Event::Deleted) {
-                            // Somebody went, and only a list can say who.
+                            // An object is gone, and only a list shows which.
                             self.at = None;
                             return Err(End::Closed);
                         }
@@ -400,8 +400,8 @@ impl<R: Row + Clone> Watch<R> {
         (self.failures, self.refused) = (0, 0);
     }
 
-    /// A watch that resumes after a version of the future is silent until that future comes (seen on 1.36), so after every
-    /// break we ask where the server is.
+    /// A watch that resumes after a version that the server has not reached delivers nothing until it does (seen on 1.36),
+    /// so after every break we ask for the server's version.
     async fn reassure(&mut self) -> Result<(), End> {
         if self.doubtful {
             let body = self.open("limit=1").await?;
@@ -425,8 +425,8 @@ impl<R: Row + Clone> Watch<R> {
         Ok(())
     }
 
-    /// Compares a version with what was read before. Versions of two clusters have nothing to do with each other, so first it
-    /// is asked who answers: a line that leads elsewhere is a broken line, and neither a restore nor a word of our cluster.
+    /// Compares a version with what was read before. Versions of two clusters do not compare, so first we ask for the
+    /// identity: a connection that leads to another cluster is broken, and neither a restore nor an answer of our cluster.
     async fn compare(&self, rv: Rv) -> Result<(), End> {
         let Some(reached) = self.reached else { return Ok(()) };
         if let Some(pinned) = self.cluster.identity() {
@@ -443,7 +443,7 @@ impl<R: Row + Clone> Watch<R> {
         Err(End::Failed("older than what was read before".to_owned()))
     }
 
-    /// A complete start begins; who subscribed before it is served by it.
+    /// A complete start begins; it serves all readers that subscribed before it.
     fn begin(&mut self) {
         self.epoch.0 += 1;
         if self.feed.restart.notified().now_or_never().is_some() {
@@ -451,7 +451,7 @@ impl<R: Row + Clone> Watch<R> {
         }
     }
 
-    /// Says so to whoever does not know, and rests until the next look.
+    /// Tells the readers that do not know yet, and waits until the next check.
     async fn rest_unserved(&mut self) {
         (self.at, self.failures, self.refused) = (None, 0, 0);
         self.feed.vitals.listed();
@@ -469,7 +469,7 @@ impl<R: Row + Clone> Watch<R> {
         }
         tokio::select! {
             () = tokio::time::sleep(LOOK_EVERY) => {}
-            // A new reader has to be told, after a look of its own.
+            // A new reader needs its own check before it is told.
             () = self.feed.restart.notified() => self.unserved = false,
         }
     }
@@ -538,7 +538,7 @@ impl<R: Row + Clone> Watch<R> {
         })
     }
 
-    /// Not in the parser's words: they may quote what must not reach a log.
+    /// Without the parser's message: it may quote what must not reach a log.
     fn report_bad(&mut self, object: &Bytes, error: &serde_json::Error) {
         let named: Named = serde_json::from_slice(object).unwrap_or_default();
         self.unreadable.put_bad(&named, self.epoch);

@@ -1,5 +1,5 @@
 //! The watches and probes of one loop, as a set that can grow and shrink while it runs: each entry says what is watched, how
-//! it is decoded and which fact it becomes. Reports how every watch stands as a fact of its own. Decides nothing.
+//! it is decoded and which fact it becomes. Reports the state of every watch as a fact of its own. Decides nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -20,24 +20,24 @@ use crate::probe::{Connection, PROBE_EVERY, probe};
 use crate::watch::{Decode, Query, Trouble, Vitals, WatchState, watch};
 use crate::{Cluster, Kind, Side};
 
-/// How often it is looked whether a watch has fallen out of sync.
+/// How often we check whether a watch is out of sync.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A look that comes so late says that this process did not run; what waits in its sockets is read before the next one.
+/// A check that comes this late means that the process was frozen; it reads what waits in its sockets before the next check.
 const FROZEN: Duration = Duration::from_secs(3);
 
-/// Who reads a watch: parts of a process that must not depend on each other read the same objects by watches of their own.
+/// Who reads a watch: parts of a process that must not depend on each other read the same objects through separate watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reader {
-    /// The work itself. Its loop is also told of the watches of the others.
+    /// The work itself. Its loop also gets the states of the others' watches.
     Syncer,
-    /// What renews Leases.
+    /// The keeper, which renews Leases.
     Keeper,
     /// The election of a leader.
     Election,
 }
 
 impl Reader {
-    /// For metrics and people.
+    /// For metrics and messages.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -51,7 +51,7 @@ impl Reader {
 /// Which watch: one per reader, side and kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Watched {
-    /// Whose it is.
+    /// Its reader.
     pub reader: Reader,
     /// The cluster.
     pub side: Side,
@@ -63,7 +63,7 @@ pub struct Watched {
 pub struct WatchSet<F> {
     reader: Reader,
     sources: BTreeMap<Watched, Source<F>>,
-    /// What the loop has been told of the watches of other readers that are out of sync.
+    /// What the loop knows of the watches of other readers that are out of sync.
     others: Troubles,
     probes: Vec<(Side, channel::Receiver<Connection>)>,
     wrap_state: fn(Watched, WatchState) -> Option<F>,
@@ -86,9 +86,9 @@ type Drain<F> = dyn Fn(&mut Vec<F>) + Send;
 struct Source<F> {
     drain: Box<Drain<F>>,
     watching: Arc<Watching>,
-    /// What the loop has been told of the watch.
+    /// The state of the watch that the loop knows.
     told: WatchState,
-    /// Where its changes come among those of the others; lower first.
+    /// The position of its changes among those of the others; lower first.
     order: usize,
     cancel: CancellationToken,
 }
@@ -97,7 +97,7 @@ struct Source<F> {
 struct Watching {
     watched: Watched,
     feed: Arc<dyn Alive + Send + Sync>,
-    /// How it stood at the last look.
+    /// Its state at the last check.
     state: Mutex<WatchState>,
 }
 
@@ -118,11 +118,11 @@ impl<R> Alive for Feed<R> {
     }
 }
 
-/// How all watches stand, for metrics. Cheap to clone; one may serve several sets.
+/// The states of all watches, for metrics. Cheap to clone; one may serve several sets.
 #[derive(Clone, Default)]
 pub struct Pulse(Arc<Mutex<Vec<Weak<Watching>>>>);
 
-/// Makes facts of how a watch or a cluster does, if the loop has a use for them.
+/// Makes facts of the state of a watch or a cluster, if the loop uses them.
 pub struct Wrap<F> {
     /// Of a watch.
     pub state: fn(Watched, WatchState) -> Option<F>,
@@ -131,7 +131,7 @@ pub struct Wrap<F> {
 }
 
 impl<F: 'static> WatchSet<F> {
-    /// An empty set. What it starts ends with `cancel`. `all` is shared with the other readers.
+    /// An empty set. Its tasks end with `cancel`. `all` is shared with the other readers.
     #[must_use]
     pub fn new(
         reader: Reader,
@@ -147,8 +147,7 @@ impl<F: 'static> WatchSet<F> {
         Self { reader, sources, others, probes, wrap_state, wrap_connection, own, all, bell, cancel }
     }
 
-    /// Starts a watch. Facts are handed out in the order in which watches were added. One that is there for the same side and
-    /// kind is replaced.
+    /// Starts a watch. Facts come in the order in which watches were added. A watch of the same side and kind is replaced.
     pub fn add<R: Row + Clone>(
         &mut self,
         cluster: Cluster,
@@ -178,14 +177,14 @@ impl<F: 'static> WatchSet<F> {
         }
     }
 
-    /// Ends a watch: no fact of it comes any more.
+    /// Ends a watch: it delivers no more facts.
     pub fn remove(&mut self, watched: Watched) {
         if let Some(source) = self.sources.remove(&watched) {
             source.cancel.cancel();
         }
     }
 
-    /// Starts asking a cluster who it is, every few seconds.
+    /// Starts a probe, which asks a cluster for its identity every few seconds.
     pub fn probe(&mut self, side: Side, cluster: Cluster, tasks: &mut JoinSet<()>) {
         let (connection_tx, connection_rx) = channel::channel(Connection::Unknown);
         let (mut changes, bell) = (connection_rx.clone(), Arc::clone(&self.bell));
@@ -216,8 +215,8 @@ impl<F: 'static> WatchSet<F> {
         }
         let mut sources: Vec<_> = self.sources.iter_mut().collect();
         sources.sort_by_key(|(_, source)| source.order);
-        // Before the connections, whose facts would show what an outage has excused; and before the changes, with the first of
-        // which a watch is in sync again.
+        // Before the connections, whose facts end troubles that began with an outage; and before the changes, the first of
+        // which puts a watch in sync again.
         for (watched, source) in &mut sources {
             let state = source.watching.state();
             if state != source.told {
@@ -238,13 +237,13 @@ impl<F: 'static> WatchSet<F> {
         }
     }
 
-    /// The first watch whose list does not come, and why: for those who wait for all lists and have no use for a fact.
+    /// The first watch whose list fails, and why: for callers that wait for all lists and use no facts.
     #[must_use]
     pub fn hindered(&self) -> Option<(Watched, Trouble)> {
         self.sources.iter().find_map(|(watched, source)| Some((*watched, source.watching.feed.vitals().hindered()?)))
     }
 
-    /// Rung whenever a fact waits.
+    /// Rings whenever a fact waits.
     #[must_use]
     pub fn bell(&self) -> Arc<Notify> {
         Arc::clone(&self.bell)
@@ -255,13 +254,13 @@ fn drain<R: Row, F>(mailbox: &Mailbox<R>, wrap: impl Fn(Change<R>) -> F, into: &
     into.extend(mailbox.drain().into_iter().map(wrap));
 }
 
-/// A watch that was taken out of the set ends, and its task with the set: a task that ends earlier counts as lost.
+/// A watch that was removed from the set ends, but its task ends with the set: a task that ends earlier counts as lost.
 async fn until_removed(watch: impl Future<Output = ()>, cancel: CancellationToken) {
     watch.await;
     cancel.cancelled().await;
 }
 
-/// Rings when a watch falls out of sync or comes back, which nothing else may tell.
+/// Rings when a watch goes out of sync or comes back, which may cause no other fact.
 async fn look(reader: Reader, [own, all]: [Pulse; 2], bell: Arc<Notify>, cancel: CancellationToken) {
     let (mut last, mut others) = (Instant::now(), Troubles::new());
     while cancel.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {
@@ -270,7 +269,7 @@ async fn look(reader: Reader, [own, all]: [Pulse; 2], bell: Arc<Notify>, cancel:
         if frozen {
             continue;
         }
-        // All of them are looked at.
+        // Check all of them, without short-circuit.
         let news = own.living().iter().filter(|watching| watching.look()).count();
         let others_before = std::mem::replace(&mut others, all.troubles_of_others(reader));
         if news > 0 || others != others_before {
@@ -280,7 +279,7 @@ async fn look(reader: Reader, [own, all]: [Pulse; 2], bell: Arc<Notify>, cancel:
 }
 
 impl Watching {
-    /// Looks how it stands now; says whether that is news.
+    /// Checks its state now; returns whether it has changed.
     fn look(&self) -> bool {
         let state = self.feed.vitals().state();
         let mut known = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -294,7 +293,7 @@ impl Watching {
         news
     }
 
-    /// An outage excuses what began with it.
+    /// An outage explains troubles that began with it.
     fn see_connection(&self, side: Side, connection: &Connection) {
         if self.watched.side != side {
             return;
@@ -334,7 +333,7 @@ impl Pulse {
         all.push(Arc::downgrade(watching));
     }
 
-    /// What is out of sync among the watches that others than the syncer read; nothing for anyone else.
+    /// For the syncer: which watches of other readers are out of sync. Empty for any other reader.
     fn troubles_of_others(&self, reader: Reader) -> Troubles {
         if reader != Reader::Syncer {
             return Troubles::new();
@@ -349,7 +348,7 @@ impl Pulse {
     }
 }
 
-/// What a metric says of a watch.
+/// The value of a metric for a watch.
 type Value = dyn Fn(&Watching) -> f64;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -368,7 +367,7 @@ impl Collector for Pulse {
         let families: [(&str, &str, &Value); 3] = [
             (
                 "watch_in_sync",
-                "1 while a watch delivers; 0 while it starts, is refused, fails or brings nothing",
+                "1 while a watch delivers; 0 while it starts, is refused, fails or delivers nothing",
                 &in_sync,
             ),
             ("watch_age_seconds", "Time since the last event, bookmark or page of a list of a watch", &age),

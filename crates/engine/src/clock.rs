@@ -1,10 +1,10 @@
-//! The only place that reads the clock. Everything else is handed a [`Now`].
+//! The only place that reads the clock. Everything else gets a [`Now`].
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// A moment, as wall time for what people and clusters see and as steady time for waiting.
+/// A moment, as wall time for users and clusters and as steady time for waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
     /// Wall time; may jump.
@@ -14,7 +14,7 @@ pub struct Now {
 }
 
 impl Now {
-    /// How far wall time is ahead of steady time: the same at every moment, until somebody sets the clock.
+    /// How far wall time is ahead of steady time: constant, until the clock is set.
     #[must_use]
     pub fn ahead(&self) -> SignedDuration {
         let steady = SignedDuration::try_from(self.steady).unwrap_or(SignedDuration::MAX);
@@ -48,7 +48,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// `CLOCK_BOOTTIME`: `Instant` stands still while a machine sleeps, and a lease does not.
+/// `CLOCK_BOOTTIME`: `Instant` stops while a machine sleeps, and a lease does not.
 fn boot_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::try_from(time).unwrap_or_default()

@@ -1,6 +1,6 @@
-//! The order of work for one model: which keys are dirty, which calls are in flight, who waits and how long; while another one
-//! leads, nobody.
-//! Pure: the loop (or the World of the tests) carries out the calls it hands out and tells it how they ended.
+//! The order of work for one model: which keys are dirty, which calls are in flight, which keys wait and how long. While
+//! another process leads there is no work.
+//! Pure: the loop (or the World of the tests) carries out the calls it returns and reports how they ended.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
@@ -14,20 +14,20 @@ use crate::{Dirty, Model, Now, Plan};
 pub const CONCURRENCY: usize = 50;
 /// After an error: half a second, doubling to five minutes.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_mins(5));
-/// After "you may not": the right may come back at any time, and those who wait for it have waited long enough then. At most so
-/// long while few wait, and so long however many do, so that thousands that are refused are no storm.
+/// After `Denied`: the right may be granted at any time, and keys that wait for it should go on soon. At most this long while
+/// few keys wait, and this long however many do, so that thousands of refused keys do not flood the server.
 const REFUSED_BACKOFF: (Duration, Duration) = (Duration::from_secs(30), Duration::from_mins(2));
-/// For each so many keys that wait, half a minute more.
+/// Half a minute more for each this many waiting keys.
 const FEW: usize = 1000;
-/// After "not what you looked at": the watch is already bringing what is new, so start small; a fact ends the wait.
+/// After `Replaced`: the watch is already delivering the new version, so start small; a fact ends the wait.
 const STALE_BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(30));
 
-/// Urgent keys are tried again soon, whatever happened: somebody's timer runs.
+/// Urgent keys are retried soon, whatever happened: a Lease expires otherwise.
 const URGENT_BACKOFF: Duration = Duration::from_secs(5);
-/// So many calls of one sort in a row about one key, each of them granted, and still the same is wanted.
+/// This many calls of one sort in a row for one key, all granted, and the plan still wants the same call.
 const IN_VAIN: u32 = 3;
 
-/// Of the keys that wait before a busy cluster, every fourth is one that has not begun: whatever others do, it is not for ever.
+/// Of the keys that wait for a busy cluster, every fourth is one that has not begun, so that none starves.
 const FAIR: u32 = 4;
 
 /// A model and the state of its work.
@@ -39,16 +39,16 @@ pub struct Desk<M: Model> {
     ready: [VecDeque<M::Key>; 2],
     timers: BTreeSet<(Duration, M::Key)>,
     lanes: [Lane<M::Key>; 2],
-    /// Without it facts are folded in and nothing else is done.
+    /// Without it the desk applies facts and does nothing else.
     leads: bool,
     random: fastrand::Rng,
 }
 
-/// What the desk knows of a key that is not at rest.
+/// The state of a key that is not at rest.
 struct Task<W> {
     place: Place,
     failures: u32,
-    /// What the last call was for, and how often in a row.
+    /// The reason of the last call, and how often in a row it was made.
     last: Option<(W, u32)>,
 }
 
@@ -63,15 +63,15 @@ impl<W> Default for Task<W> {
 enum Place {
     #[default]
     Rest,
-    /// In a ready queue, or parked before a busy cluster.
+    /// In a ready queue, or parked until a busy cluster has room.
     Queued,
     /// Its call is in flight; `again` when a fact came meanwhile.
     Flying { again: bool },
-    /// For a time; a penalty is not cut short by facts.
+    /// Until a time; facts do not shorten a penalty.
     Waiting { until: Duration, penalty: bool },
 }
 
-/// The way to one cluster.
+/// The calls to one cluster.
 struct Lane<K> {
     flying: usize,
     limit: usize,
@@ -82,7 +82,7 @@ struct Lane<K> {
     taken: u32,
 }
 
-/// In which order keys leave before a busy cluster.
+/// In which order parked keys are planned for a busy cluster.
 #[derive(Clone, Copy)]
 enum Rank {
     /// [`Model::urgent`].
@@ -109,15 +109,15 @@ impl<M: Model> Desk<M> {
         }
     }
 
-    /// Folds a fact in.
+    /// Applies a fact.
     pub fn see(&mut self, seen: M::Fact, now: Now) {
         let mut dirty = Dirty::default();
         self.model.observe(seen, now, &mut dirty);
         self.mark(dirty);
     }
 
-    /// Another one leads: only facts are taken from now on. No key is kept dirty, because all are when we lead again; else
-    /// those of objects that have long gone would pile up.
+    /// Another process leads: from now on the desk only applies facts. It keeps no key dirty, because all keys are when we
+    /// lead again; otherwise keys of deleted objects would pile up.
     pub fn follow(&mut self) {
         self.leads = false;
         self.model.follow();
@@ -127,7 +127,7 @@ impl<M: Model> Desk<M> {
         self.timers.clear();
     }
 
-    /// We lead: every key is looked at now, from what is known already.
+    /// We lead: plans every key now, from what is known already.
     pub fn lead(&mut self, now: Now) {
         self.leads = true;
         self.model.take_lead(now);
@@ -141,7 +141,7 @@ impl<M: Model> Desk<M> {
         self.urge_all();
     }
 
-    /// The process did not run for a while: every key is looked at again.
+    /// The process was frozen for a while: plans every key again.
     pub fn gap(&mut self, now: Now) {
         self.model.gap(now);
         self.urge_all();
@@ -152,20 +152,20 @@ impl<M: Model> Desk<M> {
         self.leads
     }
 
-    /// Looks at every key again: on a timer, after a complete list.
+    /// Plans every key again: on a timer, after a complete list.
     pub fn replan(&mut self) {
         if !self.leads {
             return;
         }
         let mut keys = self.model.keys();
-        // Models keep hash maps, whose order is another one in each process; a run must be repeatable.
+        // Models keep hash maps, whose order differs between processes; a run must be repeatable.
         keys.sort_unstable();
         for key in keys {
             self.touch(key);
         }
     }
 
-    /// Looks at every key now, whatever it waits for: what it waits for was reckoned under other circumstances.
+    /// Plans every key now, whatever it waits for: its wait was computed under other circumstances.
     pub fn urge_all(&mut self) {
         let mut dirty = Dirty::default();
         dirty.urge_all();
@@ -177,8 +177,8 @@ impl<M: Model> Desk<M> {
         self.fire_timers(now.steady);
         loop {
             let Some(key) = self.ready.iter_mut().find_map(VecDeque::pop_front) else {
-                // Only now: a parked key that finds no room a second time would lose its place. Those that were let through may have
-                // wanted nothing, or a pause is over: then there is still room.
+                // Only now: a parked key that finds no room a second time would lose its place. If the keys before it needed no
+                // call, or a pause is over, there is still room.
                 if self.unpark_all(now.steady) {
                     continue;
                 }
@@ -195,7 +195,7 @@ impl<M: Model> Desk<M> {
                 }
                 Plan::Wait(until) => {
                     self.tasks.entry(key.clone()).or_default().last = None;
-                    // A time that has come already would spin.
+                    // A time that has passed already would spin.
                     self.wait(key, until.max(now.steady + Duration::from_millis(1)), false);
                 }
                 Plan::Do(call, why) => {
@@ -212,7 +212,7 @@ impl<M: Model> Desk<M> {
         }
     }
 
-    /// Tells how a call ended.
+    /// Reports how a call ended.
     pub fn done(&mut self, key: &M::Key, why: M::Why, call: &Call, done: Result<Answer, Refusal>, now: Now) {
         let refusal = done.as_ref().err().cloned();
         self.lanes[lane_of(call.target.side)].landed(refusal.as_ref(), now.steady);
@@ -234,17 +234,17 @@ impl<M: Model> Desk<M> {
                 if times < IN_VAIN {
                     self.touch(key.clone());
                 } else {
-                    // Somebody undoes what we write, or drops it: do not fight at the speed of the network.
+                    // Another writer undoes or drops what we write: do not repeat it at the speed of the network.
                     let wait = backoff(STALE_BACKOFF, times - IN_VAIN + 1, &mut self.random);
                     self.wait(key.clone(), now.steady + wait, true);
                 }
             }
-            // Planned in a term that has ended, and never sent: it is no failure, and as dirty as before.
+            // Planned in a term that has ended, and never sent: this is no failure, and the key is as dirty as before.
             Some(Refusal::NotLeading) => self.touch(key.clone()),
             Some(refusal) => {
                 task.failures += 1;
                 let stale = matches!(refusal, Refusal::Gone | Refusal::Replaced | Refusal::Exists);
-                // The first surprise is looked at again at once: `settle` has just learnt from it.
+                // Plan again at once after the first surprise: `settle` has just learnt from it.
                 let learnt = task.failures == 1 && dirty.keys.contains(key);
                 dirty.keys.retain(|dirtied| dirtied != key);
                 if stale && (again || learnt) {
@@ -270,7 +270,7 @@ impl<M: Model> Desk<M> {
         self.mark(dirty);
     }
 
-    /// When [`Desk::next`] may have something although no fact came.
+    /// When [`Desk::next`] may have a call although no fact came.
     pub fn wake_at(&self, now: Now) -> Option<Duration> {
         let paused = self.lanes.iter().filter(|lane| lane.waiting() > 0 && lane.paused > now.steady);
         let timer = self.timers.first().map(|(at, _)| *at);
@@ -282,7 +282,7 @@ impl<M: Model> Desk<M> {
         self.lanes.iter().map(|lane| lane.flying).sum()
     }
 
-    /// Keys that wait to be looked at.
+    /// Keys that wait to be planned.
     pub fn waiting(&self) -> usize {
         self.ready.iter().map(VecDeque::len).chain(self.lanes.iter().map(Lane::waiting)).sum()
     }
@@ -324,7 +324,7 @@ impl<M: Model> Desk<M> {
         }
     }
 
-    /// Ends whatever the key waits for.
+    /// Ends any wait of the key.
     fn urge(&mut self, key: M::Key) {
         match self.tasks.get(&key).map(|task| &task.place) {
             Some(Place::Waiting { until, .. }) => {
@@ -352,7 +352,7 @@ impl<M: Model> Desk<M> {
         }
     }
 
-    /// Says whether anybody was let through.
+    /// Returns whether a key was taken out.
     fn unpark_all(&mut self, now: Duration) -> bool {
         let waiting = |desk: &Self| desk.lanes.iter().map(Lane::waiting).sum::<usize>();
         let before = waiting(self);
@@ -373,7 +373,7 @@ impl<M: Model> Desk<M> {
         self.lanes[lane].parked[rank as usize].push_back(key);
     }
 
-    /// Parked keys are planned anew when there is room: what they wanted may have changed.
+    /// Parked keys are planned again when there is room: their plans may have changed.
     fn unpark(&mut self, lane: usize) {
         let Lane { flying, limit, .. } = self.lanes[lane];
         for _ in flying..limit {
@@ -403,16 +403,16 @@ impl<K> Lane<K> {
         self.flying < self.limit && self.paused <= now
     }
 
-    /// A busy cluster gets half the calls, and none for as long as it asks; each success gives a little back.
+    /// A busy cluster gets half the calls, and none for as long as it asks; each success raises the limit a little.
     fn landed(&mut self, refusal: Option<&Refusal>, now: Duration) {
         self.flying = self.flying.saturating_sub(1);
         match refusal {
-            // One storm halves once: what was in flight with it says nothing new.
+            // Halve once per overload: other calls in flight fail for the same reason.
             Some(Refusal::Later(wait)) if self.paused <= now => {
                 self.limit = (self.limit / 2).max(1);
                 self.paused = now + *wait;
             }
-            // Whatever else went wrong, also a pod that is held, is not the cluster's load.
+            // Other failures, also a pod that is held, are not overload.
             Some(_) => {}
             None => self.limit = (self.limit + 1).min(CONCURRENCY),
         }

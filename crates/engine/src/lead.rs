@@ -1,12 +1,11 @@
-//! Who leads: an election by a `coordination.k8s.io` Lease, watched and not polled, as client-go's leader election keeps it.
-//! Must not decide what leading is for; the loop asks, the gate is fenced.
-//!
-//! | room | what stands there |
+//! Leader election by a `coordination.k8s.io` Lease, watched and not polled, in the format of client-go's leader election.
+//! Must not decide what a leader does; the loop asks it, and it fences the gate.
+//! | room | contents |
 //! |---|---|
 //! | [`election`] | what is known of the Lease and when; what to do next; pure |
 //! | [`record`] | the Lease as client-go writes it |
-//! | `barred` | what the API server does not let us do |
-//! | [`fence`] | until when we lead, asked right before every call |
+//! | `barred` | calls of the election that the API server refuses |
+//! | [`fence`] | until when we lead, checked right before every call |
 
 mod barred;
 pub mod election;
@@ -33,16 +32,16 @@ use self::record::Record;
 use crate::clock::Clock;
 use crate::run::Inbox;
 
-/// How often the clock is looked at while waiting: timers stand still while the machine sleeps, and a Lease does not.
+/// How often we read the clock while waiting: timers stop while the machine sleeps, and a Lease does not.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// To give a Lease back: a try, a look at who changed it meanwhile, another try.
+/// The number of calls to give a Lease back: a try, a read of what changed meanwhile, another try.
 const LAST_WORDS: usize = 3;
 
-/// After a panic of the candidate or its watch, a new one stands this much later.
-const STAND_AGAIN: Duration = Duration::from_secs(1);
+/// After a panic of the candidate or its watch, a new candidacy begins this much later.
+const RETRY_CANDIDACY: Duration = Duration::from_secs(1);
 
-/// Stands for the seat until `resign` is cancelled; the Lease has been given back when `tasks` are done. The gate should have
-/// connections of its own, so that no burst of work holds up a renewal; `cluster` is where the Lease is watched.
+/// Runs for the seat until `resign` is cancelled; the Lease has been given back when `tasks` are done. The gate should have
+/// its own connections, so that no burst of work delays a renewal; `cluster` is where the Lease is watched.
 pub fn campaign(
     seat: Seat,
     cluster: Cluster,
@@ -55,7 +54,7 @@ pub fn campaign(
     let fence = Arc::new(Fence::new(Arc::clone(&clock)));
     let leadership = Leadership::behind(Arc::clone(&fence));
     let (shared, resigned) = (Arc::clone(&fence), resign.clone());
-    let stand = move |served: u64, life: &mut JoinSet<()>| {
+    let candidacy = move |served: u64, life: &mut JoinSet<()>| {
         let query = Query {
             kind: &kind::LEASE,
             namespace: Some(seat.namespace.clone()),
@@ -63,7 +62,7 @@ pub fn campaign(
             fields: format!("metadata.name={}", seat.name),
             optional: false,
         };
-        // How the watch stands is for the syncer to tell: the Lease has times of its own.
+        // The syncer reports the state of this watch; the election relies on the times of the Lease.
         let (pulse, cancel) = (pulse.clone(), resigned.clone());
         let mut lease =
             WatchSet::new(Reader::Election, Wrap { state: |_, _| None, connection: |_, _| None }, pulse, cancel, life);
@@ -74,16 +73,16 @@ pub fn campaign(
         let candidate = Candidate { election, gate, clock, fence, told: None, follows: None };
         life.spawn(candidate.run(lease, resigned.clone()));
     };
-    tasks.spawn(persist(fence, resign.clone(), stand));
+    tasks.spawn(persist(fence, resign.clone(), candidacy));
     leadership
 }
 
-/// Keeps standing: when a task of a candidacy panics, we do not lead any more, and the next candidacy begins a moment later.
-/// `stand` starts one; terms go on from the number it is given, so that no call of an earlier candidacy passes the fence.
-async fn persist(fence: Arc<Fence>, resign: CancellationToken, mut stand: impl FnMut(u64, &mut JoinSet<()>)) {
+/// Stays a candidate: when a task of a candidacy panics, we no longer lead, and the next candidacy begins a moment later.
+/// `candidacy` starts one; terms go on from the number it is given, so that no call of an earlier candidacy passes the fence.
+async fn persist(fence: Arc<Fence>, resign: CancellationToken, mut candidacy: impl FnMut(u64, &mut JoinSet<()>)) {
     loop {
         let mut life = JoinSet::new();
-        stand(fence.last_term(), &mut life);
+        candidacy(fence.last_term(), &mut life);
         let ended = life.join_next().await;
         if resign.is_cancelled() {
             while life.join_next().await.is_some() {}
@@ -94,24 +93,24 @@ async fn persist(fence: Arc<Fence>, resign: CancellationToken, mut stand: impl F
         life.shutdown().await;
         let how = match ended {
             Some(Err(panicked)) => panicked.to_string(),
-            _ => "it ended before its time".to_owned(),
+            _ => "its task ended early".to_owned(),
         };
-        tracing::error!(how, again_in = ?STAND_AGAIN, "the election failed: we do not lead, and stand again");
-        if resign.run_until_cancelled(tokio::time::sleep(STAND_AGAIN)).await.is_none() {
+        tracing::error!(how, again_in = ?RETRY_CANDIDACY, "the election failed: this process does not lead, and starts a new candidacy");
+        if resign.run_until_cancelled(tokio::time::sleep(RETRY_CANDIDACY)).await.is_none() {
             return;
         }
     }
 }
 
-/// One who stands: the election and its way to the world.
+/// A candidate: the election, and how it reads and writes the Lease.
 struct Candidate {
     election: Election,
     gate: Arc<dyn Gate>,
     clock: Arc<dyn Clock>,
     fence: Arc<Fence>,
-    /// What the loop has been told.
+    /// What the loop knows.
     told: Option<Hold>,
-    /// Of whom the log has told.
+    /// The holder that was logged last.
     follows: Option<Box<str>>,
 }
 
@@ -119,7 +118,7 @@ impl Candidate {
     async fn run(mut self, mut lease: impl Inbox<Change<Record>>, resign: CancellationToken) {
         let (bell, mut changes) = (lease.bell(), Vec::new());
         let seat = self.election.seat();
-        tracing::info!(lease = %seat.name, namespace = %seat.namespace, identity = &*seat.identity, "standing for leadership");
+        tracing::info!(lease = %seat.name, namespace = %seat.namespace, identity = &*seat.identity, "waiting to become leader");
         while !resign.is_cancelled() {
             lease.drain(&mut changes);
             for change in changes.drain(..) {
@@ -152,12 +151,12 @@ impl Candidate {
         let answer = tokio::time::timeout(within, self.gate.call(Arc::clone(&call), Lead::always())).await;
         let done = answer.unwrap_or_else(|_| Err(Refusal::Unknown(format!("no answer within {within:?}"))));
         if let Err(refused @ (Refusal::Denied(_) | Refusal::Invalid(_))) = &done {
-            tracing::warn!(%call, why = refused.message(), "cannot stand for leadership: grant this, or switch elections off");
+            tracing::warn!(%call, why = refused.message(), "cannot take part in the leader election: grant this right, or switch the election off");
         }
         self.election.settle(&call, sent, self.clock.now().steady, done);
     }
 
-    /// Ends our term first, and then lets the others know, so that they need not wait.
+    /// Ends our term first and then releases the Lease, so that the others need not wait.
     async fn give_back(mut self) {
         let led = self.election.hold().is_some();
         self.election.lose();
@@ -174,7 +173,7 @@ impl Candidate {
         }
     }
 
-    /// Tells the gate, the loop and the log what has become of us.
+    /// Tells the gate, the loop and the log whether we lead.
     fn tell(&mut self) {
         let hold = self.election.hold();
         let before = std::mem::replace(&mut self.told, hold).map(|hold| hold.term);
@@ -190,8 +189,9 @@ impl Candidate {
             (Some(_), None) => {
                 let holder = self.election.holder().unwrap_or_default();
                 let taken = !holder.is_empty() && holder != &*self.election.seat().identity;
-                let why = if taken { "another one has taken it" } else { "it was not renewed in time" };
-                tracing::info!(holder, why, "leadership lost: standing for it again");
+                let why =
+                    if taken { "another process has taken the Lease" } else { "the Lease was not renewed in time" };
+                tracing::info!(holder, why, "leadership lost: waiting to become leader again");
             }
             (_, Some(hold)) => {
                 tracing::info!(term = hold.term, identity = &*self.election.seat().identity, "leading");
@@ -206,9 +206,9 @@ impl Candidate {
         let barred = self.election.barred(self.clock.now().steady);
         if self.fence.bar(barred) {
             if let Some(why) = barred {
-                tracing::error!(why, "cannot take part in the election, and no process leads");
+                tracing::error!(why, "cannot take part in the leader election, and no process leads");
             } else {
-                tracing::info!("the election goes on");
+                tracing::info!("taking part in the leader election again");
             }
             self.fence.ring();
         }
@@ -234,7 +234,7 @@ async fn sleep_until(until: Duration, clock: &dyn Clock) {
     }
 }
 
-/// A name for this process that no other has: the host's, and something of its own.
+/// A unique name for this process: the host's, and a random part.
 #[must_use]
 pub fn own_identity() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();

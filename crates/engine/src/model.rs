@@ -18,14 +18,14 @@ pub trait Model {
     /// What its calls are for; `settle` matches on it.
     type Why: Reason;
 
-    /// Folds a fact in and names the keys it may concern.
+    /// Applies a fact and names the keys it may concern.
     fn observe(&mut self, seen: Self::Fact, now: Now, dirty: &mut Dirty<Self::Key>);
 
     /// What to do about a key. Planning twice from the same facts gives the same plan.
     fn plan(&self, key: &Self::Key, now: Now) -> Plan<Self::Why>;
 
-    /// Folds in how a call ended. Only this believes that a call happened. Not told of a call that was never sent because we do
-    /// not lead any more.
+    /// Applies how a call ended. Only this believes that a call happened. Not called for a call that was never sent because we
+    /// no longer lead.
     fn settle(
         &mut self,
         key: &Self::Key,
@@ -36,22 +36,22 @@ pub trait Model {
         dirty: &mut Dirty<Self::Key>,
     );
 
-    /// We lead from now on; every key is planned after this. What only answers can tell may have changed under another leader.
+    /// We lead from now on; every key is planned after this. State that only answers show may have changed under another leader.
     fn take_lead(&mut self, _now: Now) {}
 
-    /// Another one leads from now on.
+    /// Another process leads from now on.
     fn follow(&mut self) {}
 
-    /// The API server does not let us take part in the election, and no process leads as far as can be told: every key is planned
-    /// after this, and only what may be done by several processes at a time. Only where [`crate::lead::Leadership::or_stand_in`]
+    /// The API server does not let us take part in the election, and no process leads as far as we know: every key is planned
+    /// after this, but only calls that several processes may make at a time. Only where [`crate::lead::Leadership::or_stand_in`]
     /// allows it. Ends with `take_lead` or `follow`.
     fn stand_in(&mut self, _why: &str, _now: Now) {}
 
-    /// The process did not run for a while: it was frozen, or the machine slept. What is known may be old although nothing says
-    /// so; the facts that came meanwhile are folded in after this, and every key is planned then.
+    /// The process was frozen for a while, or the machine slept. What is known may be old without any sign of it; the facts
+    /// that came meanwhile are applied after this, and then every key is planned.
     fn gap(&mut self, _now: Now) {}
 
-    /// All keys there is something to say about: the full re-plan.
+    /// All keys that may need a plan: the full re-plan.
     fn keys(&self) -> Vec<Self::Key>;
 
     /// To which side the call of this key would probably go: a guess that is cheaper than a plan, and may be wrong.
@@ -66,7 +66,7 @@ pub trait Model {
         false
     }
 
-    /// Keys that go before the others, because somebody's timer runs (leases).
+    /// Keys that go before the others, because a timer of Kubernetes runs (leases).
     fn urgent(_key: &Self::Key) -> bool {
         false
     }
@@ -152,7 +152,7 @@ macro_rules! reasons {
     };
 }
 
-/// Keys that a fact may concern, collected while it is folded in.
+/// Keys that a fact may concern, collected while it is applied.
 #[derive(Debug)]
 pub struct Dirty<K> {
     pub(crate) keys: Vec<K>,
@@ -174,7 +174,7 @@ impl<K> Dirty<K> {
         self.keys.push(key);
     }
 
-    /// This key needs a new plan now, whatever went wrong with it before: somebody asked for something else.
+    /// This key needs a new plan now, whatever went wrong with it before: a user asked for something else.
     pub fn urge(&mut self, key: K) {
         self.urged.push(key);
     }
@@ -184,7 +184,7 @@ impl<K> Dirty<K> {
         self.all = true;
     }
 
-    /// What was collected for a part of the model, under other keys.
+    /// Adds what was collected for a part of the model, under other keys.
     pub fn take<P>(&mut self, part: Dirty<P>, wrap: impl Fn(P) -> K) {
         let Dirty { keys, urged, all, all_urged } = part;
         self.keys.extend(keys.into_iter().map(&wrap));
@@ -192,7 +192,7 @@ impl<K> Dirty<K> {
         (self.all, self.all_urged) = (self.all || all, self.all_urged || all_urged);
     }
 
-    /// Every key needs one now: what went wrong before went wrong under other circumstances.
+    /// Every key needs a new plan now: earlier failures happened under other circumstances.
     pub fn urge_all(&mut self) {
         (self.all, self.all_urged) = (true, true);
     }

@@ -1,5 +1,5 @@
-//! The loop: facts from mailboxes, calls through a gate, time from a clock, all met at one desk in one task. Without leadership
-//! it only reads.
+//! The loop: facts from mailboxes, calls through a gate, time from a clock, at one desk in one task. Without leadership it only
+//! reads.
 //! Holds no lock and knows no model.
 
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::clock::Clock;
 use crate::lead::Leadership;
 use crate::{Desk, Model, Now};
 
-/// Where a loop's facts wait; `bell` is rung when there are some.
+/// Where a loop's facts wait; `bell` rings when there are some.
 pub trait Inbox<S> {
     /// Takes all that wait.
     fn drain(&mut self, into: &mut Vec<S>);
-    /// Rung by every writer.
+    /// Every writer rings it.
     fn bell(&self) -> Arc<Notify>;
 }
 
@@ -35,15 +35,15 @@ impl<F: 'static> Inbox<F> for WatchSet<F> {
     }
 }
 
-/// How often everything is looked at again although nothing seems to have changed.
+/// How often every key is planned again although nothing seems to have changed.
 pub const REPLAN_EVERY: Duration = Duration::from_mins(10);
-/// How often the clock is looked at while nothing happens. A window's edge is met within a second also when the clock has been
-/// set just before it: half a second to notice, a fifth that is not noticed, the rest to plan.
+/// How often we read the clock while nothing happens. The loop acts on a window's edge within a second, also when the clock
+/// was set just before it: half a second to notice, a fifth that is not noticed, the rest to plan.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// By how much wall time may move against steady time before what was reckoned from it is reckoned again.
+/// How far wall time may move against steady time before every key is planned again.
 const JUMP: Duration = Duration::from_millis(200);
-/// Two looks at the clock so far apart say that the process did not run in between: they should be half a second apart, and a
-/// busy machine or a long plan accounts for some more.
+/// Two readings of the clock this far apart mean that the process was frozen in between: they should be half a second apart,
+/// or a little more on a busy machine or after a long plan.
 const FROZEN: Duration = Duration::from_secs(3);
 
 /// Runs until cancelled, then waits for the calls in flight: each has a deadline. `show` is for metrics and readiness.
@@ -60,10 +60,10 @@ pub async fn run<M: Model>(
     let mut calls = FuturesUnordered::new();
     let mut facts = Vec::new();
     let mut replan_at = jittered(REPLAN_EVERY);
-    // What waits now was reckoned with this one, not with that of the last look: many small moves are a jump too.
+    // Waits were computed with this offset, not with that of the last reading: many small moves add up to a jump.
     let mut ahead = clock.now().ahead();
     let mut term = None;
-    // When the clock was last looked at, in steady time.
+    // When we last read the clock, in steady time.
     let mut looked = clock.now().steady;
     desk.follow();
     loop {
@@ -73,14 +73,14 @@ pub async fn run<M: Model>(
         if asleep > FROZEN {
             tracing::info!(
                 seconds = asleep.as_secs(),
-                "the process did not run for a while: looking at everything again"
+                "the process did not run for a while: planning everything again"
             );
             desk.gap(now);
         }
         for fact in facts.drain(..) {
             desk.see(fact, now);
         }
-        // After the facts, so that the first plans of a term know all that is known.
+        // After the facts, so that the first plans of a term see all of them.
         let lead = leadership.lead();
         if lead.as_ref().map(Lead::term) != term {
             term = lead.as_ref().map(Lead::term);
@@ -92,7 +92,7 @@ pub async fn run<M: Model>(
             }
         }
         if has_jumped(ahead, now) {
-            tracing::info!(by = ?now.ahead().saturating_sub(ahead), "the clock was set: looking at everything again");
+            tracing::info!(by = ?now.ahead().saturating_sub(ahead), "the clock was set: planning everything again");
             ahead = now.ahead();
             desk.urge_all();
         }
@@ -121,11 +121,11 @@ pub async fn run<M: Model>(
     }
 }
 
-/// Sleeps until this steady time, until the clock jumps, or until a look at it comes far too late. Between looks at the clock
-/// nothing else is done.
+/// Sleeps until this steady time, until the clock jumps, or until a reading of it comes far too late. Does nothing else
+/// between readings.
 async fn sleep_until(wake: Duration, ahead: SignedDuration, looked: &mut Duration, clock: &dyn Clock) {
     loop {
-        // Asked anew: planning took its time, and the timer below stands still while the machine sleeps.
+        // Read it again: planning took time, and the timer below stops while the machine sleeps.
         let now = clock.now();
         let left = wake.saturating_sub(now.steady);
         if left.is_zero() || has_jumped(ahead, now) || now.steady.saturating_sub(*looked) > FROZEN {

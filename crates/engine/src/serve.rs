@@ -1,5 +1,5 @@
-//! What a daemon shows: metrics, health and the log level, each on an address of its own.
-//! Serves only what it is handed.
+//! The endpoints of a daemon: metrics, health and the log level, each on its own address.
+//! Serves only what it is given.
 
 mod server;
 
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use self::server::serve;
 use crate::telemetry::{BadFilter, Filter, LogLevel, MAX_LENGTH};
 
-/// What has to be seen before the process calls itself ready, gate by gate.
+/// What readiness waits for, condition by condition.
 #[derive(Clone, Default)]
 pub struct Readiness {
     gates: Arc<Mutex<Vec<ReadinessGate>>>,
@@ -41,7 +41,7 @@ impl Readiness {
         gate
     }
 
-    /// The gates that are closed, each with what it lacks.
+    /// The gates that are closed, each with what is missing.
     #[must_use]
     pub fn waiting_for(&self) -> Vec<String> {
         let gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,7 +57,7 @@ impl ReadinessGate {
     }
 }
 
-/// Serves `/metrics` until cancelled. Listening is the caller's, so that a taken port fails at start.
+/// Serves `/metrics` until cancelled. The caller opens the listener, so that a taken port fails at start.
 pub async fn serve_metrics(listener: TcpListener, registry: Arc<Registry>, cancel: CancellationToken) {
     let router = Router::new().route("/metrics", get(metrics)).with_state(registry);
     serve(listener, router, cancel).await;
@@ -72,7 +72,7 @@ pub async fn serve_health(listener: TcpListener, readiness: Readiness, cancel: C
     serve(listener, router, cancel).await;
 }
 
-/// Serves `PUT /debug/log-level` until cancelled. Whoever reaches it can fill the log: it belongs on a loopback address.
+/// Serves `PUT /debug/log-level` until cancelled. Any client that reaches it can flood the log: use a loopback address.
 pub async fn serve_debug(listener: TcpListener, level: LogLevel, cancel: CancellationToken) {
     let router = Router::new()
         .route("/debug/log-level", put(log_level).with_state(level))

@@ -1,4 +1,4 @@
-//! Rows of one kind by UID: newer versions win, complete lists name the absent, the dead do not come back.
+//! Rows of one kind by UID: newer versions win, complete lists name absent objects, deleted objects do not come back.
 //! Decides nothing about what absence means; that needs evidence.
 
 use std::collections::{HashMap, VecDeque};
@@ -7,19 +7,19 @@ use foldhash::fast::RandomState;
 use tapestry_cluster::feed::{Epoch, Row};
 use tapestry_cluster::{Rv, Uid};
 
-/// What became of a row that was offered.
+/// What happened to a row that was offered.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Put<R> {
     /// It is older than what we know.
     Stale,
-    /// It is in, and this was there before.
+    /// It was stored; this was the row before.
     Fresh(Option<R>),
 }
 
 /// All rows of one kind.
 pub struct Table<R> {
     rows: HashMap<Uid, Entry<R>, RandomState>,
-    /// Versions at which objects went, so that a late answer does not bring them back.
+    /// Versions at which objects were deleted, so that a late answer does not bring them back.
     tombstones: HashMap<Uid, Rv, RandomState>,
     buried: VecDeque<Uid>,
     listed: Option<Epoch>,
@@ -52,7 +52,7 @@ impl<R: Row> Table<R> {
         self.rows.get(uid).map(|entry| &entry.row)
     }
 
-    /// The row of this object, to note something about it.
+    /// The row of this object, mutable.
     pub fn get_mut(&mut self, uid: &Uid) -> Option<&mut R> {
         self.rows.get_mut(uid).map(|entry| &mut entry.row)
     }
@@ -62,7 +62,7 @@ impl<R: Row> Table<R> {
         self.rows.values().map(|entry| &entry.row)
     }
 
-    /// All rows, to note something about them.
+    /// All rows, mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut R> {
         self.rows.values_mut().map(|entry| &mut entry.row)
     }
@@ -93,7 +93,7 @@ impl<R: Row> Table<R> {
             }
             std::collections::hash_map::Entry::Occupied(mut known) => {
                 let known = known.get_mut();
-                // Also a stale one shows that the object is in this list.
+                // Even a stale row shows that the object is in this list.
                 known.epoch = known.epoch.max(epoch);
                 if rv < known.row.rv() {
                     return Put::Stale;
@@ -103,7 +103,7 @@ impl<R: Row> Table<R> {
         }
     }
 
-    /// Takes out a row whose object is gone for good at this version.
+    /// Removes a row whose object was deleted at this version.
     pub fn remove_proven(&mut self, uid: &Uid, at: Rv) -> Option<R> {
         if self.tombstones.insert(uid.clone(), at).is_none() {
             self.buried.push_back(uid.clone());
@@ -116,18 +116,18 @@ impl<R: Row> Table<R> {
         self.remove(uid)
     }
 
-    /// Takes out a row without saying that its object is gone.
+    /// Removes a row without recording that its object is gone.
     pub fn remove(&mut self, uid: &Uid) -> Option<R> {
         self.rows.remove(uid).map(|entry| entry.row)
     }
 
     /// A complete list has been read: names the objects that were not in it, which are still in the table.
-    /// Absence alone proves nothing (law 1), so what becomes of them is the caller's to say.
+    /// Absence alone proves nothing (law 1), so the caller decides what happens to them.
     pub fn listed(&mut self, epoch: Epoch) -> Vec<Uid> {
         self.listed = Some(epoch);
         let absent = self.rows.iter().filter(|(_, entry)| entry.epoch < epoch);
         let mut absent: Vec<Uid> = absent.map(|(uid, _)| uid.clone()).collect();
-        // The order of a hash map is another one in each process; a run must be repeatable.
+        // The order of a hash map differs between processes; a run must be repeatable.
         absent.sort_unstable();
         absent
     }
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(table.remove_proven(&Uid::new("a"), Rv::new(9)), Some(thing("a", 5)));
         assert_eq!(table.put(thing("a", 8), None), Put::Stale);
         assert!(table.is_empty());
-        // A watch that lost sight of it by its label may see the same object again, at a later version.
+        // A selector watch that lost the object may see it again, at a later version.
         assert_eq!(table.put(thing("a", 10), Some(Epoch(1))), Put::Fresh(None));
     }
 

@@ -1,4 +1,4 @@
-//! The tasks without which work is worthless: watches, probes, the election. One that ends before its time ends the work.
+//! The tasks that work depends on: watches, probes, the election. If one ends early, the work ends.
 //! Starts none of them and knows nothing of what they do.
 
 use std::future::poll_fn;
@@ -8,9 +8,9 @@ use std::task::Poll;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// A task that others rely on is not there any more. Whoever goes on without it believes what has long ceased to be true.
+/// A task that others rely on has ended. Work that continues without it would use stale tables.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{group} ended before their time: {how}")]
+#[error("{group} ended early: {how}")]
 pub struct TaskEnded {
     /// Whose task it was.
     pub group: &'static str,
@@ -18,8 +18,8 @@ pub struct TaskEnded {
     pub how: String,
 }
 
-/// Does the work to its end. When one of these tasks ends although `stop` is not cancelled, cancels it, lets the work end in
-/// good order, and tells who is missing.
+/// Runs the work to its end. When one of these tasks ends although `stop` is not cancelled, cancels `stop`, lets the work
+/// end in good order, and returns which task ended.
 pub async fn work_with<T>(
     work: impl Future<Output = T>,
     mut groups: Vec<(&'static str, &mut JoinSet<()>)>,
@@ -30,7 +30,7 @@ pub async fn work_with<T>(
         done = &mut work => return Ok(done),
         ended = first_to_go(&mut groups, stop) => ended,
     };
-    tracing::error!(%ended, "stopping: nobody would notice what happens from now on");
+    tracing::error!(%ended, "stopping: without this task the tables would be stale");
     stop.cancel();
     work.await;
     Err(ended)
@@ -42,7 +42,7 @@ async fn first_to_go(groups: &mut [(&'static str, &mut JoinSet<()>)], stop: &Can
             while let Poll::Ready(Some(ended)) = tasks.poll_join_next(context) {
                 // When the work stops, so do they.
                 if !stop.is_cancelled() {
-                    let how = ended.map_or_else(|error| error.to_string(), |()| "nobody asked for it".to_owned());
+                    let how = ended.map_or_else(|error| error.to_string(), |()| "the task returned".to_owned());
                     return Poll::Ready(TaskEnded { group, how });
                 }
             }
@@ -58,7 +58,7 @@ mod tests {
 
     use super::*;
 
-    /// What the work and the group are told to do, and what comes of it.
+    /// The result of work that depends on this task.
     async fn outcome(task: impl Future<Output = ()> + Send + 'static) -> Result<&'static str, TaskEnded> {
         let (stop, mut none, mut some) = (CancellationToken::new(), JoinSet::new(), JoinSet::new());
         some.spawn(pending());
@@ -67,7 +67,7 @@ mod tests {
             stop.cancelled().await;
             "in good order"
         };
-        let groups = vec![("nobody", &mut none), ("the watches", &mut some)];
+        let groups = vec![("no tasks", &mut none), ("the watches", &mut some)];
         let limit = std::time::Duration::from_secs(10);
         tokio::time::timeout(limit, work_with(work, groups, &stop)).await.expect("the work goes on")
     }
@@ -77,11 +77,11 @@ mod tests {
         let ended = outcome(async { panic!("a row that cannot be") }).await.unwrap_err();
         assert_eq!(ended.group, "the watches");
         assert!(ended.how.contains("a row that cannot be"), "{ended}");
-        assert_eq!(outcome(async {}).await.unwrap_err().how, "nobody asked for it");
+        assert_eq!(outcome(async {}).await.unwrap_err().how, "the task returned");
     }
 
     #[tokio::test]
-    async fn tasks_that_end_because_the_work_stops_are_no_deserters() {
+    async fn tasks_that_end_because_the_work_stops_are_no_failure() {
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! Logs: for people on a terminal, JSON elsewhere, the level changeable while running.
+//! Logs: text on a terminal, JSON elsewhere, with a level that can be changed while running.
 //! Never formats a request or answer body, which could hold a Secret (law 10).
 
 mod filter;

@@ -1,5 +1,5 @@
-//! The connections to one API server: HTTP/2 where the server offers it, else HTTP/1.1; those of watches apart from those of calls.
-//! Must not retry: whether to try again is decided by a plan, with fresh eyes.
+//! The connections to one API server: HTTP/2 where the server offers it, else HTTP/1.1; separate ones for watches and calls.
+//! Must not retry: a plan decides that, from fresh facts.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -29,9 +29,9 @@ type Http = legacy::Client<HttpsConnector<HttpConnector>, Body>;
 const PING_AFTER: Duration = Duration::from_secs(5);
 /// …and close the connection when the PING stays unanswered for this long: a dead connection is gone after 5 + 10 = 15 s.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// What one watch may receive before its reader takes it: 10 MiB/s for a list over 100 ms of distance.
+/// Unread bytes of one watch: 10 MiB/s for a list at a round trip of 100 ms.
 const STREAM_WINDOW: u32 = 1024 * 1024;
-/// What all watches together may: sixteen readers have to be slow before the others wait for them.
+/// Unread bytes of all watches together: the others wait only when sixteen readers are slow.
 const WATCHES_WINDOW: u32 = 16 * STREAM_WINDOW;
 
 /// What a connection carries. A call waits for no watch: with HTTP/2 all requests of a pool share one connection.
@@ -51,7 +51,7 @@ pub(super) struct Pools {
 
 struct Pool {
     connector: HttpsConnector<HttpConnector>,
-    /// With the time since when it is the current one.
+    /// With the time at which it became the current one.
     current: RwLock<(Instant, Http)>,
 }
 
@@ -59,7 +59,7 @@ impl Pools {
     /// Two empty pools, and the client that sends requests through them.
     pub(super) fn build(config: &Config) -> Result<(Arc<Self>, Client), ConnectError> {
         let failed = |error: kube::Error| unbuildable(&error);
-        // A token that a program prints is seen only in here, and one that is no header panics there.
+        // Only this code sees a token that a program prints, and it panics if the token is not a valid header.
         let auth = catch_unwind(AssertUnwindSafe(|| config.auth_layer())).map_err(|_| {
             ConnectError::BuildClient("the exec plugin or auth-provider gave no usable token".to_owned())
         })?;
@@ -81,7 +81,7 @@ impl Pools {
         Ok((pools, Client::new(service)))
     }
 
-    /// Sends new requests on new connections, unless it already does so since `since`. What is under way stays where it is.
+    /// Sends new requests on new connections, unless it has done so since `since`. Requests in flight stay where they are.
     pub(super) fn abandon(&self, traffic: Traffic, since: Instant) {
         let pool = self.pool(traffic);
         let mut current = pool.current.write().unwrap_or_else(PoisonError::into_inner);
@@ -125,13 +125,13 @@ fn http(connector: &HttpsConnector<HttpConnector>, traffic: Traffic) -> Http {
     builder.build(connector.clone())
 }
 
-/// As kube builds it, and with HTTP/2.
+/// As kube builds it, but with HTTP/2.
 fn connector(config: &Config) -> Result<HttpsConnector<HttpConnector>, ConnectError> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(Duration::from_secs(5)));
-    // The ping of HTTP/1.1, which has none: a dead peer is noticed after 15 s, when idle (9 + 3 + 3 s) and when written to.
+    // HTTP/1.1 has no PING; TCP detects a dead peer after 15 s, when idle (9 + 3 + 3 s) and when we write.
     tcp.set_keepalive(Some(Duration::from_secs(9)));
     tcp.set_keepalive_interval(Some(Duration::from_secs(3)));
     tcp.set_keepalive_retries(Some(3));

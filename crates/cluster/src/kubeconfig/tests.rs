@@ -1,4 +1,4 @@
-//! What becomes of kubeconfigs that people, scripts and strangers write.
+//! How kubeconfigs are checked, whoever wrote them.
 
 use futures::FutureExt as _;
 use proptest::prelude::*;
@@ -47,7 +47,7 @@ fn pair() -> [String; 2] {
 }
 
 #[tokio::test]
-async fn what_stands_around_a_value_by_accident_is_harmless() {
+async fn white_space_around_a_value_is_harmless() {
     let [certificate, key] = pair();
     let broken = |text: &str| format!("{}\n{}\n", &text[..20], &text[20..]);
     for user in [
@@ -111,7 +111,7 @@ async fn every_value_that_no_client_can_be_built_from_is_refused_by_its_name() {
     }
 }
 
-/// `hunter2` in every place in which a value can stand.
+/// `hunter2` in every field.
 #[tokio::test]
 async fn law_10_no_value_is_ever_quoted() {
     let bad = "hunter2 \n\u{1}hunter2";
@@ -146,7 +146,7 @@ async fn an_operators_proxy_is_refused_by_name_where_it_would_be_used() {
     assert!(said.contains("proxy-url is not supported") && !said.contains("3128"), "{said}");
     cluster["proxy-url"] = json!("");
     try_out(&kubeconfig(&json!({"token": "t"}), &cluster), Trust::Operator).await.unwrap();
-    // That of a cluster which is not used is no matter.
+    // The proxy of a cluster that is not used is ignored.
     let mut other: Value = serde_json::from_str(&text).unwrap();
     other["clusters"][0]["name"] = json!("elsewhere");
     let fine: Value = serde_json::from_str(&kubeconfig(&json!({"token": "t"}), &https())).unwrap();
@@ -185,7 +185,7 @@ fn law_10_an_unverified_peer_needs_the_bindings_consent() {
     }
 }
 
-/// What may stand where a value is expected: mostly text that is nearly right.
+/// Candidates for a value: mostly text that is nearly right.
 fn hostile() -> impl Strategy<Value = Value> {
     let words = [
         "",
@@ -220,7 +220,7 @@ fn fields(names: &'static [&'static str]) -> impl Strategy<Value = Value> {
         .prop_map(|fields| fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
-// No exec, auth-provider or file path: as the operator's they would run and read what is drawn here.
+// No exec, auth-provider or file path: with the operator's trust they would run programs and read files that are drawn at random.
 const USER: &[&str] = &[
     "token",
     "username",
@@ -281,7 +281,7 @@ async fn files_that_do_not_exist_are_skipped_among_those_that_kubeconfig_names()
     }
     let none = read(&[&missing]).unwrap_err().to_string();
     assert!(none.contains("exists") && none.contains("missing"), "{none}");
-    // One that exists and cannot be read is a mistake, and not skipped.
+    // A file that exists but cannot be read is an error, not skipped.
     let unreadable = read(&[&folder, &good]).unwrap_err().to_string();
     assert!(unreadable.contains("Is a directory"), "{unreadable}");
     std::fs::remove_dir_all(&folder).unwrap();

@@ -1,4 +1,4 @@
-//! Peers that do not answer as API servers do.
+//! Peers that do not answer like API servers.
 
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::connect::Trust;
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// What one request for an object gives at a server that sends this to every client.
+/// The result of one request for an object to a server that sends these bytes to every client.
 async fn ask(scheme: &str, ca: Option<&str>, sends: impl Fn() -> Vec<Vec<u8>>, endless: bool) -> NoAnswer {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -61,7 +61,7 @@ async fn law_11_an_answer_that_announces_too_much_is_not_read_at_all() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_closed_early_is_told_without_the_manual_of_a_library() {
+async fn the_error_of_a_connection_that_is_closed_early_does_not_quote_a_librarys_manual() {
     let ca = rcgen::generate_simple_self_signed(["host".to_owned()]).unwrap().cert.pem();
     let eof = ask("https", Some(&ca), Vec::new, false).await;
     let manual = io::Error::new(io::ErrorKind::UnexpectedEof, "peer closed: https://docs.rs/rustls");

@@ -1,4 +1,4 @@
-//! What a probe makes of the answers of an API server that says what it is told to.
+//! What a probe reports for each answer of a stub API server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::connect::Trust;
 
-/// It says who it is (200), hangs up (0), or refuses with another code.
+/// Answers with its identity (200), hangs up (0), or refuses with another code.
 type Code = Arc<AtomicU16>;
 
 async fn answer(mut stream: TcpStream, code: Code) {
@@ -30,7 +30,7 @@ async fn answer(mut stream: TcpStream, code: Code) {
     }
 }
 
-/// A probe of such a server, its word, and the code that it answers with.
+/// A probe of such a server, its state, and the code that the server answers with.
 async fn probed(tasks: &mut JoinSet<()>) -> (watch::Receiver<Connection>, Code) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,5 +1,5 @@
-//! What we read of lists and events besides the objects themselves: versions, the end of a list, the way to its next page.
-//! Must not look into an object any further.
+//! What we read of lists and events apart from the objects themselves: versions, the end of a list, the token of its next
+//! page. Must not parse more of an object.
 
 use std::borrow::Cow;
 
@@ -32,7 +32,7 @@ pub(super) struct Page<'a> {
     pub(super) items: Vec<&'a RawValue>,
 }
 
-/// Of which version it is, and how to ask for the next one.
+/// Its version, and the token of the next page.
 #[derive(Deserialize)]
 pub(super) struct PageMeta<'a> {
     #[serde(rename = "resourceVersion")]
@@ -42,7 +42,7 @@ pub(super) struct PageMeta<'a> {
 }
 
 impl Version {
-    /// `None` when there is none to be read.
+    /// `None` when it cannot be read.
     pub(super) fn of(object: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
         struct Versioned {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::feed::Epoch;
 
-/// Those of one watch. What it counted is taken from the gauge again when the watch ends.
+/// Those of one watch. Subtracts its count from the gauge when the watch ends.
 pub(super) struct Unreadable {
     gauge: Gauge,
     /// By UID, with the list that last held each.
@@ -19,7 +19,7 @@ impl Unreadable {
         Self { gauge, seen: HashMap::new() }
     }
 
-    /// An object is there, and can be read or not.
+    /// An object exists, and can be fully read or not.
     pub(super) fn put(&mut self, uid: &str, unreadable: bool, epoch: Epoch) {
         if !unreadable {
             self.lose(uid);
@@ -28,7 +28,7 @@ impl Unreadable {
         }
     }
 
-    /// As [`Self::put`], of an object of which nothing could be read: by its UID if it tells that much, else by its place.
+    /// Like [`Self::put`], for an object that could not be decoded: by its UID if that can be read, else by its position.
     pub(super) fn put_bad(&mut self, named: &Named, epoch: Epoch) {
         self.put(&named.id(), true, epoch);
     }
@@ -58,7 +58,7 @@ fn number(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// What is asked of an object that cannot be decoded, for the log and for the count.
+/// What we read of an object that cannot be decoded, for the log and for the count.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(super) struct Named {
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_gauge_follows_what_can_be_read_what_goes_and_the_watch_itself() {
+    fn the_gauge_follows_what_can_be_read_what_is_deleted_and_the_end_of_the_watch() {
         let gauge = Gauge::default();
         let mut watch = Unreadable::new(gauge.clone());
         let mut other = Unreadable::new(gauge.clone());

@@ -1,5 +1,5 @@
-//! Whether what a watch has brought can be relied on: its last sign of life, and what has been failing since when.
-//! Only judges; the watch tries again by itself, and models decide what follows.
+//! Whether a watch is in sync: its last sign of life, and what has been failing since when. Only judges; the watch
+//! retries by itself, and models decide what follows.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,26 +12,26 @@ pub const FAILING: Duration = Duration::from_secs(40);
 /// So is one that has shown neither event nor bookmark for this long: bookmarks come 60 to 120 s apart.
 pub const SILENT: Duration = Duration::from_secs(150);
 
-/// A list that fails once may be there with the next try.
+/// A list that fails once may succeed with the next try.
 const MOMENT: Duration = Duration::from_secs(2);
 
-/// How a watch stands.
+/// The state of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchState {
     /// The first complete list is still being read.
     Starting,
     /// Events or bookmarks arrive.
     InSync,
-    /// What it brought may have changed since without us knowing.
+    /// Its objects may have changed since without us knowing.
     OutOfSync(Trouble),
 }
 
-/// Why a watch is out of sync. Says the same for as long as the same is wrong, so that it can be compared.
+/// Why a watch is out of sync. The same value for as long as the same is wrong, so that it can be compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
     /// What does not work: `list` or `watch`.
     pub verb: &'static str,
-    /// In the words of the API server, or what is missing.
+    /// The API server's message, or what is missing.
     pub why: String,
 }
 
@@ -52,7 +52,7 @@ impl ReadVerb {
     }
 }
 
-/// The signs of life of one watch: written by the watch, judged by those who rely on it.
+/// The signs of life of one watch: written by the watch, judged by its readers.
 pub struct Vitals {
     inner: Mutex<Inner>,
 }
@@ -61,12 +61,12 @@ struct Inner {
     /// The last event, bookmark or part of a list; before the first, the start.
     sign: Instant,
     /// When the watch last showed that nothing is missing: by an event, a bookmark or a complete list. While the first list is
-    /// being read its parts count, and when an outage ends it starts again. That a stream is open shows nothing: what answers
-    /// may keep its body to itself.
+    /// being read its parts count, and when an outage ends it starts again. An open stream shows nothing: a proxy may hold
+    /// its body back.
     current: Instant,
     /// Since when the current stream has been open.
     open: Option<Instant>,
-    /// Lists fail. Apart from watches, because a list that comes says nothing of a watch that is refused.
+    /// Lists fail. Separate from watches, because a list that succeeds says nothing about a watch that is refused.
     list: Option<Failing>,
     /// Watches fail.
     watch: Option<Failing>,
@@ -88,13 +88,13 @@ impl Default for Vitals {
 }
 
 impl Vitals {
-    /// How the watch stands now.
+    /// The state of the watch now.
     #[must_use]
     pub fn state(&self) -> WatchState {
         self.lock().judge(Instant::now())
     }
 
-    /// What keeps its first list away, if that has been failing for longer than a moment.
+    /// Why its first list fails, if it has been failing for longer than a moment.
     #[must_use]
     pub fn hindered(&self) -> Option<Trouble> {
         let inner = self.lock();
@@ -113,12 +113,12 @@ impl Vitals {
         self.lock().read(Instant::now());
     }
 
-    /// A complete list has come, by whatever way.
+    /// A complete list has come, streamed or in pages.
     pub(super) fn listed(&self) {
         self.lock().listed(Instant::now());
     }
 
-    /// The stream has brought something, and no list is missing.
+    /// The stream has delivered something, and no list is missing.
     pub(super) fn delivered(&self) {
         self.lock().delivered(Instant::now());
     }
@@ -133,7 +133,7 @@ impl Vitals {
         self.lock().closed(Instant::now());
     }
 
-    /// A request was refused, or what came was no answer.
+    /// A request was refused, or its answer was unusable.
     pub(super) fn failed(&self, verb: ReadVerb, why: &str) {
         self.lock().failed(verb, why, Instant::now());
     }
@@ -190,7 +190,7 @@ impl Inner {
         *failing = Some(Failing { since, why: why.to_owned() });
     }
 
-    /// A probe tells of an outage when it has lasted a while. Several probes may tell of one.
+    /// A probe reports an outage when it has lasted a while. Several probes may report one.
     fn begin_outage(&mut self, told: Instant) {
         self.outage.get_or_insert(told.checked_sub(TOLD_WITHIN).unwrap_or(told));
     }
@@ -210,8 +210,8 @@ impl Inner {
         watch.chain(self.list.iter().map(|failing| (ReadVerb::List, failing)))
     }
 
-    /// Whether a trouble that was short is over: a stream is open and was not closed at once. After a longer one only what a
-    /// stream brings shows that it works.
+    /// Whether a short trouble is over: a stream is open and was not closed at once. After a longer one only what a stream
+    /// delivers shows that it works.
     fn mended(&self, failing: &Failing, now: Instant) -> bool {
         let lasts = |open: Instant| now.saturating_duration_since(open) >= SHORT;
         let soon = |open: Instant| open.saturating_duration_since(failing.since) < FAILING;
@@ -265,12 +265,12 @@ mod tests {
         watch.failed(ReadVerb::Watch, "forbidden", after(0));
         assert_eq!(watch.judge(after(39)), WatchState::InSync);
         assert_eq!(verb(&watch.judge(after(40))), Some("watch"));
-        // It is served again: a stream that is open may still be mute.
+        // It is served again: an open stream may still deliver nothing.
         watch.open = Some(after(50));
         assert_eq!(verb(&watch.judge(after(55))), Some("watch"));
         watch.delivered(after(56));
         assert_eq!(watch.judge(after(56)), WatchState::InSync);
-        // A trouble that was short is over with a stream that is not closed at once.
+        // A short trouble is over with a stream that is not closed at once.
         watch.failed(ReadVerb::Watch, "reset", after(60));
         watch.open = Some(after(62));
         assert_eq!(watch.judge(after(110)), WatchState::InSync);
@@ -311,7 +311,7 @@ mod tests {
         for seconds in 155..200 {
             watch.failed(ReadVerb::Watch, "nothing has come", after(seconds));
             watch.open = Some(after(seconds));
-            assert_eq!(verb(&watch.judge(after(seconds + 10))), Some("watch"), "a stream that opens brings nothing");
+            assert_eq!(verb(&watch.judge(after(seconds + 10))), Some("watch"), "an open stream proves nothing");
             watch.closed(after(seconds + 10));
         }
         watch.read(after(200));
@@ -357,7 +357,7 @@ mod tests {
             watch.end_outage(after(612));
             assert_eq!(verb(&watch.judge(after(612))), Some("watch"));
             watch.open = Some(after(613));
-            assert_eq!(verb(&watch.judge(after(620))), Some("watch"), "it has brought nothing yet");
+            assert_eq!(verb(&watch.judge(after(620))), Some("watch"), "it has delivered nothing yet");
             watch.delivered(after(621));
             assert_eq!(watch.judge(after(621)), WatchState::InSync);
         }

@@ -1,4 +1,4 @@
-//! Who is told of which watch.
+//! Which reader gets the state of which watch.
 
 use super::*;
 use crate::{Rv, Uid, kind};
@@ -32,7 +32,7 @@ fn drained(set: &mut WatchSet<Told>) -> Vec<Told> {
 }
 
 #[tokio::test]
-async fn the_syncer_is_told_when_a_watch_of_the_keeper_falls_out_of_sync_and_when_that_is_over() {
+async fn the_syncer_learns_when_a_watch_of_the_keeper_goes_out_of_sync_and_when_that_is_over() {
     let (all, mut tasks) = (Pulse::default(), JoinSet::new());
     let (mut syncer, mut keeper) = (set(Reader::Syncer, &all, &mut tasks), set(Reader::Keeper, &all, &mut tasks));
     let watched = Watched { reader: Reader::Keeper, side: Side::Virtual, kind: &kind::NODE };
@@ -44,7 +44,7 @@ async fn the_syncer_is_told_when_a_watch_of_the_keeper_falls_out_of_sync_and_whe
     *watching.state.lock().unwrap() = state.clone();
     assert_eq!(drained(&mut syncer), [(watched, state)]);
     assert_eq!(drained(&mut syncer), [], "told twice");
-    assert_eq!(drained(&mut keeper), [], "a part that others must not stop is told of its own alone");
+    assert_eq!(drained(&mut keeper), [], "a reader that others must not stop learns only of its own watches");
     drop(watching);
     assert_eq!(drained(&mut syncer), [(watched, WatchState::InSync)], "the keeper has started again");
 }

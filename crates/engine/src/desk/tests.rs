@@ -1,4 +1,4 @@
-//! The desk with a model that wants one call per key until it is told that the call happened.
+//! The desk with a model that wants one call per key until the call is settled.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +8,12 @@ use tapestry_cluster::{Name, Target, Verb, kind};
 use super::*;
 use crate::Reason as _;
 
-/// Wants each of its keys created once, on the side that the key says.
+/// Wants each of its keys created once, on the side in the key.
 #[derive(Default)]
 struct Wants {
     keys: BTreeSet<(u32, Side)>,
     wait: Option<Duration>,
-    /// Whatever is granted is wanted again.
+    /// Every granted call is wanted again.
     never_content: bool,
 }
 
@@ -102,7 +102,7 @@ fn urgent_keys_go_first_and_the_rest_in_order_of_arrival() {
 }
 
 #[test]
-fn an_error_is_tried_again_with_growing_pauses_that_facts_do_not_cut_short() {
+fn an_error_is_retried_with_growing_pauses_that_facts_do_not_shorten() {
     let mut desk = desk();
     desk.see((1, V), at(0.0));
     let mut now = 0.0;
@@ -112,7 +112,7 @@ fn an_error_is_tried_again_with_growing_pauses_that_facts_do_not_cut_short() {
         desk.see((1, V), at(now));
         assert!(desk.next(at(now)).is_none(), "failure {failure}");
         let wake = desk.wake_at(at(now)).unwrap().as_secs_f64();
-        // Half a second, doubling to five minutes; jitter takes at most half away.
+        // Half a second, doubling to five minutes; jitter removes at most half.
         let full = (0.5 * f64::from(1 << (failure - 1))).min(300.0);
         assert!((full / 2.0 - 1e-6..=full + 1e-6).contains(&(wake - now)), "failure {failure}: {}", wake - now);
         now = wake;
@@ -120,7 +120,7 @@ fn an_error_is_tried_again_with_growing_pauses_that_facts_do_not_cut_short() {
 }
 
 #[test]
-fn what_is_refused_is_tried_again_within_half_a_minute_and_later_only_where_thousands_wait() {
+fn a_refused_call_is_retried_within_half_a_minute_and_later_only_where_thousands_wait() {
     let mut desk = desk();
     let longest = |desk: &mut Desk<Wants>, from: f64| {
         desk.see((1, V), at(from));
@@ -143,7 +143,7 @@ fn what_is_refused_is_tried_again_within_half_a_minute_and_later_only_where_thou
 }
 
 #[test]
-fn a_stale_view_is_looked_at_again_as_soon_as_a_fact_comes() {
+fn after_a_stale_view_a_key_is_planned_again_as_soon_as_a_fact_comes() {
     let mut desk = desk();
     desk.see((1, V), at(0.0));
     let (key, why, call) = desk.next(at(0.0)).unwrap();
@@ -154,7 +154,7 @@ fn a_stale_view_is_looked_at_again_as_soon_as_a_fact_comes() {
 }
 
 #[test]
-fn a_cluster_that_hangs_does_not_hold_up_the_other() {
+fn a_cluster_that_hangs_does_not_delay_the_other() {
     let mut desk = desk();
     for key in 1..=1000 {
         desk.see((key, P), at(0.0));
@@ -222,7 +222,7 @@ fn a_plan_that_waits_is_made_again_at_its_time_or_at_the_next_fact() {
 }
 
 #[test]
-fn law_04_what_is_granted_and_wanted_again_and_again_is_not_fought_for_at_the_speed_of_the_network() {
+fn law_04_a_call_that_is_granted_and_wanted_again_is_not_repeated_at_the_speed_of_the_network() {
     let mut desk = desk();
     desk.model.never_content = true;
     desk.see((1, V), at(0.0));
@@ -240,7 +240,7 @@ fn law_04_what_is_granted_and_wanted_again_and_again_is_not_fought_for_at_the_sp
 }
 
 #[test]
-fn an_urgent_key_is_tried_again_within_seconds_however_often_it_failed() {
+fn an_urgent_key_is_retried_within_seconds_however_often_it_failed() {
     let mut desk = desk();
     desk.see((0, V), at(0.0));
     let mut now = 0.0;
@@ -267,21 +267,21 @@ fn an_urgent_key_does_not_wait_behind_those_that_are_parked() {
 }
 
 #[test]
-fn parked_keys_that_want_nothing_any_more_do_not_hold_up_the_rest() {
+fn parked_keys_that_need_no_call_any_more_do_not_delay_the_rest() {
     let mut desk = desk();
     for key in 1..=60 {
         desk.see((key, V), at(0.0));
     }
     let calls: Vec<_> = std::iter::from_fn(|| desk.next(at(0.0))).collect();
     assert_eq!(calls.len(), CONCURRENCY);
-    // All but the last one of the parked lose interest.
+    // All parked keys except the last need no call any more.
     desk.model.keys.retain(|key| key.0 == 60 || key.0 <= 50);
     desk.done(&calls[0].0, calls[0].1, &calls[0].2, Ok(answer()), at(0.1));
     assert_eq!(desk.next(at(0.1)).unwrap().0, (60, V));
 }
 
 #[test]
-fn an_urged_key_is_looked_at_at_once_also_from_a_penalty() {
+fn an_urged_key_is_planned_at_once_also_from_a_penalty() {
     let mut desk = desk();
     desk.see((1, V), at(0.0));
     let (key, why, call) = desk.next(at(0.0)).unwrap();
@@ -318,7 +318,7 @@ fn a_call_that_was_not_sent_is_no_failure_and_its_key_stays_dirty() {
         let (key, why, call) = desk.next(at(0.0)).expect("no back-off");
         desk.done(&key, why, &call, Err(Refusal::NotLeading), at(0.0));
     }
-    // Also when we learn only afterwards that we follow, or lead again before we hear of it.
+    // Also when we learn only afterwards that we follow, or lead again before that.
     let (key, why, call) = desk.next(at(0.0)).unwrap();
     desk.follow();
     desk.done(&key, why, &call, Err(Refusal::NotLeading), at(0.0));
@@ -327,13 +327,13 @@ fn a_call_that_was_not_sent_is_no_failure_and_its_key_stays_dirty() {
     let (key, why, call) = desk.next(at(1.0)).unwrap();
     desk.follow();
     desk.lead(at(2.0));
-    assert!(desk.next(at(2.0)).is_none(), "its call of the last term is still on the way");
+    assert!(desk.next(at(2.0)).is_none(), "its call of the last term is still in flight");
     desk.done(&key, why, &call, Err(Refusal::NotLeading), at(2.0));
     assert!(desk.next(at(2.0)).is_some());
 }
 
 #[test]
-fn what_waited_or_was_penalised_is_looked_at_when_we_lead_again() {
+fn keys_that_waited_or_were_penalised_are_planned_when_we_lead_again() {
     let mut desk = desk();
     for key in [1, 2] {
         desk.see((key, V), at(0.0));
@@ -348,7 +348,7 @@ fn what_waited_or_was_penalised_is_looked_at_when_we_lead_again() {
 }
 
 #[test]
-fn before_a_busy_cluster_what_has_begun_is_finished_first_and_the_rest_is_not_starved() {
+fn for_a_busy_cluster_begun_keys_go_first_and_the_others_do_not_starve() {
     let mut desk = desk();
     let full = u32::try_from(CONCURRENCY).unwrap();
     let (waiting, begun) = (full + 1..full + 10, BEGUN..BEGUN + 10);

@@ -1,4 +1,4 @@
-//! The API server does not let us take part in the election: what it refused, since when, and whether another one leads all the same.
+//! The API server does not let us take part in the election: what it refused, since when, and whether another process leads nevertheless.
 //! Pure. Must not decide what follows from that.
 
 use std::time::Duration;
@@ -7,13 +7,13 @@ use tapestry_cluster::{Answer, Call, Refusal, Target};
 
 use super::record::Record;
 
-/// What the API server does not let us do, until it does.
+/// What the API server refuses, until it grants it.
 #[derive(Debug)]
 pub(super) struct Barred {
     since: Duration,
-    /// What it refused, in its words.
+    /// What it refused, with its message.
     why: String,
-    /// The Lease as it was then; one that changes under another holder says that this one leads.
+    /// The Lease as it was then; if it changes under another holder, that holder leads.
     lease: Option<Record>,
 }
 
@@ -23,12 +23,12 @@ impl Barred {
         self.since
     }
 
-    /// For people.
+    /// For messages.
     pub(super) fn why(&self) -> &str {
         &self.why
     }
 
-    /// Folds in how a call of the election ended, while the Lease looked like this.
+    /// Applies how a call of the election ended, while the Lease looked like this.
     pub(super) fn settle(
         before: Option<Self>,
         call: &Call,
@@ -37,9 +37,9 @@ impl Barred {
         now: Duration,
     ) -> Option<Self> {
         match done {
-            // The Lease is ours to write.
+            // We may write the Lease.
             Ok(_) if !call.is_read() => None,
-            // The namespace is missing, and can be made.
+            // The namespace is missing, and can be created.
             Err(Refusal::Invalid(status)) if status.code == 404 => before,
             Err(refused @ (Refusal::Denied(_) | Refusal::Invalid(_))) => {
                 let why = tell(call, refused);
@@ -52,7 +52,7 @@ impl Barred {
         }
     }
 
-    /// The Lease looks like this. Another one that renews it, or has taken it, leads: that we cannot is no matter then.
+    /// The Lease looks like this. Another process that renews it, or has taken it, leads: then it does not matter that we cannot.
     pub(super) fn see(mut self, record: &Record, us: &str) -> Option<Self> {
         let foreign = !record.holder().is_empty() && record.holder() != us;
         if self.lease.as_ref().is_some_and(|known| foreign && known.spec != record.spec) {

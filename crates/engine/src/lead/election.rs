@@ -1,5 +1,5 @@
 //! What is known of the Lease, since when, and what follows from it: wait, look, take, renew, or we have lost.
-//! Pure. Must not compare clocks: a record is as old as it has stood unchanged before our eyes.
+//! Pure. Must not compare clocks: the age of a record is the time for which this process has seen it unchanged.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use super::barred::Barred;
 use super::record::{self, Record};
 use crate::Now;
 
-/// What is stood for, and by whom.
+/// The Lease that a candidate competes for, and the candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seat {
     /// Where the Lease is; created when it is missing.
     pub namespace: Name,
     /// The Lease.
     pub name: Name,
-    /// Us. Whoever comes with the name that the Lease bears takes it at once, so no two that run at a time may share one.
+    /// Our name. A process whose name is in the Lease takes it at once, so two running processes must not share a name.
     pub identity: Box<str>,
     /// Its durations.
     pub timings: LeaseTimings,
@@ -27,11 +27,11 @@ pub struct Seat {
 /// How long things take, as client-go has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseTimings {
-    /// A Lease that stood unchanged for so long may be taken. Whole seconds.
+    /// A Lease that was unchanged for this long may be taken. Whole seconds.
     pub lease: Duration,
-    /// We stop so long after the last renewal was sent.
+    /// We stop leading this long after the last successful renewal was sent.
     pub renew_deadline: Duration,
-    /// From one renewal to the next, and between tries.
+    /// Time between renewals, and between tries.
     pub retry: Duration,
 }
 
@@ -41,10 +41,10 @@ const MOST_SECONDS: u64 = i32::MAX.unsigned_abs() as u64;
 /// Durations that cannot work together.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadTimings {
-    /// The Lease says it in whole seconds.
+    /// The Lease has whole seconds.
     #[error("the lease duration must be whole seconds, at least one")]
     Fraction,
-    /// Others would take what we still hold.
+    /// Others would take the Lease while we still lead.
     #[error("the lease duration must be longer than the renew deadline")]
     Deadline,
     /// A single renewal that fails would end a term.
@@ -78,7 +78,7 @@ impl LeaseTimings {
         self.renew_deadline / 2
     }
 
-    /// After somebody else changed the Lease: soon, but not at the speed of the network.
+    /// After another writer changed the Lease: soon, but not at the speed of the network.
     fn moment(&self) -> Duration {
         self.retry / 20
     }
@@ -87,7 +87,7 @@ impl LeaseTimings {
 /// We lead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hold {
-    /// Counts the times we came to lead.
+    /// Counts how often we became leader.
     pub term: u64,
     /// Steady time at which we stop unless we renew: the moment before the last successful renewal was sent, and the deadline.
     pub until: Duration,
@@ -98,23 +98,23 @@ pub struct Hold {
 pub enum Step {
     /// Nothing before this steady time, unless the Lease changes.
     Wait(Duration),
-    /// This call, which may take so long.
+    /// This call, with its deadline.
     Do {
         /// Look, create, take or renew.
         call: Call,
         /// Then it has failed.
         within: Duration,
     },
-    /// We led, and do not any more: [`Election::lose`].
+    /// We no longer lead: [`Election::lose`].
     Lost,
 }
 
 /// What we know of the Lease.
 #[derive(Debug, Clone, PartialEq)]
 enum Observed {
-    /// Somebody changed it, or we have not looked yet.
+    /// It was changed, or we have not read it yet.
     Unknown,
-    /// There is none; one who held it may still believe until then that it does.
+    /// There is none; until this time a former holder may still believe that it leads.
     Absent { from: Duration },
     /// Not even its namespace.
     Nowhere,
@@ -128,7 +128,7 @@ pub struct Election {
     seat: Seat,
     observed: Observed,
     hold: Option<Hold>,
-    /// How often we came to lead.
+    /// How often we became leader.
     served: u64,
     /// Steady time of the next try.
     not_before: Duration,
@@ -142,13 +142,13 @@ impl Election {
         Self::after(seat, 0)
     }
 
-    /// Nothing is known yet, but that so many terms have been.
+    /// Nothing is known yet, except the number of earlier terms.
     #[must_use]
     pub fn after(seat: Seat, served: u64) -> Self {
         Self { seat, observed: Observed::Unknown, hold: None, served, not_before: Duration::ZERO, barred: None }
     }
 
-    /// What is stood for.
+    /// What this candidate competes for.
     #[must_use]
     pub fn seat(&self) -> &Seat {
         &self.seat
@@ -160,7 +160,7 @@ impl Election {
         self.hold
     }
 
-    /// Who holds the Lease as far as we know; empty when nobody does.
+    /// The holder of the Lease as far as we know; empty without one.
     #[must_use]
     pub fn holder(&self) -> Option<&str> {
         match &self.observed {
@@ -169,15 +169,15 @@ impl Election {
         }
     }
 
-    /// Why we cannot take part in the election; `None` while we can, or lead, or another one does, and before that has lasted for as
-    /// long as a Lease does: then, as far as can be told, no process leads.
+    /// Why we cannot take part in the election. `None` while we can, or lead, or another process leads, and before the refusals have
+    /// lasted for the duration of a Lease. Otherwise no process leads, as far as we know.
     #[must_use]
     pub fn barred(&self, now: Duration) -> Option<&str> {
         let barred = self.barred.as_ref().filter(|_| self.hold.is_none())?;
         (now >= barred.since() + self.seat.timings.lease).then(|| barred.why())
     }
 
-    /// Folds in what the watch shows.
+    /// Applies what the watch shows.
     pub fn see(&mut self, change: Change<Record>, now: Duration) {
         match change {
             Change::Put(record, _) => {
@@ -192,14 +192,14 @@ impl Election {
             }
             Change::Gone { row, .. } => match &self.observed {
                 Observed::Seen { record, since } if record.uid == row.uid => {
-                    // Who held it will notice, and make it anew, before anybody else may.
+                    // The former holder will notice, and may create it again before any other process.
                     let foreign = !record.holder().is_empty() && record.holder() != &*self.seat.identity;
                     let from = if foreign { *since + record.lasts() } else { now };
                     self.observed = Observed::Absent { from };
                 }
                 _ => {}
             },
-            // A Lease that was missed shows itself as soon as we try.
+            // A Lease that the list missed shows as soon as we try.
             Change::Listed(_) | Change::Unserved | Change::Reached(_) => {}
         }
     }
@@ -230,13 +230,13 @@ impl Election {
         if steady < open { Step::Wait(open.min(last)) } else { Step::Do { call, within } }
     }
 
-    /// When the Lease may be claimed. That of another one has to stand still for as long as it says.
+    /// When the Lease may be claimed. Another holder's Lease must be unchanged for its duration.
     fn claimable(&self, record: &Record, since: Duration) -> Duration {
         let free = record.holder().is_empty() || record.holder() == &*self.seat.identity;
         if free { Duration::ZERO } else { since + record.lasts() }
     }
 
-    /// Folds in how a call ended; `sent` is the moment before it was sent.
+    /// Applies how a call ended; `sent` is the moment before it was sent.
     pub fn settle(&mut self, call: &Call, sent: Duration, now: Duration, done: Result<Answer, Refusal>) {
         let timings = self.seat.timings;
         // Until something else is known: the same again, after the usual time.
@@ -254,7 +254,7 @@ impl Election {
             Ok(answer) => match Record::decode(&answer.object) {
                 Ok(record) => {
                     let ours = record.holder() == &*self.seat.identity && !call.is_read();
-                    // Asked from etcd, or written by us: whatever its version, newer than all we knew.
+                    // Read from etcd, or written by us: newer than all we knew, whatever its version.
                     self.know(record, now);
                     if ours {
                         self.renewed(sent, now);
@@ -271,7 +271,7 @@ impl Election {
             Err(Refusal::Invalid(status)) if status.code == 404 => {
                 (self.observed, self.not_before) = (Observed::Nowhere, now);
             }
-            // Somebody has to mend this: asked for now and then. Who leads has better reasons to hurry.
+            // A user has to fix this, so retry rarely. A leader retries as usual, because it loses the Lease otherwise.
             Err(Refusal::Denied(_) | Refusal::Invalid(_)) if self.hold.is_none() => {
                 (self.observed, self.not_before) = (Observed::Unknown, now + timings.lease);
             }
@@ -279,13 +279,13 @@ impl Election {
         }
     }
 
-    /// We do not lead any more. The Lease may still bear our name; then it can be claimed at once, as a new term.
+    /// We no longer lead. If the Lease still has our name, we can claim it at once, as a new term.
     pub fn lose(&mut self) {
         self.hold = None;
         self.not_before = Duration::ZERO;
     }
 
-    /// What gives the Lease back; `None` when it is not ours. `led`: we are sure that it was, so a look is worth its while.
+    /// The call that gives the Lease back; `None` when it is not ours. `led`: it certainly was ours, so reading it again is worth a call.
     #[must_use]
     pub fn plan_release(&self, now: Now, led: bool) -> Option<Call> {
         match &self.observed {
@@ -302,12 +302,12 @@ impl Election {
     /// The Lease looks like this.
     fn know(&mut self, record: Record, now: Duration) {
         self.barred = self.barred.take().and_then(|barred| barred.see(&record, &self.seat.identity));
-        // Also when it is nobody's: whoever sees that may take it.
+        // Also when it has no holder: any process that sees this may take it.
         if record.holder() != &*self.seat.identity {
             self.hold = None;
         }
         let since = match &self.observed {
-            // A change that is not the holder's, such as a label, is no sign of life.
+            // A change by another writer, such as a label, is no sign that the holder lives.
             Observed::Seen { record: known, since } if known.uid == record.uid && known.spec == record.spec => *since,
             _ => {
                 self.not_before = self.not_before.min(now);
@@ -324,7 +324,7 @@ impl Election {
             Some(hold) if now < hold.until => hold.term,
             _ => self.served + 1,
         };
-        // An answer that we were too late to read is worth nothing: we may have slept.
+        // An answer that we read too late does not count: we may have slept.
         self.hold = (now < until).then_some(Hold { term, until });
         if self.hold.is_some() {
             self.served = term;
@@ -351,7 +351,7 @@ impl Election {
         Call { target: self.target(), verb: Verb::Create(record::render_first(&self.seat, now)), why: "TakeLead" }
     }
 
-    /// Under the version that we looked at, so that of all who try one succeeds (law 2).
+    /// Under the version that we read, so that only one of all candidates succeeds (law 2).
     fn claim(&self, record: &Record, now: Now) -> Call {
         let ours = record.holder() == &*self.seat.identity;
         let (spec, why) = if ours {

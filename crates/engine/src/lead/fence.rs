@@ -1,5 +1,5 @@
-//! Until when we lead: written by the election, asked by the gate right before every call and by the loop before it plans.
-//! Must not wait for anybody: a few numbers and the clock.
+//! Until when we lead: written by the election, read by the gate right before every call and by the loop before it plans.
+//! Must not block: a few numbers and the clock.
 
 use std::future::pending;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,28 +11,28 @@ use tokio::sync::watch;
 
 use crate::clock::Clock;
 
-/// The end of the present term, by a clock that goes on while the machine sleeps.
+/// The end of the current term, by a clock that keeps running while the machine sleeps.
 pub struct Fence {
     clock: Arc<dyn Clock>,
     term: AtomicU64,
     /// Nanoseconds of steady time; 0 when we do not lead.
     until: AtomicU64,
-    /// election --we lead, or no more--> loops
+    /// election --leadership gained or lost--> loops
     bell: watch::Sender<()>,
     /// Why we cannot take part in the election.
     barred: Mutex<Option<Arc<str>>>,
-    /// Counts the times that we could not.
+    /// Counts how often we could not.
     episode: AtomicU64,
 }
 
-/// Marks the term of one who only stands in, which never is that of one who leads.
+/// Marks the term of a stand-in, which is never the term of a leader.
 const STAND_IN: u64 = 1 << 63;
 
-/// The term of one who stands in: it lasts for as long as we cannot take part in the election.
+/// The term of a stand-in: it lasts while we cannot take part in the election.
 struct StandIn(Arc<Fence>);
 
 impl Fence {
-    /// A fence before somebody who does not lead.
+    /// The fence of a process that does not lead.
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
         let (term, until, episode) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
         Self { clock, term, until, bell: watch::Sender::new(()), barred: Mutex::default(), episode }
@@ -45,7 +45,7 @@ impl Fence {
 
     /// We lead in this term, until this steady time.
     pub(crate) fn open(&self, term: u64, until: Duration) {
-        // The term first: who reads the new end must not take it for that of an old term.
+        // The term first: a reader of the new end must not take it for the end of an old term.
         self.term.store(term, Ordering::Release);
         self.until.store(u64::try_from(until.as_nanos()).unwrap_or(u64::MAX), Ordering::Release);
     }
@@ -55,7 +55,7 @@ impl Fence {
         self.until.store(0, Ordering::Release);
     }
 
-    /// We cannot take part in the election, and why; or we can again. Says whether that is news.
+    /// We cannot take part in the election, and why; or we can again. Returns whether that has changed.
     pub(crate) fn bar(&self, why: Option<&str>) -> bool {
         let mut barred = self.barred.lock().unwrap_or_else(PoisonError::into_inner);
         if barred.is_some() == why.is_some() {
@@ -72,12 +72,12 @@ impl Fence {
         self.barred.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The term of one who stands in now.
+    /// The current term of a stand-in.
     fn stand_in_term(&self) -> u64 {
         STAND_IN | self.episode.load(Ordering::Acquire)
     }
 
-    /// Leadership has come or gone.
+    /// Leadership was gained or lost.
     pub(crate) fn ring(&self) {
         self.bell.send_replace(());
     }
@@ -96,17 +96,17 @@ impl lead::Fence for StandIn {
     }
 }
 
-/// Whether we lead, as a loop asks. Every loop has a clone of its own.
+/// Whether we lead, for a loop. Every loop has its own clone.
 #[derive(Clone)]
 pub struct Leadership {
-    /// `None` for one who has no rival.
+    /// `None` without an election.
     election: Option<(Arc<Fence>, watch::Receiver<()>)>,
-    /// Whether the loop also acts, as a stand-in, while the election is closed to us and no process leads.
+    /// Whether the loop also acts, as a stand-in, while we cannot take part in the election and no process leads.
     stands_in: bool,
 }
 
 impl Leadership {
-    /// Of one who has no rival.
+    /// Without an election: always leads.
     #[must_use]
     pub fn always() -> Self {
         Self { election: None, stands_in: false }
@@ -124,7 +124,7 @@ impl Leadership {
         Self { stands_in: true, ..self }
     }
 
-    /// The present term; `None` while another one leads.
+    /// The current term; `None` while another process leads.
     #[must_use]
     pub fn lead(&self) -> Option<Lead> {
         let Some((fence, _)) = &self.election else { return Some(Lead::always()) };
@@ -135,14 +135,14 @@ impl Leadership {
         Some(leads).filter(Lead::lasts).or_else(stand_in)
     }
 
-    /// Why this term is one of a stand-in; `None` for one who leads.
+    /// Why this term is one of a stand-in; `None` for a leader's term.
     pub(crate) fn why_stand_in(&self, lead: &Lead) -> Option<Arc<str>> {
         let (fence, _) = self.election.as_ref().filter(|_| lead.term() & STAND_IN != 0)?;
-        // When that is over by now, the term is too.
+        // If the refusal is over by now, the term is too.
         Some(fence.barred().unwrap_or_default())
     }
 
-    /// Returns when leadership may have come or gone since the last time.
+    /// Returns when leadership may have been gained or lost since the last time.
     pub async fn changed(&mut self) {
         if let Some((_, changes)) = &mut self.election
             && changes.changed().await.is_ok()

@@ -15,12 +15,12 @@ use crate::Now;
 /// What we keep of the Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Of this Lease.
+    /// Its UID.
     pub uid: Uid,
-    /// In this version.
+    /// Its version.
     pub rv: Rv,
     deleting: bool,
-    /// What the holder wrote; whatever changes in it shows that somebody lives.
+    /// What the holder wrote; any change in it shows that the holder lives.
     pub spec: Spec,
 }
 
@@ -57,13 +57,13 @@ impl Record {
         Ok(Self { uid, rv, deleting: deletion_timestamp.is_some(), spec })
     }
 
-    /// Who holds it; empty when nobody does.
+    /// Its holder; empty without one.
     #[must_use]
     pub fn holder(&self) -> &str {
         self.spec.holder_identity.as_deref().unwrap_or_default()
     }
 
-    /// For how long the holder means it, since it was last seen to change.
+    /// How long it is valid after we last saw it change.
     #[must_use]
     pub fn lasts(&self) -> Duration {
         Duration::from_secs(self.spec.lease_duration_seconds.unwrap_or_default().into())
@@ -93,7 +93,7 @@ pub(super) fn render_first(seat: &Seat, now: Now) -> Value {
     })
 }
 
-/// The spec by which we go on holding it; what is not named stays.
+/// The spec of a renewal; fields that it does not name stay.
 pub(super) fn render_renewal(seat: &Seat, now: Now) -> Value {
     json!({
         "holderIdentity": &*seat.identity,
@@ -102,7 +102,7 @@ pub(super) fn render_renewal(seat: &Seat, now: Now) -> Value {
     })
 }
 
-/// The spec by which we take it from another one.
+/// The spec with which we take it from another holder.
 pub(super) fn render_taking(seat: &Seat, from: &Record, now: Now) -> Value {
     let mut spec = render_renewal(seat, now);
     spec["acquireTime"] = spec["renewTime"].clone();
@@ -112,7 +112,7 @@ pub(super) fn render_taking(seat: &Seat, from: &Record, now: Now) -> Value {
     spec
 }
 
-/// The spec by which we give it back: nobody's, and for a second only, for those who look at nothing but the time.
+/// The spec with which we give it back: without a holder, and valid for a second, for candidates that look only at the time.
 pub(super) fn render_release(now: Now) -> Value {
     let time = micro_time(now);
     json!({"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": time, "acquireTime": time})

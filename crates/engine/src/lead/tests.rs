@@ -69,7 +69,7 @@ impl Server {
         self.lease = Some(lease);
     }
 
-    /// Somebody else's hand.
+    /// Another writer changes it.
     fn write(&mut self, change: impl FnOnce(&mut Value)) {
         let mut lease = self.lease.take().unwrap_or_default();
         change(&mut lease["spec"]);
@@ -118,7 +118,7 @@ impl Play {
         Self { server: Server::default(), election: Election::new(seat("us")), now: 100.0, shown: 0 }
     }
 
-    /// Another one holds the Lease; its clock is years off.
+    /// Another process holds the Lease; its clock is years off.
     fn under_another() -> Self {
         let mut play = Self::new();
         play.server.write(|spec| {
@@ -161,7 +161,7 @@ impl Play {
         }
     }
 
-    /// Carries out what is wanted, until nothing is, each call at once; tells why they were made.
+    /// Carries out all wanted calls, each at once; returns their reasons.
     #[track_caller]
     fn act(&mut self) -> Vec<&'static str> {
         let mut told = Vec::new();
@@ -194,7 +194,7 @@ fn about(seen: f64, wanted: f64) {
 }
 
 #[test]
-fn a_missing_lease_is_made_as_client_go_makes_it_and_renewed_every_two_seconds() {
+fn a_missing_lease_is_created_like_client_gos_and_renewed_every_two_seconds() {
     let mut play = Play::new();
     assert_eq!(play.act(), ["LookForLead", "TakeLead"]);
     let moment = "1970-01-01T00:01:40.000000Z";
@@ -206,7 +206,7 @@ fn a_missing_lease_is_made_as_client_go_makes_it_and_renewed_every_two_seconds()
     for renewal in 1..5 {
         about(play.wait(), 2.0);
         play.now += 2.0;
-        // The watch shows our own writes late, and they tell us nothing.
+        // The watch shows our own writes late, and they change nothing.
         play.show();
         assert_eq!(play.act(), ["RenewLead"], "renewal {renewal}");
     }
@@ -217,12 +217,12 @@ fn a_missing_lease_is_made_as_client_go_makes_it_and_renewed_every_two_seconds()
 }
 
 #[test]
-fn a_record_is_as_old_as_it_stood_unchanged_before_our_eyes() {
+fn the_age_of_a_record_is_the_time_for_which_we_saw_it_unchanged() {
     let mut play = Play::under_another();
     assert_eq!(play.act(), ["LookForLead"]);
     about(play.wait(), 15.0);
     assert_eq!(play.election.holder(), Some("them"));
-    // Whatever time they write: it changes, so they live.
+    // Whatever time they write: it changes, so they are alive.
     for renewal in 0..3 {
         play.now += 10.0;
         play.server.write(|spec| spec["renewTime"] = json!(format!("2001-01-01T00:00:0{}.000000Z", renewal + 1)));
@@ -271,7 +271,7 @@ fn a_lease_that_was_given_back_is_taken_as_soon_as_that_is_seen() {
 }
 
 #[test]
-fn a_lease_that_bears_our_name_is_ours_at_once_and_no_transition() {
+fn a_lease_with_our_name_is_ours_at_once_and_no_transition() {
     let mut play = Play::under_another();
     play.server.write(|spec| spec["holderIdentity"] = json!("us"));
     assert_eq!(play.act(), ["LookForLead", "RenewLead"]);
@@ -291,7 +291,7 @@ fn the_fence_is_ten_seconds_after_the_moment_before_the_last_renewal_that_succee
     play.now += 1.0;
     play.election.settle(&call, Duration::from_secs(102), play.steady(), done);
     assert_eq!(play.election.hold().unwrap().until, Duration::from_secs(112));
-    // From now on nobody answers.
+    // From now on the server does not answer.
     let mut tries = 0;
     while play.now < 112.0 {
         match play.step() {
@@ -313,7 +313,7 @@ fn the_fence_is_ten_seconds_after_the_moment_before_the_last_renewal_that_succee
     assert_eq!(play.step(), Step::Lost);
     play.election.lose();
     assert_eq!(play.election.hold(), None);
-    // Nobody has taken it: we stand again, at once, and it is another term.
+    // No other process has taken it: we claim it again at once, and it is another term.
     assert_eq!(play.act(), ["RenewLead"]);
     assert_eq!(play.election.hold().unwrap().term, 2);
 }
@@ -332,7 +332,7 @@ fn an_answer_that_we_were_too_late_to_read_is_no_leadership() {
 }
 
 #[test]
-fn whoever_takes_it_from_us_ends_our_term_as_soon_as_it_is_seen() {
+fn another_process_that_takes_the_lease_ends_our_term_as_soon_as_we_see_it() {
     let mut play = Play::new();
     play.act();
     play.now += 1.0;
@@ -352,7 +352,7 @@ fn whoever_takes_it_from_us_ends_our_term_as_soon_as_it_is_seen() {
 }
 
 #[test]
-fn a_renewal_that_a_strangers_edit_refused_is_repeated_and_the_term_lasts() {
+fn a_renewal_that_fails_because_a_user_edited_the_lease_is_repeated_and_the_term_lasts() {
     let mut play = Play::new();
     play.act();
     play.now += 2.0;
@@ -365,7 +365,7 @@ fn a_renewal_that_a_strangers_edit_refused_is_repeated_and_the_term_lasts() {
 }
 
 #[test]
-fn a_deleted_lease_is_made_anew_by_its_holder_and_left_alone_by_the_others() {
+fn the_holder_creates_a_deleted_lease_again_and_the_others_wait() {
     let mut holder = Play::new();
     holder.act();
     holder.now += 1.0;
@@ -387,7 +387,7 @@ fn a_deleted_lease_is_made_anew_by_its_holder_and_left_alone_by_the_others() {
 }
 
 #[test]
-fn a_missing_namespace_is_made_first() {
+fn a_missing_namespace_is_created_first() {
     let mut play = Play::new();
     play.server.homeless = true;
     assert_eq!(play.act(), ["LookForLead", "TakeLead", "CreateNamespace", "TakeLead"]);
@@ -395,7 +395,7 @@ fn a_missing_namespace_is_made_first() {
 }
 
 #[test]
-fn law_12_without_the_right_to_stand_we_ask_now_and_then() {
+fn law_12_without_the_right_to_be_elected_we_retry_rarely() {
     let mut play = Play::new();
     let call = play.wanted();
     play.election.settle(&call, play.steady(), play.steady(), Err(Refusal::Denied(Box::default())));
@@ -403,11 +403,11 @@ fn law_12_without_the_right_to_stand_we_ask_now_and_then() {
 }
 
 #[test]
-fn a_lease_is_given_back_as_client_go_gives_it_back() {
+fn a_lease_is_released_as_client_go_releases_it() {
     let mut play = Play::new();
     play.act();
     play.now += 1.0;
-    // Somebody labels it right before.
+    // A user labels it right before.
     play.server.write(|_| {});
     play.election.lose();
     let mut told = Vec::new();
@@ -424,14 +424,14 @@ fn a_lease_is_given_back_as_client_go_gives_it_back() {
     });
     assert_eq!(*play.spec(), given);
     assert_eq!(play.election.hold(), None);
-    // Who does not hold it gives nothing back.
+    // A process that does not hold it releases nothing.
     let mut play = Play::under_another();
     play.act();
     assert_eq!(play.election.plan_release(play.time(), false), None);
 }
 
 #[test]
-fn terms_that_cannot_work_are_refused() {
+fn timings_that_cannot_work_are_refused() {
     let timings = |lease: f64, renew: f64, retry: f64| LeaseTimings {
         lease: Duration::from_secs_f64(lease),
         renew_deadline: Duration::from_secs_f64(renew),

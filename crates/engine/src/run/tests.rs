@@ -14,7 +14,7 @@ use super::*;
 use crate::lead::fence::Fence;
 use crate::{Dirty, Plan, Reason as _};
 
-/// Steady time is real, plus what the process is said to have slept; wall time starts with the epoch and can be set.
+/// Steady time is real, plus simulated sleep; wall time starts with the epoch and can be set.
 struct Settable {
     start: Instant,
     ahead: AtomicI64,
@@ -87,7 +87,7 @@ impl Model for Timetable {
     }
 }
 
-/// Grants everything that is sent in a term that lasts, and notes when.
+/// Grants every call that is sent in a current term, and records when.
 #[derive(Default)]
 struct Notes {
     calls: Mutex<Vec<(String, Instant)>>,
@@ -258,7 +258,7 @@ async fn a_wait_ends_within_fifty_milliseconds_of_its_time_however_long_the_loop
     let edges: Vec<u64> = (1..=9).map(|step| step * 287).collect();
     // As if planning, or metrics, took long.
     let busy = |_: &Desk<Timetable>| std::thread::sleep(Duration::from_millis(70));
-    // Somebody who only sleeps: a machine that is busy with something else makes both late.
+    // A task that only sleeps, for comparison: on a busy machine both are late.
     let (start, times) = (scene.clock.start, edges.clone());
     let sleeper = std::thread::spawn(move || {
         let late = |edge: u64| {
@@ -279,7 +279,7 @@ async fn a_wait_ends_within_fifty_milliseconds_of_its_time_however_long_the_loop
     };
     let late = middle(scene.gate.calls.lock().unwrap().iter().map(late).collect());
     let sleeper = middle(sleeper.join().unwrap());
-    assert!(late < sleeper * 3 + Duration::from_millis(50), "{late:?} late, somebody who only sleeps {sleeper:?}");
+    assert!(late < sleeper * 3 + Duration::from_millis(50), "{late:?} late, a task that only sleeps {sleeper:?}");
 }
 
 #[tokio::test]
@@ -300,7 +300,7 @@ async fn a_loop_that_follows_calls_nothing_and_begins_as_soon_as_it_leads() {
         scene.clock.set_ahead(HOUR);
         let looks = scene.clock.looks.load(Ordering::Relaxed);
         scene.until("some looks", || scene.clock.looks.load(Ordering::Relaxed) >= looks + 3).await;
-        assert_eq!(scene.gate.count(), 2, "it led no more");
+        assert_eq!(scene.gate.count(), 2, "it no longer led");
         fence.open(2, HOUR);
         fence.ring();
         scene.gate.wait_for(3).await;
@@ -317,7 +317,7 @@ async fn a_term_that_ends_without_a_bell_ends_all_the_same() {
     let scene = Scene::new();
     let fence = Arc::new(Fence::new(Arc::clone(&scene.clock) as Arc<dyn Clock>));
     let leadership = Leadership::behind(Arc::clone(&fence));
-    // For a moment; nobody rings when it is over.
+    // For a moment; no bell rings when it is over.
     fence.open(1, scene.clock.now().steady + Duration::from_millis(300));
     let script = async {
         scene.gate.wait_for(1).await;

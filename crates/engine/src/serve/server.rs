@@ -1,4 +1,4 @@
-//! A small HTTP server that outsiders cannot block: few connections, each with one request and a deadline.
+//! A small HTTP server that slow clients cannot block: few connections, each with one request and a deadline.
 //! Knows no route.
 
 use std::collections::VecDeque;
@@ -12,8 +12,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// Connections at a time. The oldest makes room for the next one: refusing the next one instead would let slow clients
-/// keep a probe out for as long as they like.
+/// Connections at a time. The oldest is closed for the next one: refusing the next one would let slow clients keep a
+/// probe out.
 pub(super) const CONNECTIONS: usize = 64;
 /// From the first byte that could come to the end of the request's head.
 const HEAD: Duration = Duration::from_secs(3);

@@ -1,4 +1,4 @@
-//! Servers under clients that mean no good, over real sockets.
+//! Servers under hostile clients, over real sockets.
 
 use std::net::SocketAddr;
 use std::time::Duration;

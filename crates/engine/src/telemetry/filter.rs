@@ -1,4 +1,4 @@
-//! What is logged, as users write it: a level, `target=level` pairs, or both, separated by commas.
+//! The log filter, as users write it: a level, `target=level` pairs, or both, separated by commas.
 //! Knows no regular expressions, spans or fields, so that reading a filter costs a few comparisons, and never silences errors.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ pub const MAX_LENGTH: usize = 4096;
 const MAX_PAIRS: usize = 32;
 
 /// Crates below ours, by the beginning of their targets, and the most they may log whatever the user asks for. kube logs
-/// whole answers that it cannot read at WARN, and an answer may be a Secret (law 10); the others tell of every packet.
+/// whole answers that it cannot read at WARN, and an answer may be a Secret (law 10); the others log every packet.
 const LIMITED: [(&str, LevelFilter); 5] = [
     ("kube_client", LevelFilter::ERROR),
     ("hyper", LevelFilter::WARN),
@@ -22,10 +22,10 @@ const LIMITED: [(&str, LevelFilter); 5] = [
     ("h2", LevelFilter::WARN),
 ];
 
-/// What is logged. Displayed as it can be written.
+/// What is logged. Displays as it can be parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
-    /// Of all targets that no pair names.
+    /// The level of all targets that no pair names.
     level: LevelFilter,
     /// By the beginning of a target; the longest that fits counts.
     targets: BTreeMap<String, LevelFilter>,
@@ -46,7 +46,7 @@ pub enum BadFilter {
     /// No level where one is needed.
     #[error("{0:?} is not a log level")]
     NotALevel(String),
-    /// Something else than a module path before `=`.
+    /// Not a module path before `=`.
     #[error("{0:?} is not a log target")]
     NotATarget(String),
     /// `off` would silence errors too.
@@ -58,7 +58,7 @@ pub enum BadFilter {
 }
 
 impl BadFilter {
-    /// What can be written instead.
+    /// What users can write instead.
     pub const HINT: &str =
         "use error, warn, info, debug or trace, or target=level pairs, as in info,tapestry_cluster=debug";
 }
@@ -94,7 +94,7 @@ impl FromStr for Filter {
 }
 
 impl Filter {
-    /// As the subscriber takes it, with the limits of [`LIMITED`].
+    /// As the subscriber needs it, with the limits of [`LIMITED`].
     pub(super) fn targets(&self) -> Targets {
         let limits = LIMITED.map(|(target, most)| (target, self.level.min(most)));
         let wanted = self.targets.iter().map(|(target, level)| (target.as_str(), *level));
@@ -208,7 +208,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_read_reads_the_same_when_it_is_written_again(
+        fn a_parsed_filter_displays_and_parses_the_same(
             level in "error|WARN|info|Debug|trace",
             pairs in proptest::collection::btree_map("[a-z_]{1,9}(::[a-z_0-9]{1,9}){0,2}", "error|warn|info|debug|TRACE", 0..9),
         ) {

@@ -202,7 +202,9 @@ async fn a_leader_that_was_frozen_while_another_took_over_does_no_harm_and_follo
             })
             .await?;
             eventually("it says so", SOON, async || {
-                said(&first, "leadership lost: standing for it again").map(drop).map_err(|error| error.to_string())
+                said(&first, "leadership lost: waiting to become leader again")
+                    .map(drop)
+                    .map_err(|error| error.to_string())
             })
             .await?;
             ensure!(second.leads().await?, "the new leader lost to the old one");

@@ -1,4 +1,4 @@
-//! What follows when the API server does not let us take part: who is told, when, and how it ends.
+//! What follows when the API server does not let us take part: what is reported, when, and how it ends.
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ impl Play {
 }
 
 #[test]
-fn law_12_who_may_not_renew_says_so_a_lease_later_and_no_more_once_it_leads_again() {
+fn law_12_a_process_that_may_not_renew_says_so_a_lease_later_until_it_leads_again() {
     let mut play = Play::new();
     play.act();
     play.now += 2.0;
     let began = play.now;
-    // It leads on for as long as its Lease says, and tries.
+    // It keeps leading until its Lease expires, and retries.
     while play.election.hold().is_some() {
         assert_eq!(play.barred(), None, "it leads");
         match play.election.plan(play.time()) {
@@ -37,7 +37,7 @@ fn law_12_who_may_not_renew_says_so_a_lease_later_and_no_more_once_it_leads_agai
         }
     }
     play.refuse();
-    assert_eq!(play.barred(), None, "another one may lead by now");
+    assert_eq!(play.barred(), None, "another process may lead by now");
     // It wakes when there is something to say.
     about(play.wait(), began + 15.0 - play.now);
     play.now = began + 15.0;
@@ -50,14 +50,14 @@ fn law_12_who_may_not_renew_says_so_a_lease_later_and_no_more_once_it_leads_agai
 }
 
 #[test]
-fn another_one_that_renews_leads_and_that_we_may_not_is_no_matter() {
+fn another_process_that_renews_leads_and_our_missing_right_does_not_matter() {
     let mut play = Play::under_another();
     play.act();
     play.now += 15.0;
     play.refuse();
     play.now += 15.0;
-    assert!(play.barred().is_some(), "it has stood still for longer than it lasts");
-    // Looking is allowed, and shows the same.
+    assert!(play.barred().is_some(), "the Lease was unchanged for longer than its duration");
+    // Reading is allowed, and shows the same.
     assert_eq!(play.act(), ["LookForLead"]);
     assert!(play.barred().is_some());
     play.server.write(|spec| spec["renewTime"] = json!("2001-01-01T00:00:30.000000Z"));
@@ -66,7 +66,7 @@ fn another_one_that_renews_leads_and_that_we_may_not_is_no_matter() {
 }
 
 #[test]
-fn law_02_only_a_loop_that_may_stand_in_acts_while_the_election_is_closed_and_only_so_long() {
+fn law_02_only_a_stand_in_acts_while_the_election_is_closed_to_us_and_only_until_it_reopens() {
     struct Still;
     impl Clock for Still {
         fn now(&self) -> Now {
@@ -87,6 +87,6 @@ fn law_02_only_a_loop_that_may_stand_in_acts_while_the_election_is_closed_and_on
     assert!(!first.lasts() && second.lasts(), "a term that has ended never lasts again");
     fence.open(1, Duration::from_secs(110));
     let leads = keeps.lead().unwrap();
-    assert_eq!((leads.term(), keeps.why_stand_in(&leads)), (1, None), "who leads does not stand in");
+    assert_eq!((leads.term(), keeps.why_stand_in(&leads)), (1, None), "a leader does not stand in");
     assert_eq!(works.lead().as_ref().map(Lead::term), Some(1));
 }

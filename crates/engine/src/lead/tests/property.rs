@@ -1,4 +1,4 @@
-//! Three candidates whose clocks agree in nothing but their pace, calls that arrive late or never, watches that lag, anybody
+//! Three candidates whose clocks agree only in their pace, calls that arrive late or never, watches that lag, any candidate
 //! frozen at any moment.
 
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use super::*;
 
 const PLAYERS: usize = 3;
 
-/// What happens next; the number says to whom.
+/// What happens next; the number is the candidate.
 #[derive(Debug, Clone)]
 enum Move {
     Pass(u64),
@@ -23,7 +23,7 @@ enum Move {
     Late(usize),
     /// Its watch shows what has happened.
     Show(usize),
-    /// It gives the Lease back, and stands again later.
+    /// It gives the Lease back, and becomes a candidate again later.
     Resign(usize),
 }
 
@@ -57,7 +57,7 @@ struct Flight {
     fate: Fate,
 }
 
-/// What became of a call.
+/// How a call ended.
 enum Fate {
     OnTheWay,
     Answered(Result<Answer, Refusal>),
@@ -149,7 +149,7 @@ impl World {
         }
     }
 
-    /// An answer is read also when it came too late: the reader slept.
+    /// A candidate also reads an answer that came too late: it slept.
     fn answer(&mut self, player: usize) {
         let now = self.time(player).steady;
         let Player { election, flight, .. } = &mut self.players[player];
@@ -159,7 +159,7 @@ impl World {
         }
     }
 
-    /// As the task does it: after its last call, and first of all it leads no more.
+    /// As the task does it: only after its last call, and it stops leading before it releases the Lease.
     fn resign(&mut self, player: usize) {
         let now = self.time(player);
         let Player { election, flight, .. } = &mut self.players[player];
@@ -191,7 +191,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_two_lead_at_a_time_whatever_is_late_or_lost_and_in_peace_somebody_does(
+    fn no_two_lead_at_a_time_whatever_is_late_or_lost_and_one_leads_once_nothing_is(
         moves in proptest::collection::vec(any_move(), 0..300)
     ) {
         let mut world = World::new();
@@ -199,7 +199,7 @@ proptest! {
             world.make(next);
             prop_assert!(world.leaders().len() <= 1, "{:?} lead after {next:?}", world.leaders());
         }
-        // Everybody runs again, nothing is lost.
+        // All candidates run again, nothing is lost.
         for tick in 0..160 {
             world.make(&Move::Pass(125));
             for player in 0..PLAYERS {
@@ -210,7 +210,7 @@ proptest! {
             }
             // A Lease, a try that failed right before, and a little.
             let peace = tick * 125;
-            prop_assert!(peace < 18_000 || world.leaders().len() == 1, "nobody leads after {peace} ms");
+            prop_assert!(peace < 18_000 || world.leaders().len() == 1, "no process leads after {peace} ms");
         }
     }
 }

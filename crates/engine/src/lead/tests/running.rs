@@ -1,4 +1,4 @@
-//! The task of a candidate, with a clock that can be put forward.
+//! The task of a candidate, with a clock that can be set forward.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -30,14 +30,14 @@ impl Clock for Sleeper {
     }
 }
 
-/// A server that tells its watchers, unless it is silent.
+/// A server that sends events to its watchers, unless it is muted.
 #[derive(Default)]
 struct Shared {
     server: Mutex<Server>,
     feeds: Mutex<Vec<Arc<Feed<Record>>>>,
 }
 
-/// What the server tells.
+/// What the server sends.
 struct Told {
     mailbox: Mailbox<Record>,
     bell: Arc<Notify>,
@@ -55,7 +55,7 @@ impl Inbox<Change<Record>> for Told {
 
 struct Door(Arc<Shared>);
 
-/// A gate at which the next call panics, if it is told to.
+/// A gate whose next call panics on demand.
 struct Trap(Door, AtomicBool);
 
 impl Gate for Trap {
@@ -91,7 +91,7 @@ struct Running {
     tasks: JoinSet<()>,
 }
 
-/// Short ones: a second of lease is the least there is.
+/// Short timings: a second is the shortest lease.
 const TIMINGS: LeaseTimings = LeaseTimings {
     lease: Duration::from_secs(1),
     renew_deadline: Duration::from_millis(800),
@@ -119,7 +119,7 @@ fn campaign(shared: &Arc<Shared>, identity: &str, timings: LeaseTimings) -> Runn
 }
 
 impl Running {
-    /// The lead, as soon as it has one, and how long that took.
+    /// The lead, as soon as the candidate has it, and how long that took.
     async fn leads(&self) -> (Lead, Duration) {
         let began = Instant::now();
         let mut leadership = self.leadership.clone();
@@ -144,7 +144,7 @@ impl Running {
 }
 
 #[tokio::test]
-async fn an_election_that_panics_leads_no_more_and_stands_again_in_a_later_term() {
+async fn an_election_that_panics_stops_leading_and_is_a_candidate_again_in_a_later_term() {
     let shared: Arc<Shared> = Arc::default();
     let clock = Arc::new(Sleeper { start: Instant::now(), slept: AtomicU64::new(0) });
     let fence = Arc::new(Fence::new(Arc::clone(&clock) as Arc<dyn Clock>));
@@ -171,7 +171,7 @@ async fn an_election_that_panics_leads_no_more_and_stands_again_in_a_later_term(
     };
     tokio::time::timeout(Duration::from_secs(10), lost).await.expect("it believes that it leads");
     let (again, _) = us.leads().await;
-    assert!(again.lasts() && !first.lasts(), "what was planned before the panic is not sent any more");
+    assert!(again.lasts() && !first.lasts(), "a call planned before the panic is not sent");
     us.end().await;
     assert_eq!(shared.server.lock().unwrap().lease.as_ref().unwrap()["spec"]["holderIdentity"], "");
 }
@@ -186,7 +186,7 @@ async fn a_machine_that_slept_does_not_believe_that_it_leads() {
     // Before anything had time to run.
     assert!(!lead.lasts());
     assert!(us.leadership.lead().is_none());
-    // Nobody took it meanwhile, so it comes back; but what was planned before the sleep is not sent any more.
+    // No other process took it meanwhile, so it leads again; but calls planned before the sleep are not sent.
     let (again, _) = us.leads().await;
     assert_eq!((lead.term(), again.term()), (1, 2));
     assert!(!lead.lasts() && again.lasts());
@@ -199,7 +199,7 @@ async fn a_release_is_seen_at_once_and_a_crash_after_the_lease() {
     let first = campaign(&shared, "first", TIMINGS);
     first.leads().await;
     let second = campaign(&shared, "second", TIMINGS);
-    // It stays where it is for as long as the first renews.
+    // The first keeps it for as long as it renews.
     tokio::time::sleep(2 * TIMINGS.lease).await;
     assert!(first.leadership.lead().is_some());
     assert!(second.leadership.lead().is_none());
