@@ -1,4 +1,4 @@
-//! `ClusterBinding`: one physical cluster bound to this virtual cluster, as users write it and as they see its status.
+//! `ClusterBinding`: one physical cluster bound to this virtual cluster, with its spec and its status.
 //! The doc comments of fields are the user's documentation (`kubectl explain cb.spec`). Decides nothing.
 
 mod parse;
@@ -20,7 +20,7 @@ use crate::schema;
 /// `evictAfterSeconds` when it is not given.
 pub const EVICT_AFTER_SECONDS: i32 = 300;
 
-/// Which physical cluster is bound, how it is reached, and what may enter it.
+/// Which physical cluster is bound, how to reach it, and which pods may run there.
 #[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "cloud.tencent.com",
@@ -63,16 +63,13 @@ pub const EVICT_AFTER_SECONDS: i32 = 300;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
-// A rule on the field alone would not see it removed and set anew.
+// A rule on the field alone would miss that a user removes it and sets it again.
 #[schemars(extend("x-kubernetes-validations" = [{
     "rule": "!has(oldSelf.mountNamespace) || oldSelf.mountNamespace == '' || (has(self.mountNamespace) && self.mountNamespace == oldSelf.mountNamespace)",
     "message": "mountNamespace cannot change once set, because pods already run there: delete the binding and bind the cluster again",
     "fieldPath": ".mountNamespace",
 }]))]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "the fields are the API; each is an independent switch of the user's"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "the fields are the API; each is an independent switch")]
 pub struct ClusterBindingSpec {
     /// Short name of the physical cluster: a DNS label of at most 24 characters, unique among all bindings. It becomes
     /// part of the names of virtual nodes and cannot change.
@@ -94,7 +91,7 @@ pub struct ClusterBindingSpec {
     #[schemars(schema_with = "schema::node_selector")]
     pub node_selector: Option<NodeSelector>,
 
-    /// The one namespace in the physical cluster that receives all pods. Needed, and it must exist: without it pods stay
+    /// The one namespace in the physical cluster that receives all pods. Required, and it must exist: without it pods stay
     /// Pending and the condition Ready says so. It cannot change once set.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 63), regex(pattern = schema::LABEL_OR_EMPTY))]
@@ -118,7 +115,7 @@ pub struct ClusterBindingSpec {
     #[serde(default, skip_serializing_if = "Not::not")]
     pub disable_node_default_taint: bool,
 
-    /// PriorityClass, in the physical cluster, of all pods from here. Default: `tapestry-default` (value -10000, never
+    /// PriorityClass, in the physical cluster, of all pods of this binding. Default: `tapestry-default` (value -10000, never
     /// preempts), which is created when missing. A class named here must exist.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 253), regex(pattern = schema::SUBDOMAIN_OR_EMPTY))]
@@ -145,13 +142,13 @@ pub struct ClusterBindingSpec {
     #[serde(default)]
     pub partition: Partition,
 
-    /// With `partition: Evict`, how long the physical API server may be silent before its nodes become Unknown, in
-    /// seconds. Default: 300.
+    /// With `partition: Evict`, how long the physical API server may be unreachable before its nodes become
+    /// Unknown, in seconds. Default: 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 604_800), extend("default" = EVICT_AFTER_SECONDS))]
     pub evict_after_seconds: Option<i32>,
 
-    /// Backstops in the physical cluster that hold even against a rogue virtual cluster. Default: all off.
+    /// Limits in the physical cluster that hold even against a rogue virtual cluster. Default: all off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<Guard>,
 
@@ -159,7 +156,7 @@ pub struct ClusterBindingSpec {
     #[serde(default, rename = "insecureSkipTLSVerify", skip_serializing_if = "Not::not")]
     pub insecure_skip_tls_verify: bool,
 
-    /// Where pods reach the API server of the virtual cluster. Not used yet: pods are told no API server.
+    /// Where pods reach the API server of the virtual cluster. Not used yet: pods get no address of an API server.
     #[serde(default, rename = "virtualAPIServer", skip_serializing_if = "Option::is_none")]
     pub virtual_api_server: Option<VirtualApiServer>,
 
@@ -173,7 +170,7 @@ pub struct ClusterBindingSpec {
     pub suspend: bool,
 }
 
-/// A Secret in the virtual cluster. Both members are needed; a binding without them becomes Failed and says so.
+/// A Secret in the virtual cluster. Both fields are required; a binding without them becomes Failed and says so.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
 pub struct SecretRef {
     /// Name of the Secret.
@@ -208,7 +205,7 @@ pub enum Partition {
     Evict,
 }
 
-/// Backstops in the physical cluster.
+/// Limits in the physical cluster.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Guard {
@@ -216,8 +213,8 @@ pub struct Guard {
     #[serde(default, skip_serializing_if = "Not::not")]
     pub quota: bool,
 
-    /// Keep a NetworkPolicy `tapestry-isolation` in the mount namespace that isolates the pods from here from the rest of
-    /// the physical cluster: they are reached only from the mount namespace, and reach only it, DNS, and addresses outside
+    /// Keep a NetworkPolicy `tapestry-isolation` in the mount namespace that isolates the pods of this binding from the
+    /// rest of the physical cluster: only pods of the mount namespace reach them, and they reach only the mount namespace, DNS, and addresses outside
     /// the private ranges. Default: false.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub network_policy: bool,
@@ -248,28 +245,28 @@ pub struct VirtualDns {
     pub ip: String,
 }
 
-/// What is known about the binding. The syncer writes it.
+/// The state of the binding. The syncer writes it.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterBindingStatus {
-    /// Where the binding stands, in one word; the condition Ready says why.
+    /// The state of the binding in one word; the condition Ready says why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
 
-    /// How the binding stands, each with a reason and what to do. Connected: the physical cluster answers and is the right
+    /// The state of the binding in detail, each with a reason and what to do. Connected: the physical cluster answers and is the right
     /// one. Ready: everything that the syncer does for the binding works. BreakerTripped, only while the mass-delete
-    /// breaker holds pods back. The others are there from the first time that they were False. PoliciesKnown: which
-    /// policies there are can be read in both clusters. GuardsInForce: what `guard` asks for could be written.
+    /// breaker holds pods back. The others appear when they are False for the first time. PoliciesKnown: the syncer can read the policies of both
+    /// clusters. GuardsInForce: the syncer could write the objects that `guard` asks for.
     /// KubeconfigCurrent: the kubeconfig in the Secret is the one in use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// The metadata.generation that this status speaks of.
+    /// The metadata.generation that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// When this status last changed. It never moves alone, so an old time means that nothing has changed since.
+    /// When this status last changed. It is never written alone, so an old time means that nothing has changed since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_sync_time: Option<Time>,
 
@@ -286,21 +283,21 @@ pub struct ClusterBindingStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breaker: Option<BreakerTrip>,
 
-    /// Pods that Tapestry ended lately because they were lost on one side. Written before they end, so that a syncer that
-    /// starts again goes on counting where the last one stopped.
+    /// Pods that Tapestry ended recently because they were lost on one side. Written before they end, so that a restarted
+    /// syncer continues the count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unasked_ends: Option<UnaskedEnds>,
 
-    /// How many virtual nodes there are. At most ten seconds old, as are `leased` and `used`.
+    /// The number of virtual nodes. At most ten seconds old, like `leased` and `used`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<i64>,
 
-    /// What the virtual nodes offer, summed up by resource: cpu, memory, pods, and others of which there are any.
+    /// What the virtual nodes offer, summed by resource: cpu, memory, pods, and any other resource that they have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::quantities")]
     pub leased: BTreeMap<String, Quantity>,
 
-    /// What the pods request that were let in on virtual nodes, summed up in the same way.
+    /// What the pods that were admitted on virtual nodes request, summed in the same way.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::quantities")]
     pub used: BTreeMap<String, Quantity>,
@@ -309,20 +306,20 @@ pub struct ClusterBindingStatus {
 /// Why the mass-delete breaker tripped.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
 pub struct BreakerTrip {
-    /// Which trip: `tapestry resume` names it, and how many there may be.
+    /// Identifies the trip: `tapestry resume` names it, and the number of pods.
     pub id: String,
 
-    /// When.
+    /// When it tripped.
     pub since: String,
 
-    /// How many pods at most would end although nobody asked for the end of each.
+    /// How many pods at most would end although no user asked for it.
     pub ends: i64,
 
-    /// Of how many.
+    /// Of how many pods in total.
     pub pods: i64,
 }
 
-/// How many pods ended lately although nobody asked for the end of each.
+/// How many pods ended recently although no user asked for it.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
 pub struct UnaskedEnds {
     /// How many within the last minute, or the last hour while many are missing.
@@ -336,12 +333,12 @@ pub struct UnaskedEnds {
     pub by: String,
 }
 
-/// What the annotation `tapestry.io/resume` says when a user wants the pods of a binding to end that is being deleted together with
-/// the definition of bindings.
+/// The value of the annotation `tapestry.io/resume` with which a user lets the pods end of a binding that is being deleted together
+/// with the definition of bindings.
 pub const RESUME_DELETION: &str = "definition-deleted";
 
 impl BreakerTrip {
-    /// What the annotation `tapestry.io/resume` says when somebody has looked at it as it is.
+    /// The value of the annotation `tapestry.io/resume` with which a user resumes this trip.
     #[must_use]
     pub fn resume_mark(&self) -> String {
         format!("{}/{}", self.id, self.ends)
@@ -352,7 +349,7 @@ impl BreakerTrip {
 /// something does not; the conditions say what to do.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// The syncer is reading both clusters for the first time, or gives everything back because the binding is being deleted.
+    /// The syncer is reading both clusters for the first time, or cleans up because the binding is being deleted.
     Pending,
     /// Connected, and everything works.
     Ready,

@@ -1,9 +1,9 @@
-//! What is wrong with an object that the API server let in, told so that its author knows what to change.
+//! What is wrong with an object that the API server accepted, with what its author must change.
 //! It never quotes a `Secret` and never stops other objects.
 
 use std::fmt;
 
-/// Why an object is not obeyed: one or more fields, each with what to change.
+/// Why an object is not applied: one or more fields, each with what to change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Invalid {
     problems: Vec<Problem>,
@@ -49,7 +49,7 @@ impl fmt::Display for Invalid {
 
 impl std::error::Error for Invalid {}
 
-/// Collects problems while an object is read, so that its author sees all of them at once.
+/// Collects problems while an object is parsed, so that its author sees all of them at once.
 #[derive(Default)]
 pub(crate) struct Problems(Invalid);
 
@@ -58,12 +58,12 @@ impl Problems {
         self.0.problems.push(Problem { field: field.into(), change: change.into() });
     }
 
-    /// Keeps a value that could be read; notes why it could not.
+    /// Returns a value that could be parsed; records the problem otherwise.
     pub(crate) fn keep<T, E: fmt::Display>(&mut self, field: &str, read: Result<T, E>) -> Option<T> {
         read.map_err(|change| self.add(field, change.to_string())).ok()
     }
 
-    /// The object as read, if nothing was wrong with it.
+    /// The parsed object, if there were no problems.
     pub(crate) fn or<T>(self, read: Option<T>) -> Result<T, Invalid> {
         match read {
             Some(read) if self.0.problems.is_empty() => Ok(read),

@@ -1,6 +1,5 @@
-//! What must hold between a virtual and a physical cluster once everything has come to rest; told as text where it does not.
-//! Works on plain JSON, so that lists of real API servers and of World are judged alike. Must not trust what the syncer
-//! believes: it looks at objects only.
+//! What must hold between a virtual and a physical cluster once both have converged; returns violations as text. Works on
+//! plain JSON, so that lists of real API servers and of World are checked alike. Must not trust the syncer's tables: it looks at objects only.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +18,7 @@ pub use strangers::Strangers;
 
 /// Both clusters, as far as one binding is concerned.
 pub struct Snapshot<'a> {
-    /// The binding's origin, as the annotation on everything it makes has it.
+    /// The binding's origin, as in the annotation on every object it creates.
     pub origin: &'a str,
     /// Virtual pods on the binding's virtual nodes.
     pub vpods: Vec<&'a Value>,
@@ -34,7 +33,7 @@ pub struct Snapshot<'a> {
 }
 
 impl Snapshot<'_> {
-    /// Every way in which this is not as it must be.
+    /// Every violation.
     #[must_use]
     pub fn violations(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -64,10 +63,10 @@ impl Snapshot<'_> {
         annotation(ppod, keys::ORIGIN) == self.origin
     }
 
-    /// Never more is offered than others leave free and policies allow (law 9).
+    /// A node never offers more than others leave free and policies allow (law 9).
     fn leased_within(&self, vnode: &Value, found: &mut Vec<String>) {
         let pnode = annotation(vnode, keys::PHYSICAL_NODE_NAME);
-        // One whose physical node went is on its way out, and offers nothing that could be used.
+        // A virtual node whose physical node is gone is being removed, and offers nothing that could be used.
         let Some(pnode) = self.pnodes.iter().find(|node| name(node) == pnode) else { return };
         let allocatable = |node: &Value| Resources::deserialize(&node["status"]["allocatable"]).unwrap_or_default();
         let mut used = Resources::new();
@@ -87,7 +86,7 @@ impl Snapshot<'_> {
     }
 }
 
-/// What a pod asks of its node, itself included.
+/// What a pod requests of its node, with its own place in `pods`.
 fn request(pod: &Value) -> Resources {
     // Read from text, because the shape borrows from it.
     let text = pod.to_string();
@@ -104,13 +103,13 @@ fn one_live_copy(vpod: &Value, copies: &[&Value], found: &mut Vec<String>) {
     }
 }
 
-/// Who is to go is gone, who is to run has a copy that says the same, who may not run was told so.
+/// A deleted pod is gone, a running pod has a copy with the same status, a refused pod has the condition.
 fn at_rest(vpod: &Value, copies: &[&Value], found: &mut Vec<String>) {
     let mut not = |what: String| found.push(format!("{} {what}", place(vpod)));
     if leaving(vpod) {
         let held = !items(&vpod["metadata"]["finalizers"]).is_empty();
         if !held || !copies.is_empty() {
-            not(format!("is still going, with {} copies", copies.len()));
+            not(format!("is still being deleted, with {} copies", copies.len()));
         }
         return;
     }
@@ -118,14 +117,14 @@ fn at_rest(vpod: &Value, copies: &[&Value], found: &mut Vec<String>) {
         let recorded = annotation(vpod, keys::PHYSICAL_POD_UID);
         let restless = copies.iter().find(|copy| !finished(copy) && uid(copy) != recorded);
         if let Some(copy) = restless {
-            not(format!("has finished, and {} runs on", place(copy)));
+            not(format!("has finished, but its copy {} still runs", place(copy)));
         }
         return;
     }
     match copies {
         [] if refused(vpod) => {}
         [] => not(format!("is {} and has no copy", text(&vpod["status"]["phase"]))),
-        [copy] if leaving(copy) => not(format!("has a copy that is still going: {}", place(copy))),
+        [copy] if leaving(copy) => not(format!("has a copy that is still being deleted: {}", place(copy))),
         [copy] => same_status(vpod, copy, &mut not),
         _ => not(format!("has {} copies", copies.len())),
     }
@@ -164,12 +163,12 @@ fn both_ways(vpod: &Value, copy: &Value, found: &mut Vec<String>) {
     compare(copy, keys::VIRTUAL_POD_NAMESPACE, namespace(vpod));
     compare(copy, keys::VIRTUAL_POD_NAME, name(vpod));
     if leaving(vpod) || finished(vpod) {
-        // Its last mapping may be to another copy; nothing follows from it any more.
+        // Its last mapping may be to another copy; it has no effect any more.
         return;
     }
     compare(vpod, keys::PHYSICAL_POD_NAMESPACE, namespace(copy));
     compare(vpod, keys::PHYSICAL_POD_NAME, name(copy));
-    // The first news from below carries the UID up; until then there is none.
+    // The first status patch records the UID; until then there is none.
     if !annotation(vpod, keys::PHYSICAL_POD_UID).is_empty() {
         compare(vpod, keys::PHYSICAL_POD_UID, uid(copy));
     }

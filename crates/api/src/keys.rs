@@ -2,7 +2,7 @@
 //! No other file spells a `tapestry.io/` string. "Syncer" and "manager" below say who writes a key; *virtual* and
 //! *physical* say in which cluster the object lives.
 
-/// Everything under this prefix is ours: it is never copied from one cluster to the other, only set.
+/// Keys with this prefix are ours: they are never copied from one cluster to the other, only set.
 pub const PREFIX: &str = "tapestry.io/";
 
 /// Whether Tapestry owns this key. A key of ours found on an object that a user or a foreign cluster wrote is hostile.
@@ -21,7 +21,7 @@ macro_rules! keys {
 }
 
 keys! {
-    // ---- on everything Tapestry makes ----
+    // ---- on every object that Tapestry creates ----
     /// Label, value [`MANAGED_BY_TAPESTRY`]: on every object that Tapestry created, on both sides.
     MANAGED_BY = "tapestry.io/managed-by";
     /// Label: name of the binding (shortened with a hash beyond 63 characters; the whole name is then an annotation of
@@ -45,14 +45,13 @@ keys! {
     PHYSICAL_NODE_UID = "tapestry.io/physical-node-uid";
     /// Annotation: names of the policies whose rules are in force, comma-separated. Syncer, on virtual nodes.
     POLICIES_APPLIED = "tapestry.io/policies-applied";
-    /// Annotation: JSON of what becomes of pods when capacity is wanted back, so that it is known after the policy is gone.
+    /// Annotation: JSON of the policy's reclaim rules, so that they are known after the policy is gone.
     /// Syncer, on virtual nodes.
     RECLAIM_RULES = "tapestry.io/reclaim-rules";
-    /// Annotation: JSON of the labels, annotations and taints that we set, so that a user's own survive and ours stay
-    /// ours. Syncer, on virtual nodes.
+    /// Annotation: JSON of the labels, annotations and taints that we set, so that a user's own survive. Syncer, on virtual nodes.
     EXPECTED_METADATA = "tapestry.io/expected-metadata";
 
-    // ---- virtual pods: where the copy is (user-writable, so never believed alone) ----
+    // ---- virtual pods: where the copy is (user-writable, so never trusted alone) ----
     /// Annotation: namespace of the physical pod. Syncer, on virtual pods.
     PHYSICAL_POD_NAMESPACE = "tapestry.io/physical-pod-namespace";
     /// Annotation: name of the physical pod. Syncer, on virtual pods.
@@ -77,16 +76,16 @@ keys! {
     /// Annotation: `spec.serviceAccountName` of the virtual pod. Syncer, on physical pods; read by the downward API.
     VIRTUAL_SERVICE_ACCOUNT = "tapestry.io/virtual-service-account";
 
-    // ---- written by people ----
+    // ---- written by users ----
     /// Annotation, value [`LEND_NEVER`]: the owner of a physical node stops lending it at once.
     LEND = "tapestry.io/lend";
-    /// Annotation, value: `<id of the trip>/<how many there may be>`. `tapestry resume`, on a binding, to clear the mass-delete breaker.
+    /// Annotation, value: `<id of the trip>/<number of pods>`. `tapestry resume`, on a binding, to clear the mass-delete breaker.
     RESUME = "tapestry.io/resume";
     /// Annotation, value `true`: a user opts a DaemonSet's virtual pods in to being mirrored.
     RUNNING_DAEMONSET = "tapestry.io/running-daemonset";
 
     // ---- taints on virtual nodes, all written by the syncer ----
-    /// Taint, NoSchedule: on every virtual node unless the binding says `disableNodeDefaultTaint`.
+    /// Taint, NoSchedule: on every virtual node unless the binding sets `disableNodeDefaultTaint`.
     TAINT_VNODE = "tapestry.io/vnode";
     /// Taint, NoSchedule: the virtual node is being drained and will be removed.
     TAINT_VNODE_DELETING = "tapestry.io/vnode-deleting";
@@ -106,7 +105,7 @@ keys! {
     TAINT_OUT_OF_SYNC = "tapestry.io/out-of-sync";
 
     // ---- pod conditions ----
-    /// Pod condition: whether the virtual node's door let the pod in, and if not, why. Syncer, on virtual pods.
+    /// Pod condition: whether the virtual node admitted the pod, and if not, why. Syncer, on virtual pods.
     CONDITION_ADMITTED = "tapestry.io/Admitted";
 
     // ---- finalizers ----
@@ -114,7 +113,7 @@ keys! {
     FINALIZER_MANAGER = "tapestry.io/manager";
     /// Finalizer of the syncer, on bindings: both clusters are clean before the binding is gone.
     FINALIZER_SYNCER = "tapestry.io/syncer";
-    /// Finalizer of the syncer, on virtual nodes: a stranger's delete becomes a drain. It is the same string as
+    /// Finalizer of the syncer, on virtual nodes: a user's delete becomes a drain. It is the same string as
     /// [`TAINT_VNODE`]; finalizers and taints are different lists.
     FINALIZER_VNODE = "tapestry.io/vnode";
 }
@@ -123,7 +122,7 @@ keys! {
 pub const MANAGED_BY_TAPESTRY: &str = "tapestry";
 /// Value of [`NODE_TYPE`].
 pub const NODE_TYPE_VIRTUAL: &str = "virtual";
-/// Value of [`LEND`]; any other value means nothing.
+/// Value of [`LEND`]; any other value is ignored.
 pub const LEND_NEVER: &str = "never";
 /// Value of the opt-in annotations, such as [`RUNNING_DAEMONSET`].
 pub const TRUE: &str = "true";
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn no_key_is_declared_twice_but_the_vnode_taint_and_finalizer() {
+    fn no_key_is_declared_twice_except_the_vnode_taint_and_finalizer() {
         let mut seen = BTreeSet::new();
         let twice: Vec<_> = ALL.iter().filter(|key| !seen.insert(**key)).collect();
         assert_eq!(twice, [&FINALIZER_VNODE]);

@@ -3,7 +3,7 @@
 
 #![expect(
     clippy::doc_markdown,
-    reason = "doc comments of fields are `kubectl explain`, where Kubernetes' words stand bare"
+    reason = "doc comments of fields are shown by `kubectl explain`, which has no code formatting"
 )]
 #![expect(
     clippy::duplicated_attributes,

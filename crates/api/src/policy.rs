@@ -1,4 +1,4 @@
-//! `ResourceLeasingPolicy`: how much of which nodes is lent and when, as users write it and as they see its status.
+//! `ResourceLeasingPolicy`: how much of which nodes is lent and when, with its spec and its status.
 //! The doc comments of fields are the user's documentation (`kubectl explain rlp.spec`). Decides nothing.
 
 mod parse;
@@ -48,7 +48,7 @@ pub const TIME_ZONE: &str = "UTC";
         name = "Nodes",
         type_ = "integer",
         json_path = ".status.nodes",
-        description = "Nodes on which it holds"
+        description = "Nodes on which it is in force"
     ),
     printcolumn(
         name = "Next",
@@ -95,12 +95,12 @@ pub struct ResourceLeasingPolicySpec {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["resource"]))]
     pub resource_limits: Vec<ResourceLimit>,
 
-    /// Take capacity back by removing pods, when a window has ended or less is lent than pods use. Default: false, so
+    /// Reclaim capacity by removing pods when a window has ended or less is lent than pods use. Default: false, so
     /// running pods stay until they finish.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub force_reclaim: bool,
 
-    /// How long pods may go on before they are removed by force, in seconds. Default: 30.
+    /// How long pods may keep running before they are removed by force, in seconds. Default: 30.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 604_800), extend("default" = GRACEFUL_RECLAIM_PERIOD_SECONDS))]
     pub graceful_reclaim_period_seconds: Option<i32>,
@@ -116,8 +116,8 @@ pub struct ResourceLeasingPolicySpec {
     pub priority: i32,
 }
 
-/// A span of wall-clock time that comes again. One that crosses midnight belongs to the day it starts on; one whose start
-/// is its end is the whole day.
+/// A recurring span of wall-clock time. A window that crosses midnight belongs to the day it starts on; one whose start
+/// equals its end is the whole day.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct TimeWindow {
@@ -159,11 +159,11 @@ pub struct ResourceLimit {
     pub percent: Option<i32>,
 }
 
-/// What is known about the policy. The syncers of its clusters write it; without one it stays empty.
+/// The state of the policy. The syncers of its clusters write it; without one it stays empty.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceLeasingPolicyStatus {
-    /// Where the policy stands.
+    /// The state of the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
 
@@ -193,7 +193,7 @@ pub struct ResourceLeasingPolicyStatus {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub clusters: Vec<ClusterShare>,
 
-    /// The metadata.generation that this status speaks of.
+    /// The metadata.generation that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }
@@ -209,10 +209,10 @@ pub struct ClusterShare {
 }
 
 /// Active: a window is open. Inactive: none is. Failed: the policy is not applied; the conditions say what to change. Pending
-/// is for a policy that no syncer has looked at; today such a policy has no phase.
+/// is for a policy that no syncer has read; today such a policy has no phase.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// No syncer has looked at it; not written today.
+    /// No syncer has read it; not written today.
     Pending,
     /// A window is open.
     Active,

@@ -3,7 +3,7 @@
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
-/// A DNS label or nothing. Nothing is let in where mission 002 wants it answered by status, or where it means a default.
+/// A DNS label or nothing. Nothing is allowed where the status reports its absence, or where it means a default.
 pub(crate) const LABEL_OR_EMPTY: &str = "^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$";
 /// A DNS label: cluster ids, namespaces.
 pub(crate) const LABEL: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
@@ -21,16 +21,16 @@ pub(crate) const WINDOW_END: &str = "^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$";
 /// English names of days, full or three letters, in any case; spelt out because `(?i)` is no part of JSON schema.
 pub(crate) const DAY: &str = "^([Mm][Oo][Nn]([Dd][Aa][Yy])?|[Tt][Uu][Ee]([Ss][Dd][Aa][Yy])?|[Ww][Ee][Dd]([Nn][Ee][Ss][Dd][Aa][Yy])?\
     |[Tt][Hh][Uu]([Rr][Ss][Dd][Aa][Yy])?|[Ff][Rr][Ii]([Dd][Aa][Yy])?|[Ss][Aa][Tt]([Uu][Rr][Dd][Aa][Yy])?|[Ss][Uu][Nn]([Dd][Aa][Yy])?)$";
-/// The letters of IANA zone names; whether the zone exists is answered by status.
+/// The characters of IANA zone names; the status says whether the zone exists.
 pub(crate) const TIME_ZONE: &str = "^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$";
-/// `YYYY-MM-DD`; the format beside it refuses days that no calendar has.
+/// `YYYY-MM-DD`; the format `date` refuses days that do not exist.
 const DATE: &str = "^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$";
-/// Kubernetes' own pattern of a quantity, without the minus sign: nobody lends less than nothing.
+/// Kubernetes' own pattern of a quantity, without the minus sign: a limit is never negative.
 const QUANTITY: &str =
     r"^\+?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
 
-/// core/v1 `NodeSelector` with the limits that Kubernetes itself checks in code, so that bad ones are refused at the door.
-/// Terms are required as in core/v1: else a map of labels, whose unknown keys the API server drops, would become an empty
+/// core/v1 `NodeSelector` with the limits that Kubernetes itself checks in code, so that the API server refuses bad ones.
+/// Terms are required as in core/v1: otherwise a map of labels, whose unknown keys the API server drops, would become an empty
 /// selector and lend every node.
 pub(crate) fn node_selector(_: &mut SchemaGenerator) -> Schema {
     let term = json_schema!({
@@ -49,7 +49,7 @@ pub(crate) fn node_selector(_: &mut SchemaGenerator) -> Schema {
                     "description": "The values to compare with.", "items": { "type": "string", "maxLength": 63 } }),
             ),
             "matchFields": requirements(
-                "Requirements on the node's fields. Only metadata.name can be asked for.",
+                "Requirements on the node's fields. Only metadata.name is supported.",
                 &["key", "operator", "values"],
                 &serde_json::json!({ "type": "string", "enum": ["metadata.name"], "description": "The field." }),
                 &["In", "NotIn"],
@@ -102,7 +102,7 @@ fn requirements(
     })
 }
 
-/// Calendar days, each once; 366 is a whole leap year of them.
+/// Calendar days, each once; at most 366, a whole leap year.
 pub(crate) fn dates(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -143,12 +143,12 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
                 "type": { "type": "string", "maxLength": 316, "description": "What the condition is about." },
                 "status": { "type": "string", "enum": ["True", "False", "Unknown"], "description": "Whether it holds." },
                 "observedGeneration": { "type": "integer", "format": "int64", "minimum": 0,
-                    "description": "The metadata.generation this was found for; older than the object: not yet looked at." },
+                    "description": "The metadata.generation that this is about; if it is older than the object's, the object was not yet processed." },
                 "lastTransitionTime": { "type": "string", "format": "date-time",
                     "description": "When the status last changed." },
                 "reason": { "type": "string", "minLength": 1, "maxLength": 1024,
-                    "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$", "description": "Why, in one word for programs." },
-                "message": { "type": "string", "maxLength": 32768, "description": "Why, and what to change, for people." },
+                    "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$", "description": "The reason, in one word for programs." },
+                "message": { "type": "string", "maxLength": 32768, "description": "The reason, and what to change, for users." },
             },
         },
     })

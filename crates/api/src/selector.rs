@@ -1,5 +1,5 @@
 //! How `spec.nodeSelector` of either kind becomes the domain's selector.
-//! It must not widen a selector: one that says nothing readable selects nothing, because the object is then invalid.
+//! It must not widen a selector: one that cannot be parsed selects nothing, because the object is then invalid.
 
 use k8s_openapi::api::core::v1::NodeSelector;
 use tapestry_domain::selector::Selector;
@@ -8,7 +8,7 @@ use crate::invalid::Problems;
 
 const FIELD: &str = "spec.nodeSelector";
 
-/// The nodes meant; every node when no selector is given.
+/// The selected nodes; every node when no selector is given.
 pub(crate) fn parse(given: Option<&NodeSelector>, problems: &mut Problems) -> Option<Selector> {
     let Some(given) = given else {
         return Some(Selector::default());
@@ -16,7 +16,7 @@ pub(crate) fn parse(given: Option<&NodeSelector>, problems: &mut Problems) -> Op
     let read = serde_json::to_value(given).and_then(serde_json::from_value::<Selector>);
     let selector = problems.keep(FIELD, read)?;
     if selector.is_empty() {
-        // Definitions of other makers let this in; an empty selector must not lend every node by accident.
+        // Other definitions of this kind allow this; an empty selector must not lend every node by accident.
         problems.add(FIELD, "has no terms: add one, or leave nodeSelector out to select every node");
         return None;
     }

@@ -1,4 +1,4 @@
-//! The tables of good and bad objects agree with the types; what API servers make of them is shown end to end.
+//! The tables of good and bad objects agree with the types; end-to-end tests show what API servers answer.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
 
@@ -52,15 +52,15 @@ fn good_objects_go_through_our_types_without_loss() {
 }
 
 #[test]
-fn good_objects_are_obeyed_unless_only_status_can_answer_them() {
+fn good_objects_are_valid_unless_only_the_status_can_refuse_them() {
     for entry in table(GOOD) {
         let mut object = entry["object"].clone();
         drop_nulls(&mut object);
-        // What the API server adds.
+        // Fields that the API server adds.
         object["metadata"]["uid"] = "u".into();
         object["metadata"]["creationTimestamp"] = "2026-11-15T00:00:00Z".into();
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
-        // What mission 002 wants answered by Failed, and a zone that no schema can know.
+        // What the status refuses with Failed, and a zone that no schema can know.
         let answered = ["good-empty", "good-missing", "good-late-mount", "good-unknown-zone"];
         let wanted = !answered.contains(&name.as_str());
         let obeyed = match object["kind"].as_str().unwrap() {

@@ -1,5 +1,5 @@
-//! A binding as the programs obey it: checked, with every default filled in.
-//! It must not look at anything but the object: whether the `Secret` or the cluster exists is for those who connect.
+//! A binding as the syncer uses it: checked, with every default filled in. It must look
+//! only at the object: the syncer checks elsewhere whether the `Secret` or the cluster exists.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,13 +18,13 @@ const CLUSTER_ID: usize = 24;
 
 /// A valid binding.
 #[derive(Debug, Clone, PartialEq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is an independent switch of the user's")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent switch")]
 pub struct Binding {
     /// `metadata.name`.
     pub name: DnsSubdomain,
     /// `metadata.uid`, one half of the origin.
     pub uid: String,
-    /// `metadata.generation`, for the conditions that speak of it.
+    /// `metadata.generation`, for `observedGeneration` of conditions.
     pub generation: i64,
     /// Short name of the physical cluster.
     pub cluster_id: DnsLabel,
@@ -46,19 +46,19 @@ pub struct Binding {
     pub running_daemonset_by_default: bool,
     /// Pods get `spec.nodeName` instead of node affinity.
     pub direct_scheduling: bool,
-    /// What a pod must meet before it may enter the physical cluster.
+    /// What a pod must meet before it may run in the physical cluster.
     pub pod_security: Level,
     /// The owner of the virtual cluster stopped lending.
     pub suspend: bool,
-    /// How long the physical API server may be silent before its nodes become Unknown; `None`: for ever.
+    /// How long the physical API server may be unreachable before its nodes become Unknown; `None`: without limit.
     pub evict_after: Option<Duration>,
-    /// Backstops in the physical cluster; all off unless the user wants them.
+    /// Limits in the physical cluster; all off by default.
     pub guard: Guard,
     /// The clusters this binding was first connected to.
     pub pinned: Pinned,
 }
 
-/// A key in a `Secret` of the virtual cluster. What it holds never comes near this type.
+/// A key in a `Secret` of the virtual cluster. This type never holds its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kubeconfig {
     /// Namespace of the `Secret`.
@@ -69,7 +69,7 @@ pub struct Kubeconfig {
     pub insecure_skip_tls_verify: bool,
 }
 
-/// Identities (UID of `kube-system`) from the binding's status; `None` until somebody connected.
+/// Identities (UID of `kube-system`) from the binding's status; `None` until the first connection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pinned {
     /// Of the physical cluster.
@@ -79,7 +79,7 @@ pub struct Pinned {
 }
 
 impl Binding {
-    /// Reads a binding as an API server sent it; all problems are told at once.
+    /// Parses a binding as an API server sent it; returns all problems at once.
     pub fn parse(binding: &ClusterBinding) -> Result<Self, Invalid> {
         let ClusterBinding { metadata, spec, status } = binding;
         let mut problems = Problems::default();
@@ -141,14 +141,14 @@ impl Binding {
         problems.or(read())
     }
 
-    /// Whether pods of this virtual namespace are left alone.
+    /// Whether pods of this virtual namespace are not mirrored.
     #[must_use]
     pub fn excludes(&self, namespace: &str) -> bool {
         self.excluded_namespaces.iter().any(|excluded| excluded.as_str() == namespace)
     }
 }
 
-/// The schema lets no negative one pass.
+/// The schema allows no negative number.
 fn seconds(count: i32) -> Duration {
     Duration::from_secs(u64::try_from(count).unwrap_or(0))
 }
@@ -180,7 +180,7 @@ fn parse_namespaces<'a>(
     names.enumerate().filter_map(parse).collect()
 }
 
-/// The text, or what to do about its absence.
+/// The text, or what to do if it is empty.
 fn given<'a>(text: &'a str, otherwise: &str) -> Result<&'a str, String> {
     if text.is_empty() { Err(format!("is empty: {otherwise}")) } else { Ok(text) }
 }

@@ -1,4 +1,4 @@
-//! What the generated definitions must be, as far as it can be known without an API server.
+//! What can be checked of the generated definitions without an API server.
 
 use super::*;
 use std::path::Path;
@@ -97,7 +97,7 @@ fn no_field_is_nullable() {
     }
 }
 
-/// What users can write and nothing reads yet. A field leaves this list when it gets its effect; none may join it.
+/// Fields that users can write and no code reads yet. A field leaves this list when it has an effect; none may join it.
 const WITHOUT_EFFECT: [&str; 6] = [
     "ClusterBinding.spec.serviceNamespaces",
     "ClusterBinding.spec.virtualAPIServer",
@@ -107,7 +107,7 @@ const WITHOUT_EFFECT: [&str; 6] = [
     "ClusterBinding.spec.virtualDNS.ip",
 ];
 
-/// What users can write and something reads. A new field is in one of the two lists.
+/// Fields that users can write and code reads. A new field is in one of the two lists.
 const WITH_EFFECT: [&str; 36] = [
     "ClusterBinding.spec.clusterID",
     "ClusterBinding.spec.directScheduling",
@@ -147,7 +147,7 @@ const WITH_EFFECT: [&str; 36] = [
     "ResourceLeasingPolicy.spec.timeZone",
 ];
 
-/// Every field that users can write; what is below a node selector is Kubernetes' own.
+/// Every field that users can write; the fields of a node selector are defined by Kubernetes.
 fn written_by_users() -> Vec<String> {
     let mut fields = Vec::new();
     for (crd, schema) in crds().into_iter().zip(schemas()) {

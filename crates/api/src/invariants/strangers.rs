@@ -1,4 +1,4 @@
-//! What is not ours must stay as it was (law 6). Must not look at versions and statuses: others go on living.
+//! Objects that are not ours must stay as they were (law 6). Must not compare versions and statuses: others write those.
 
 use std::collections::BTreeMap;
 
@@ -14,16 +14,16 @@ impl Strangers {
     /// Those among `objects` that are not of this origin.
     pub fn among<'a>(objects: impl IntoIterator<Item = &'a Value>, origin: &str) -> Self {
         let others = objects.into_iter().filter(|object| annotation(object, keys::ORIGIN) != origin);
-        Self(others.map(|object| (uid(object).to_owned(), (place(object), print(object)))).collect())
+        Self(others.map(|object| (uid(object).to_owned(), (place(object), digest(object)))).collect())
     }
 
-    /// Who of them is gone or changed. The caller knows that nobody else touched them.
+    /// Which of them are gone or changed. The caller knows that no one else touched them.
     pub fn touched<'a>(&self, objects: impl IntoIterator<Item = &'a Value>) -> Vec<String> {
         let now: BTreeMap<&str, &Value> = objects.into_iter().map(|object| (uid(object), object)).collect();
         let look = |(uid, (place, before)): (&String, &(String, Value))| match now.get(uid.as_str()) {
-            None => Some(format!("stranger {place} is gone")),
-            Some(object) if print(object) != *before => {
-                Some(format!("stranger {place} was {before}, is {}", print(object)))
+            None => Some(format!("foreign object {place} is gone")),
+            Some(object) if digest(object) != *before => {
+                Some(format!("foreign object {place} was {before}, is {}", digest(object)))
             }
             Some(_) => None,
         };
@@ -31,7 +31,7 @@ impl Strangers {
     }
 }
 
-fn print(object: &Value) -> Value {
+fn digest(object: &Value) -> Value {
     let metadata = &object["metadata"];
     json!({
         "labels": metadata["labels"], "annotations": metadata["annotations"], "finalizers": metadata["finalizers"],

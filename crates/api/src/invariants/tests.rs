@@ -21,7 +21,7 @@ fn vpod() -> Value {
 
 fn ppod() -> Value {
     let mut statuses = statuses("main");
-    // What the physical cluster adds is its own matter.
+    // Containers that the physical cluster adds are ignored.
     statuses.as_array_mut().unwrap().push(json!({ "name": "mesh", "ready": false, "restartCount": 9 }));
     json!({
         "metadata": {
@@ -101,7 +101,7 @@ fn a_copy_without_its_pod_is_an_orphan() {
 }
 
 #[test]
-fn references_that_do_not_meet_are_found() {
+fn references_that_do_not_match_are_found() {
     for (key, of_vpod) in [
         (keys::PHYSICAL_POD_NAMESPACE, true),
         (keys::PHYSICAL_POD_NAME, true),
@@ -117,7 +117,7 @@ fn references_that_do_not_meet_are_found() {
 }
 
 #[test]
-fn labels_that_somebody_took_away_are_missed() {
+fn missing_labels_are_found() {
     finds(&[vpod()], &[with(ppod(), "/metadata/labels", json!({}))], "lacks label");
 }
 
@@ -129,12 +129,12 @@ fn statuses_that_differ_are_found() {
 }
 
 #[test]
-fn who_is_not_at_rest_is_found() {
+fn pods_that_have_not_converged_are_found() {
     let going = with(vpod(), "/metadata/deletionTimestamp", "2026-01-01T00:00:00Z");
-    finds(std::slice::from_ref(&going), &[], "is still going");
+    finds(std::slice::from_ref(&going), &[], "is still being deleted");
     let held = with(going, "/metadata/finalizers", json!(["example.com/wait"]));
     assert_eq!(violations(std::slice::from_ref(&held), &[]), [""; 0]);
-    finds(&[held], &[ppod()], "is still going, with 1 copies");
+    finds(&[held], &[ppod()], "is still being deleted, with 1 copies");
     finds(&[vpod()], &[], "has no copy");
     let refused = json!([{ "type": keys::CONDITION_ADMITTED, "status": "False" }]);
     assert_eq!(violations(&[with(vpod(), "/status/conditions", refused)], &[]), [""; 0]);

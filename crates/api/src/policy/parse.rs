@@ -1,5 +1,5 @@
-//! A policy as the programs obey it: checked, with every default filled in.
-//! It must not decide which policy holds on a node, nor whether a window is open.
+//! A policy as the syncer uses it: checked, with every default filled in. It must not
+//! decide which policy is in force on a node, nor whether a window is open.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub struct Policy {
     pub name: String,
     /// `metadata.uid`.
     pub uid: String,
-    /// `metadata.generation`, for the conditions that speak of it.
+    /// `metadata.generation`, for `observedGeneration` of conditions.
     pub generation: i64,
     /// `metadata.creationTimestamp`: of two policies of equal priority the older one holds.
     pub created: Timestamp,
@@ -37,9 +37,9 @@ pub struct Policy {
     pub priority: i32,
     /// When it lends.
     pub calendar: Calendar,
-    /// Whether pods are removed when capacity is wanted back.
+    /// Whether pods are removed to reclaim capacity.
     pub force_reclaim: bool,
-    /// How long they may go on before that.
+    /// How long they may keep running before that.
     pub grace: Duration,
     /// Whether capacity is back *at* the end of a window.
     pub reclaim_before_end: bool,
@@ -65,7 +65,7 @@ impl Cluster {
         }
     }
 
-    /// Whether a binding is meant.
+    /// Whether this names the binding.
     #[must_use]
     pub fn matches(&self, binding_name: &str, cluster_id: &str) -> bool {
         match self {
@@ -76,7 +76,7 @@ impl Cluster {
 }
 
 impl Policy {
-    /// Reads a policy as an API server sent it; all problems are told at once.
+    /// Parses a policy as an API server sent it; returns all problems at once.
     pub fn parse(policy: &ResourceLeasingPolicy) -> Result<Self, Invalid> {
         let ResourceLeasingPolicy { metadata, spec, .. } = policy;
         let mut problems = Problems::default();

@@ -1,10 +1,10 @@
-//! What a binding means when fields are left out, and what is told when they are wrong.
+//! The defaults of a binding, and the problems that wrong fields give.
 
 use super::*;
 use crate::binding::{ClusterBindingStatus, SecretRef};
 use serde_json::json;
 
-/// A valid binding with nothing but what is required.
+/// A valid binding with only the required fields.
 fn binding() -> ClusterBinding {
     let spec = ClusterBindingSpec {
         cluster_id: "cls-a".into(),
@@ -24,7 +24,7 @@ fn problems(binding: &ClusterBinding) -> Vec<String> {
 }
 
 #[test]
-fn what_is_left_out_has_its_documented_default() {
+fn omitted_fields_have_their_documented_defaults() {
     let parsed = Binding::parse(&binding()).unwrap();
     assert_eq!((parsed.name.as_str(), parsed.uid.as_str(), parsed.generation), ("a", "u-1", 3));
     assert_eq!((parsed.cluster_id.as_str(), parsed.mount_namespace.as_str()), ("cls-a", "mount"));
@@ -61,7 +61,7 @@ fn pinned_identities_come_from_status() {
 }
 
 #[test]
-fn everything_that_mission_002_wants_answered_by_failed_is_told_at_once() {
+fn all_missing_fields_are_reported_at_once() {
     let mut empty = binding();
     empty.spec.secret_ref = SecretRef::default();
     empty.spec.mount_namespace = String::new();
@@ -75,7 +75,7 @@ fn everything_that_mission_002_wants_answered_by_failed_is_told_at_once() {
 }
 
 #[test]
-fn names_that_would_climb_out_of_a_url_are_refused() {
+fn names_that_would_escape_a_url_path_are_refused() {
     let mut hostile = binding();
     hostile.spec.secret_ref.name = "../../kube-system/secrets/x".into();
     hostile.spec.mount_namespace = "a/b".into();
@@ -103,7 +103,7 @@ fn a_selector_selects_the_nodes_it_says_and_no_others() {
 }
 
 #[test]
-fn a_selector_that_says_nothing_readable_does_not_select_every_node() {
+fn a_selector_that_cannot_be_parsed_does_not_select_every_node() {
     for selector in [
         json!({ "nodeSelectorTerms": [] }),
         json!({ "nodeSelectorTerms": [{ "matchExpressions": [{ "key": "zone", "operator": "In" }] }] }),

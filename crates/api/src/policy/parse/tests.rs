@@ -1,4 +1,4 @@
-//! What a policy means when fields are left out, and what is told when they are wrong.
+//! The defaults of a policy, and the problems that wrong fields give.
 
 use super::*;
 use crate::policy::{ResourceLeasingPolicySpec, TimeWindow};
@@ -25,7 +25,7 @@ fn limits(limits: Vec<ResourceLimit>) -> Result<Policy, Invalid> {
 }
 
 #[test]
-fn what_is_left_out_has_its_documented_default() {
+fn omitted_fields_have_their_documented_defaults() {
     let parsed = Policy::parse(&policy("a", 7, spec())).unwrap();
     assert_eq!((parsed.name.as_str(), parsed.uid.as_str(), parsed.created.as_second()), ("a", "uid-of-a", 7));
     assert!(parsed.nodes.is_empty(), "no selector selects every node");
@@ -60,7 +60,7 @@ fn limits_are_read_exactly_and_storage_means_ephemeral_storage() {
 }
 
 #[test]
-fn every_bad_limit_is_told_at_once() {
+fn all_bad_limits_are_reported_at_once() {
     let invalid = limits(vec![
         limit("cpu", Some("-1"), None),
         limit("memory", Some("8GB"), None),
@@ -120,7 +120,7 @@ fn every_part_of_a_window_reaches_the_calendar() {
 }
 
 #[test]
-fn every_bad_time_is_told_at_once() {
+fn all_bad_times_are_reported_at_once() {
     let odd = TimeWindow {
         days: vec!["Monday".into(), "Caturday".into()],
         time_zone: Some("Mars/Base".into()),
@@ -162,7 +162,7 @@ fn the_highest_priority_holds_then_the_oldest_then_the_first_by_name() {
 }
 
 #[test]
-fn a_negative_grace_and_an_empty_cluster_are_told() {
+fn a_negative_grace_and_an_empty_cluster_are_reported() {
     let bad = ResourceLeasingPolicySpec { graceful_reclaim_period_seconds: Some(-1), ..Default::default() };
     let told = Policy::parse(&policy("a", 0, bad)).unwrap_err().to_string();
     assert!(told.contains("spec.cluster: is empty") && told.contains("is -1: give 0 seconds or more"), "{told}");
