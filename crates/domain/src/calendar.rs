@@ -1,4 +1,4 @@
-//! When lending is agreed: windows of wall-clock time that come again, without the excepted dates.
+//! When a policy lends: recurring windows of wall-clock time, without the excepted dates.
 //! It must not read the clock or the system's time zones: the moment is an input, the zones are in the binary.
 
 mod parse;
@@ -15,14 +15,14 @@ use jiff::{SignedDuration, Timestamp};
 pub use self::parse::{CalendarError, WindowText};
 use self::window::{Span, Window};
 
-/// How far an unbroken opening is followed. What repeats every year has shown itself in that time.
+/// How far an unbroken opening is followed. A pattern that repeats every year shows within that time.
 const HORIZON: SignedDuration = SignedDuration::from_hours(400 * 24);
-/// Clocks differ from UTC by 14 hours at most, today; two days are enough for a date in whatever zone.
+/// Clocks differ from UTC by 14 hours at most, today; two days are enough for a date in any zone.
 const ZONES: SignedDuration = SignedDuration::from_hours(2 * 24);
 /// A window ends on the day after the one it starts on, at the latest.
 const LONGEST: SignedDuration = SignedDuration::from_hours(2 * 24);
 
-/// When lending is agreed.
+/// When a policy lends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calendar {
     /// Any of them is enough; none at all means always, and then nothing is excepted.
@@ -31,7 +31,7 @@ pub struct Calendar {
     except: Box<[Date]>,
 }
 
-/// Whether lending is agreed at a moment, and how long that stays so.
+/// Whether the policy lends at a moment, and how long that stays so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hours {
     /// Whether a window is open. Its end is no longer inside.
@@ -43,7 +43,7 @@ pub struct Hours {
 }
 
 impl Hours {
-    /// Whether they tell the state at this moment too, so that the calendar need not be asked again.
+    /// Whether they cover this moment too, so that the calendar need not be asked again.
     #[must_use]
     pub fn covers(&self, now: Timestamp) -> bool {
         self.since.is_none_or(|since| since <= now) && self.until.is_none_or(|until| now < until)
@@ -57,9 +57,9 @@ impl Calendar {
         Self { windows: Box::default(), except: Box::default() }
     }
 
-    /// Reads what users write; `zone` is that of windows without their own, and without windows that of `except`.
-    ///
-    /// All problems are told at once, in the order of the fields, each with its path below `spec`.
+    /// Parses what users write; `zone` applies to windows without their own, and without windows to `except`.
+    /// Returns all problems at once, in the order of the fields, each with its path below
+    /// `spec`.
     pub fn parse(
         windows: &[WindowText<'_>],
         zone: Option<&str>,
@@ -108,7 +108,7 @@ impl Calendar {
         if open { self.closes(now) } else { self.opens(now) }
     }
 
-    /// When the pause that holds now ends: the next start.
+    /// When the current pause ends: the next start.
     fn opens(&self, now: Timestamp) -> Option<Timestamp> {
         let starts = self
             .windows
@@ -117,12 +117,12 @@ impl Calendar {
         starts.min()
     }
 
-    /// When the pause that holds now began: the last end.
+    /// When the current pause began: the last end.
     fn closed(&self, now: Timestamp) -> Option<Timestamp> {
         self.windows.iter().filter_map(|window| self.begun(window, now)).map(|(_, end)| end).max()
     }
 
-    /// When the opening that holds now began: back from span to span as long as they touch.
+    /// When the current opening began: back from span to span as long as they touch.
     fn opened(&self, now: Timestamp) -> Option<Timestamp> {
         let far = now.checked_sub(HORIZON).unwrap_or(Timestamp::MIN);
         let before = self.windows.iter().map(|window| self.latest(window, now).peekable());
@@ -139,7 +139,7 @@ impl Calendar {
         (!before.is_empty() && edge >= far).then_some(edge)
     }
 
-    /// When the opening that holds now ends.
+    /// When the current opening ends.
     fn closes(&self, now: Timestamp) -> Option<Timestamp> {
         let (mut from, mut look) = (now, HORIZON);
         if self.is_always() {
@@ -151,7 +151,7 @@ impl Calendar {
             if edge <= far {
                 return Some(edge);
             }
-            // Only an excepted date can still break what has held for so long.
+            // Only an excepted date can still break such a long opening.
             from = self.next_exception(edge)?.max(edge);
             look = ZONES + LONGEST + ZONES;
             if from > edge && !self.is_open(from) {
@@ -160,7 +160,7 @@ impl Calendar {
         }
     }
 
-    /// How far the opening goes that holds at a moment: on from span to span as long as they touch, or past `far`.
+    /// When the opening at a moment ends: on from span to span as long as they touch, or past `far`.
     fn reach(&self, from: Timestamp, far: Timestamp) -> Timestamp {
         let mut ahead: Vec<_> = self.windows.iter().map(|window| self.coming(window, from).peekable()).collect();
         let (mut edge, mut last) = (from, None);
@@ -197,7 +197,7 @@ impl Calendar {
         if self.except.binary_search(&date).is_ok() { None } else { window.on(date) }
     }
 
-    /// From when on the next excepted date can matter, in whatever zone; in the past when one matters already.
+    /// From when on the next excepted date can matter, in any zone; in the past when one matters already.
     fn next_exception(&self, moment: Timestamp) -> Option<Timestamp> {
         let mut midnights = self.except.iter().filter_map(|date| TimeZone::UTC.to_timestamp(date.at(0, 0, 0, 0)).ok());
         let over = moment.checked_sub(ZONES + LONGEST).ok()?;

@@ -1,5 +1,5 @@
 //! Cuts text from outside to a length that is safe to repeat in an error, event or condition.
-//! It must not be used for anything that is compared: an excerpt is for human eyes only.
+//! It must not be used for comparisons: an excerpt is for messages only.
 
 /// Longer texts are cut: an annotation may hold 256 KiB and must not come back in an event.
 const LIMIT: usize = 80;

@@ -166,7 +166,7 @@ pub fn origin_hash(virtual_cluster_uid: &str, binding_uid: &str) -> String {
     hex_of(&["origin", virtual_cluster_uid, binding_uid])
 }
 
-/// Ten characters by which a content is known again; the first part says what it is.
+/// Ten characters that identify a content; the first part says what kind it is.
 #[must_use]
 pub fn mark(parts: &[&str]) -> String {
     base32_of(parts)

@@ -1,5 +1,5 @@
-//! Whether a pod may be on a node, as kube-scheduler would judge it, for pods that were bound past it.
-//! It must not ask about room, ports or preferences: only what forbids the node for ever counts.
+//! Whether a pod may be on a node, as kube-scheduler would judge it, for pods that bypass it.
+//! It must not check capacity, ports or preferences: only what always forbids the node counts.
 
 #[cfg(test)]
 mod tests;
@@ -24,13 +24,13 @@ pub struct PlacementShape<'a> {
     /// Required node affinity; without terms, and so when it cannot be read, it matches no node.
     #[serde(rename = "affinity", deserialize_with = "required_affinity")]
     required: Option<Selector>,
-    /// Taints that it bears.
+    /// Its tolerations.
     #[serde(borrow, deserialize_with = "nullable")]
     pub tolerations: Vec<Toleration<'a>>,
 }
 
 impl PlacementShape<'_> {
-    /// Whether it says nothing: a row may drop it, and judge by the default instead.
+    /// Whether it has no requirements: a row may drop it and use the default instead.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.node_selector.is_empty() && self.required.is_none() && self.tolerations.is_empty()
@@ -57,15 +57,15 @@ pub enum Misplaced {
     /// The node does not match the required node affinity.
     #[error("the node does not match the pod's required node affinity; leave nodeName to the scheduler")]
     Affinity,
-    /// The node has a taint that the pod does not bear.
+    /// The node has a taint that the pod does not tolerate.
     #[error(
         "the pod does not tolerate the node's taint {key}{equals}{value}:{effect}; add a toleration for it",
         equals = if value.is_empty() { "" } else { "=" }
     )]
     Taint {
-        /// Of the taint.
+        /// Key of the taint.
         key: String,
-        /// Of the taint; empty when it has none.
+        /// Value of the taint; empty when it has none.
         value: String,
         /// `NoSchedule` or `NoExecute`.
         effect: String,
@@ -94,7 +94,7 @@ pub fn placed<'l, 't>(
     }
 }
 
-/// Reads `affinity` down to the required node affinity. What is no selector becomes one without terms.
+/// Parses only the required node affinity of `affinity`. Anything that is not a selector becomes one without terms.
 fn required_affinity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Selector>, D::Error> {
     #[derive(Deserialize, Default)]
     #[serde(default, rename_all = "camelCase")]

@@ -1,5 +1,5 @@
-//! The transformation: a virtual pod's JSON becomes the JSON of its physical copy, losing nothing that nobody decided to lose.
-//! It must not trust the virtual pod: names, keys and references in it are a stranger's until they are checked or replaced.
+//! The transformation: a virtual pod's JSON becomes the JSON of its physical copy. Every field survives unless this code drops it on purpose.
+//! It must not trust the virtual pod: names, keys and references in it are hostile until they are checked or replaced.
 
 mod downward;
 pub mod keys;
@@ -29,13 +29,13 @@ pub struct Frame<'a> {
     pub namespace: &'a str,
     /// The physical node it must run on.
     pub node: &'a str,
-    /// Bind it there ourselves, past the physical scheduler.
+    /// Bind it there ourselves, without the physical scheduler.
     pub direct_scheduling: bool,
     /// The binding's class; `None` leaves the physical cluster's default.
     pub priority_class: Option<&'a str>,
     /// The account without any rights that all copies run as.
     pub service_account: &'a str,
-    /// Resources of which every container must say how much it wants, because a quota counts them; zero where it does not.
+    /// Resources that every container must request, because a quota counts them; zero where it has no request.
     pub explicit_requests: &'a [&'a str],
     /// Our labels; they win over the virtual pod's.
     pub labels: Vec<(&'a str, String)>,
@@ -89,7 +89,7 @@ struct VirtualMetadata {
 /// The physical pod of a virtual one, ready to be created.
 ///
 /// INVARIANT: `a_copy_names_no_object_of_the_physical_namespace`: what [`unsupported`] names is refused here too, because
-/// a reference left in place would read a stranger's Secret.
+/// a reference left in place would read another user's Secret.
 pub fn render_copy(vpod: &str, frame: &Frame<'_>) -> Result<Value, Refused> {
     let vpod: VirtualPod<'_> = serde_json::from_str(vpod)?;
     let needs: SpecNeeds<'_> = serde_json::from_str(vpod.spec.get())?;

@@ -1,4 +1,4 @@
-//! Host ports: which a pod takes on its node, and whether two pods can share one.
+//! Host ports: which ones a pod uses on its node, and whether two pods can share a node.
 //! It must not cost a row of the many pods without host ports more than two words.
 
 #[cfg(test)]
@@ -22,7 +22,7 @@ pub struct HostPort {
     pub port: u16,
 }
 
-/// What is spoken on a port.
+/// The protocol of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Protocol {
@@ -34,14 +34,14 @@ pub enum Protocol {
     Udp,
     /// SCTP.
     Sctp,
-    /// One that is newer than this code. Two such are taken for the same.
+    /// A protocol that is newer than this code. Two of them count as the same.
     #[serde(other)]
     Other,
 }
 
 /// The host ports that a pod takes, as kube-scheduler counts them; read straight from the JSON of its `spec`.
 ///
-/// Those of containers and sidecars: a plain init container is gone before it could be in anybody's way. On the host's
+/// Those of containers and sidecars: a plain init container has ended before it could conflict. On the host's
 /// network every container port is one, whether or not the API server has written it down as `hostPort` yet.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct HostPorts(Box<[HostPort]>);
@@ -146,7 +146,7 @@ impl PortShape<'_> {
     }
 }
 
-/// One address has many spellings; the API server checks none of them, so that what cannot be read is compared as text.
+/// One address has many spellings; the API server checks none of them, so that what cannot be parsed is compared as text.
 fn address(text: &str) -> Option<Box<str>> {
     match text.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
         Ok(ip) if ip.is_unspecified() => None,

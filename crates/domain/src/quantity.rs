@@ -22,7 +22,7 @@ pub(crate) const NANO: i128 = 1_000_000_000;
 pub(crate) const MILLI: i128 = 1_000_000;
 
 /// The largest amount that is read: 2¹⁰³ billionths, some 10²² units. What Kubernetes accepts beyond that (`1e308`) counts as
-/// this much. Far from the end of the 128 bits, so that 2²⁴ such amounts can be added and taken away again without a loss: sums
+/// this much. Far from the end of the 128 bits, so that 2²⁴ such amounts can be added and subtracted again without a loss: sums
 /// over a node are kept by differences.
 pub(crate) const LARGEST: i128 = i128::MAX >> 24;
 
@@ -55,7 +55,7 @@ impl Quantity {
         Self(whole as i128 * NANO)
     }
 
-    /// Reads whatever Kubernetes' `resource.Quantity` accepts; digits finer than a billionth round away from zero, and what is
+    /// Parses everything that Kubernetes' `resource.Quantity` accepts; digits finer than a billionth round away from zero, and what is
     /// larger than 10²² units counts as that much.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
         parse::parse(text)

@@ -1,5 +1,5 @@
-//! Who has to leave a virtual node, in which order, when and how.
-//! It must not know why a cause came up nor who carries a step out: asked again after each step, it says the next.
+//! Which pods have to leave a virtual node, in which order, when and how. It must not
+//! know where a cause comes from nor who carries a step out: asked again after each step, it returns the next.
 
 #[cfg(test)]
 mod tests;
@@ -14,13 +14,13 @@ use crate::resources::Resources;
 /// A pod on a virtual node, as far as reclaim cares.
 #[derive(Debug, Clone, Copy)]
 pub struct Tenant<'a> {
-    /// What the caller knows it by; no two are equal.
+    /// The caller's identifier; no two are equal.
     pub id: &'a str,
     /// Its scheduling priority: the lowest leave first.
     pub priority: i32,
     /// When it was created: of equal priority the youngest leave first.
     pub born: Timestamp,
-    /// What leaves with it. A node can be short only of what tenants name here, so `pods` too if pods are to count.
+    /// What its end frees. A node can be short only of what tenants name here, so `pods` too if pods are to count.
     pub request: &'a Resources,
     /// Its own `terminationGracePeriodSeconds`.
     pub grace: u32,
@@ -30,14 +30,14 @@ pub struct Tenant<'a> {
     pub going: Option<u32>,
 }
 
-/// Why capacity is wanted back.
+/// Why capacity is reclaimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause<'a> {
     /// A window of the virtual cluster's policy has ended.
     WindowEnd,
-    /// The owner lends no longer: `suspend`, `lend=never`, the owner's own policy.
+    /// The owner no longer lends: `suspend`, `lend=never`, the owner's own policy.
     OwnerStop,
-    /// The node, or the selector, policy or binding it is there for, is gone.
+    /// The node, or the selector, policy or binding it exists for, is gone.
     Leaving,
     /// Less is lent than tenants use.
     Shrunk {
@@ -46,7 +46,7 @@ pub enum Cause<'a> {
     },
 }
 
-/// What the policy says of reclaim.
+/// The reclaim rules of the policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
     /// `forceReclaim`. An owner's stop and a node's end are forced whatever it says.
@@ -60,7 +60,7 @@ pub struct Rules {
 pub enum Step {
     /// Nothing before this moment.
     Wait(Timestamp),
-    /// Ask for its eviction, which a disruption budget may refuse; then ask again later.
+    /// Evict it, which a disruption budget may refuse; then try again later.
     Evict,
     /// Delete it, or shorten the grace it is being deleted with.
     Delete {
@@ -69,7 +69,7 @@ pub enum Step {
     },
 }
 
-/// What to do about the tenants of a node, in order; those that are not named rest. `t0` is when the cause began (the
+/// What to do about the tenants of a node, in order; the others stay. `t0` is when the cause began (the
 /// taint was added).
 #[must_use]
 pub fn steps<'a>(
@@ -88,13 +88,13 @@ pub fn steps<'a>(
     to_go(cause, rules, tenants).into_iter().map(|tenant| (tenant.id, step(tenant))).collect()
 }
 
-/// When force begins: tenants may go on until then, and no delete comes before.
+/// When force begins: tenants may run until then, and no delete comes before.
 #[must_use]
 pub fn force_at(rules: &Rules, t0: Timestamp) -> Timestamp {
     t0.checked_add(rules.grace).unwrap_or(Timestamp::MAX)
 }
 
-/// The longest grace that those will have who have to go (zero when nobody does): T of `reclaimBeforeEnd`.
+/// The longest grace of the pods that have to go (zero when none does): T of `reclaimBeforeEnd`.
 #[must_use]
 pub fn longest_grace(rules: &Rules, tenants: &[Tenant<'_>], cause: &Cause<'_>) -> Duration {
     let left = |tenant: &Tenant<'_>| {
@@ -103,7 +103,7 @@ pub fn longest_grace(rules: &Rules, tenants: &[Tenant<'_>], cause: &Cause<'_>) -
     };
     let longest = match cause {
         Cause::Shrunk { .. } => to_go(cause, rules, tenants).into_iter().map(left).max(),
-        // Who is going already has to be gone as well.
+        // Pods that are being deleted must be gone as well.
         _ if forced(cause, rules) => tenants.iter().filter(|tenant| touched(cause, tenant)).map(left).max(),
         _ => None,
     };
@@ -111,8 +111,8 @@ pub fn longest_grace(rules: &Rules, tenants: &[Tenant<'_>], cause: &Cause<'_>) -
 }
 
 /// The grace of a forced delete in seconds: the pod's own or the policy's, whichever is less, and at least one.
-///
-/// Not zero: that deletes the object without waiting for the kubelet, and the processes may run on.
+/// Not zero: that deletes the object without waiting for the kubelet, and the processes
+/// may keep running.
 #[must_use]
 pub fn forced_grace(own: u32, rules: &Rules) -> u32 {
     u32::try_from(rules.grace.as_secs()).unwrap_or(u32::MAX).min(own).max(1)
@@ -122,7 +122,7 @@ fn forced(cause: &Cause<'_>, rules: &Rules) -> bool {
     rules.force || matches!(cause, Cause::OwnerStop | Cause::Leaving)
 }
 
-/// A toleration spares from the virtual cluster's windows only.
+/// A toleration spares a pod only from the virtual cluster's windows.
 fn touched(cause: &Cause<'_>, tenant: &Tenant<'_>) -> bool {
     !(tenant.exempt && *cause == Cause::WindowEnd)
 }
@@ -132,7 +132,7 @@ fn lingers(tenant: &Tenant<'_>, rules: &Rules) -> bool {
     tenant.going.is_some_and(|going| going > forced_grace(tenant.grace, rules))
 }
 
-/// All for whom there is still something to do, in order; only as many as needed.
+/// All pods that still need a step, in order; only as many as needed.
 fn to_go<'t, 'a>(cause: &Cause<'_>, rules: &Rules, tenants: &'t [Tenant<'a>]) -> Vec<&'t Tenant<'a>> {
     if !forced(cause, rules) {
         return Vec::new();
@@ -144,13 +144,13 @@ fn to_go<'t, 'a>(cause: &Cause<'_>, rules: &Rules, tenants: &'t [Tenant<'a>]) ->
 
     let (staying, lingering): (Vec<&Tenant<'_>>, Vec<&Tenant<'_>>) =
         ordered.into_iter().partition(|tenant| tenant.going.is_none());
-    // Who is going counts as gone: else every second of a long grace would cost another tenant its place.
+    // A pod that is being deleted counts as gone: otherwise every second of a long grace would cost another tenant its place.
     let mut used = Resources::new();
     for tenant in &staying {
         used.add(tenant.request);
     }
     let mut chosen = relieve(&staying, &mut used, leased);
-    // Lingering is cut short only where what lingers is still in the way.
+    // Shorten a long deletion only where the pod still holds what is short.
     for tenant in &lingering {
         used.add(tenant.request);
     }
@@ -158,9 +158,9 @@ fn to_go<'t, 'a>(cause: &Cause<'_>, rules: &Rules, tenants: &'t [Tenant<'a>]) ->
     chosen
 }
 
-/// Takes tenants away in order until what is used fits, passing over those that hold nothing of what is short.
-///
-/// Once is enough: each one taken makes less short, so who was passed over is never needed later.
+/// Removes tenants in order until what is used fits, skipping those that hold nothing of what is short.
+/// One pass is enough: each removal reduces what is short, so a skipped tenant is never
+/// needed later.
 fn relieve<'t, 'a>(ordered: &[&'t Tenant<'a>], used: &mut Resources, leased: &Resources) -> Vec<&'t Tenant<'a>> {
     let mut chosen = Vec::new();
     for tenant in ordered {

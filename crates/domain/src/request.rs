@@ -1,5 +1,5 @@
 //! How much a pod asks of its node, counted exactly as kube-scheduler counts it (`PodRequests` of component-helpers 1.36).
-//! It must not count the pod itself: `pods: 1` is the caller's.
+//! It must not count the pod itself: the caller adds `pods: 1`.
 
 #[cfg(test)]
 mod tests;
@@ -117,7 +117,7 @@ impl PodShape<'_> {
     }
 }
 
-/// What a pod asks for: containers and sidecars together, or the hungriest moment of its start, whichever is more;
+/// What a pod asks for: containers and sidecars together, or the highest sum during its start, whichever is more;
 /// pod-level figures replace the sum; overhead comes on top.
 ///
 /// Resources of claims (`DRANodeAllocatableResources`, alpha in 1.36) do not count: pods with claims are refused.
@@ -156,7 +156,7 @@ fn containers(spec: &SpecShape<'_>, status: &StatusShape<'_>) -> Resources {
     running
 }
 
-/// Pod-level requests stand in for the sum, for the resources that may be set there.
+/// Pod-level requests replace the sum, for the resources that may be set there.
 fn pod_level(total: &mut Resources, spec: &SpecShape<'_>, status: &StatusShape<'_>) {
     let effective = status.resources.as_ref().map(|actuated| {
         let allocated = &status.allocated_resources;
@@ -183,7 +183,7 @@ fn granted(container: &ContainerShape<'_>, status: &StatusShape<'_>, infeasible:
     }
 }
 
-/// A resize that the node can never grant leaves what is there; any other counts at its highest.
+/// A resize that the node can never grant changes nothing; any other counts at its highest.
 fn in_resize(wanted: &Resources, actuated: &Resources, allocated: &Resources, infeasible: bool) -> Resources {
     let mut highest = actuated.clone();
     highest.max(allocated);

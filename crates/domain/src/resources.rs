@@ -58,7 +58,7 @@ impl Resources {
         Self::default()
     }
 
-    /// Reads pairs of name and amount as they stand in JSON or YAML; the last of two equal names wins.
+    /// Parses pairs of name and amount as in JSON or YAML; the last of two equal names wins.
     pub fn parse<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, ResourceError> {
         let parsed: Result<Vec<_>, _> = pairs
             .into_iter()
@@ -79,7 +79,7 @@ impl Resources {
         self.find(name).map_or(Quantity::ZERO, |at| self.0[at].1)
     }
 
-    /// Whether the resource is named here, be it with zero.
+    /// Whether the resource is named here, even with zero.
     #[must_use]
     pub fn contains(&self, name: &ResourceName) -> bool {
         self.find(name).is_ok()
@@ -115,7 +115,7 @@ impl Resources {
         self.combine(other, Quantity::saturating_add);
     }
 
-    /// Takes away every amount of `other`, never below zero; resources only `other` names are not added.
+    /// Subtracts every amount of `other`, never below zero; resources that only `other` names are not added.
     pub fn saturating_sub(&mut self, other: &Self) {
         for (name, quantity) in &mut self.0 {
             *quantity = quantity.saturating_sub(other.get(name)).max(Quantity::ZERO);
@@ -139,7 +139,7 @@ impl Resources {
         }
     }
 
-    /// Whether `free` has all that is asked for here. Only amounts above zero ask; what `free` does not name is zero.
+    /// Whether `free` has everything requested here. Only amounts above zero count; what `free` does not name is zero.
     pub fn fits_within(&self, free: &Self) -> Result<(), Shortage> {
         for (name, wanted) in self.iter().filter(|(_, wanted)| wanted.is_positive()) {
             let free = free.get(name);
@@ -154,7 +154,7 @@ impl Resources {
         self.0.binary_search_by(|(present, _)| present.cmp(name))
     }
 
-    /// Folds `other` in; a resource only `other` names is taken over as it is.
+    /// Combines with `other`; a resource that only `other` names is taken over as it is.
     fn combine(&mut self, other: &Self, fold: impl Fn(Quantity, Quantity) -> Quantity) {
         let mut absent = 0;
         for (name, theirs) in other.iter() {
@@ -196,7 +196,7 @@ impl fmt::Debug for Resources {
     }
 }
 
-/// `cpu=250m memory=1Gi`: for people.
+/// `cpu=250m memory=1Gi`: for messages.
 impl fmt::Display for Resources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (position, (name, quantity)) in self.iter().enumerate() {

@@ -1,5 +1,5 @@
 //! The Pod Security Standards, as Kubernetes' own admission judges pods by them (version `latest` of 1.36).
-//! It must not be milder than that admission: what enters the physical cluster runs on somebody else's machines.
+//! It must not be milder than that admission: a pod in the physical cluster runs on another owner's machines.
 
 mod baseline;
 mod restricted;
@@ -19,7 +19,7 @@ pub enum Level {
     Privileged,
     /// Nothing that is known to lead out of a container.
     Baseline,
-    /// Only what a hardened pod asks for, said in so many words.
+    /// Only what a hardened pod asks for, set explicitly.
     Restricted,
 }
 
@@ -28,7 +28,7 @@ pub enum Level {
 pub struct Violation {
     /// Kubernetes' name of the check.
     pub check: &'static str,
-    /// What is wrong and where, in Kubernetes' words, of which the part in brackets says what to change. Long lists and values are cut.
+    /// What is wrong and where, in Kubernetes' words; the part in brackets says what to change. Long lists and values are cut.
     pub message: String,
 }
 
@@ -73,7 +73,7 @@ const CHECKS: [(&str, At, Find); 18] = [
     ("seccompProfile_restricted", At::Restricted, restricted::seccomp_required),
 ];
 
-/// How a pod falls short of a level; empty when it may enter. Init and ephemeral containers count like the others.
+/// How a pod violates a level; empty when it meets it. Init and ephemeral containers count like the others.
 ///
 /// `annotations` are the pod's, all of them: those that choose an AppArmor profile count.
 #[must_use]

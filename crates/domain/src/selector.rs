@@ -52,7 +52,7 @@ impl Selector {
         serde_json::from_str(json)
     }
 
-    /// The first thing wrong, for the condition that tells the user what to change.
+    /// The first problem, for the condition that tells the user what to change.
     pub fn validate(&self) -> Result<(), &SelectorError> {
         self.terms.iter().try_for_each(|term| term.as_ref().map(|_| ()))
     }

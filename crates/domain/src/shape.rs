@@ -28,7 +28,7 @@ impl Deref for Text<'_> {
     }
 }
 
-/// Reads a field where `null` stands for the default, as Go's decoder has it.
+/// Parses a field where `null` means the default, as in Go's decoder.
 pub(crate) fn nullable<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,4 +1,4 @@
-//! Reads a calendar as users write it and says what is wrong with it.
+//! Parses a calendar as users write it and says what is wrong with it.
 //! It must not guess: `7:00`, `Mo` or `CEST` are refused, each with what to write instead.
 
 use std::str::FromStr;
@@ -70,7 +70,7 @@ pub(super) fn parse(
 ) -> Result<Calendar, Vec<(String, CalendarError)>> {
     let mut problems = Problems::default();
     let zone = zone.map_or(Ok(TimeZone::UTC), parse_zone);
-    // A bad zone of the policy is told once, below, and not for each window that would have had it.
+    // Report a bad zone of the policy once, below, and not for each window that would use it.
     let usual = zone.clone().unwrap_or(TimeZone::UTC);
     let read = windows.iter().enumerate();
     let mut read: Vec<_> = read.filter_map(|(i, text)| parse_window(i, text, &usual, &mut problems)).collect();
@@ -142,7 +142,7 @@ fn number<T: FromStr>(text: &str, digits: usize) -> Option<T> {
     if plain { text.parse().ok() } else { None }
 }
 
-/// Collects what is wrong, so that all of it is told at once.
+/// Collects problems, so that all of them are reported at once.
 #[derive(Default)]
 struct Problems(Vec<(String, CalendarError)>);
 

@@ -1,4 +1,4 @@
-//! Proofs for the calendar, rule by rule; `oracle` holds it against a clock that is watched minute by minute.
+//! Tests of the calendar, rule by rule; `oracle` holds it against a clock that is watched minute by minute.
 //! They must not depend on the time zones of the machine.
 
 mod oracle;
@@ -151,7 +151,7 @@ fn a_window_that_would_start_on_an_excepted_date_does_not_open() {
     assert_eq!(
         openings(&calendar, "Europe/Berlin", "2026-12-24", "2026-12-26"),
         ["Wed 23 22:00+01 to Thu 24 06:00+01", "Fri 25 22:00+01 to Sat 26 06:00+01"],
-        "what began the evening before goes on",
+        "a window that began the evening before stays open",
     );
 }
 
@@ -259,7 +259,7 @@ fn a_later_date_never_gives_an_earlier_start_or_end() {
 }
 
 #[test]
-fn every_problem_is_told_at_once_in_the_order_of_the_fields() {
+fn all_problems_are_reported_at_once_in_the_order_of_the_fields() {
     let windows = ["Mon,Caturday 7:00-25:00 Mars/Base", "08:00-09:00", "24:00-08:60"];
     assert_eq!(
         problems(&windows, Some("CEST"), &["2026-12-24", "2026-02-30"]),
@@ -279,7 +279,7 @@ fn every_problem_is_told_at_once_in_the_order_of_the_fields() {
 }
 
 #[test]
-fn what_is_not_written_exactly_is_refused() {
+fn inexact_spellings_are_refused() {
     let first = |windows: &[&str], zone, except: &[&str]| try_calendar(windows, zone, except).unwrap_err().remove(0);
     for time in ["", "8", "0800", "8:00", "08:0", "+8:00", "08:00:00", " 8:00", "24:01", "-1:00", "٠٨:٠٠"] {
         let window = WindowText { start: time, end: "09:00", days: &[], zone: None };

@@ -8,7 +8,7 @@ use jiff::tz::{AmbiguousOffset, TimeZone};
 /// From the first moment inside to the first moment after.
 pub(super) type Span = (Timestamp, Timestamp);
 
-/// A span of wall-clock time that comes again.
+/// A recurring span of wall-clock time.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Window {
     days: Days,
@@ -55,7 +55,7 @@ impl Window {
         Self::new(Days::EVERY, Time::midnight(), Time::midnight(), zone)
     }
 
-    /// What the calendar on the wall shows at a moment.
+    /// The local date at a moment.
     pub(super) fn date_of(&self, moment: Timestamp) -> Date {
         self.zone.to_datetime(moment).date()
     }
@@ -63,7 +63,7 @@ impl Window {
     /// From when to when it is open if it starts on this date; `None` when it does not start then, when the clocks skip
     /// it whole, or where the calendar ends.
     ///
-    /// INVARIANT: `a_later_date_never_gives_an_earlier_start_or_end`: the searches of the calendar rest on it.
+    /// INVARIANT: `a_later_date_never_gives_an_earlier_start_or_end`: the searches of the calendar depend on it.
     pub(super) fn on(&self, date: Date) -> Option<Span> {
         if !self.days.contains(date) {
             return None;

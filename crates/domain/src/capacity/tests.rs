@@ -1,4 +1,4 @@
-//! Proofs for what is lent: the figures of the design and its inequalities by property.
+//! Tests of what is lent: the figures of the design and its inequalities by property.
 //! They must not compute the expected figure with the function under test.
 
 use proptest::prelude::*;

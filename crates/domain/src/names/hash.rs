@@ -1,5 +1,5 @@
 //! Short, stable marks for names.
-//! It must not change: marks stand in clusters' objects and outlive our releases.
+//! It must not change: objects in clusters carry these marks and outlive our releases.
 
 use std::fmt::Write;
 

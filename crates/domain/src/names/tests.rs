@@ -1,4 +1,4 @@
-//! Proofs for names: Kubernetes accepts what we make, and marks never change.
+//! Tests of names: Kubernetes accepts what we make, and marks never change.
 //! They must not be adjusted when a mark changes: that would orphan objects in real clusters.
 
 use proptest::prelude::*;

@@ -1,5 +1,5 @@
-//! Proofs for placement: hand-made cases and agreement with Kubernetes' own code.
-//! They must not bind a pod to a node any other way than by asking.
+//! Tests of placement: hand-made cases and agreement with Kubernetes' own code.
+//! They must use only the public function.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ fn taint(text: &str) -> TaintRef<'_> {
     TaintRef { key, value, effect }
 }
 
-fn bears(toleration: &str, against: &str) -> bool {
+fn tolerates(toleration: &str, against: &str) -> bool {
     let toleration: Toleration<'_> = serde_json::from_str(toleration).unwrap();
     tolerates(&[toleration], &taint(against))
 }
@@ -54,7 +54,7 @@ fn pods_are_placed_as_in_kubernetes() {
         labels: BTreeMap<String, String>,
         taints: Vec<Taint>,
         matches: bool,
-        /// The first taint that the pod does not bear.
+        /// The first taint that the pod does not tolerate.
         untolerated: Option<Taint>,
     }
     let mut lines = 0;
@@ -78,7 +78,7 @@ fn pods_are_placed_as_in_kubernetes() {
 }
 
 #[test]
-fn a_pod_that_says_nothing_may_be_anywhere_but_on_tainted_nodes() {
+fn a_pod_without_requirements_may_be_on_any_node_without_taints() {
     for spec in
         ["{}", r#"{"nodeSelector":null,"affinity":null,"tolerations":null}"#, r#"{"affinity":{"podAffinity":{}}}"#]
     {
@@ -89,7 +89,7 @@ fn a_pod_that_says_nothing_may_be_anywhere_but_on_tainted_nodes() {
 }
 
 #[test]
-fn a_pod_that_says_something_is_kept() {
+fn a_pod_with_requirements_is_kept() {
     let selector = required(r#"{"nodeSelectorTerms":[]}"#);
     for spec in [r#"{"nodeSelector":{"a":"b"}}"#, r#"{"tolerations":[{"operator":"Exists"}]}"#, &selector] {
         assert!(!shape(spec).is_empty(), "{spec}");
@@ -106,7 +106,7 @@ fn every_label_of_the_node_selector_must_be_there() {
 }
 
 #[test]
-fn required_affinity_is_asked_by_label_and_by_name() {
+fn required_affinity_matches_labels_and_names() {
     let spec = required(
         r#"{"nodeSelectorTerms":[
             {"matchExpressions":[{"key":"zone","operator":"In","values":["a"]}]},
@@ -122,7 +122,7 @@ fn required_affinity_is_asked_by_label_and_by_name() {
 }
 
 #[test]
-fn an_affinity_that_means_nothing_or_cannot_be_read_matches_no_node() {
+fn an_affinity_that_is_empty_or_cannot_be_parsed_matches_no_node() {
     for selector in [
         "{}",
         r#"{"nodeSelectorTerms":[]}"#,
@@ -145,7 +145,7 @@ fn preferences_do_not_forbid() {
 }
 
 #[test]
-fn the_first_taint_that_is_not_borne_is_named() {
+fn the_first_taint_that_is_not_tolerated_is_named() {
     let spec = r#"{"tolerations":[{"key":"a","operator":"Exists"}]}"#;
     let taints = ["p:PreferNoSchedule", "a=1:NoExecute", "b=2:NoExecute", "c:NoSchedule"];
     let misplaced = judge(spec, &[], &taints).unwrap_err();
@@ -158,7 +158,7 @@ fn the_first_taint_that_is_not_borne_is_named() {
 }
 
 #[test]
-fn a_toleration_bears_what_it_bears_in_kubernetes() {
+fn a_toleration_tolerates_the_same_taints_as_in_kubernetes() {
     for (toleration, against, expected) in [
         (r#"{"key":"k","operator":"Exists"}"#, "k=v:NoExecute", true),
         (r#"{"key":"k","operator":"Exists"}"#, "other=v:NoExecute", false),
@@ -175,7 +175,7 @@ fn a_toleration_bears_what_it_bears_in_kubernetes() {
         (r#"{"key":"k","operator":"Exists","effect":"NoAnything"}"#, "k=v:NoSchedule", false),
         (r#"{"key":null,"operator":null,"value":null,"effect":null}"#, "k:NoSchedule", true),
     ] {
-        assert_eq!(bears(toleration, against), expected, "{toleration} {against}");
+        assert_eq!(tolerates(toleration, against), expected, "{toleration} {against}");
     }
 }
 
@@ -193,12 +193,12 @@ fn numbers_are_compared_only_when_both_are_plainly_written() {
         ("Gt", "1", "99999999999999999999", false),
     ] {
         let toleration = format!(r#"{{"key":"k","operator":"{operator}","value":"{bound}"}}"#);
-        assert_eq!(bears(&toleration, &format!("k={value}:NoSchedule")), expected, "{operator} {bound} {value}");
+        assert_eq!(tolerates(&toleration, &format!("k={value}:NoSchedule")), expected, "{operator} {bound} {value}");
     }
 }
 
 #[test]
-fn only_a_toleration_of_the_very_key_spares_a_pod_at_the_end_of_a_window() {
+fn only_a_toleration_of_exactly_this_key_spares_a_pod_at_the_end_of_a_window() {
     let names = |tolerations: &str| {
         let tolerations: Vec<Toleration<'_>> = serde_json::from_str(tolerations).unwrap();
         tolerates_exactly(&tolerations, "tapestry.io/out-of-time-windows")

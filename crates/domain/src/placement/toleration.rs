@@ -1,4 +1,4 @@
-//! Tolerations, and which taints they bear.
+//! Tolerations, and which taints they tolerate.
 //! It must not know a node: a taint is all it sees of one.
 
 use serde::Deserialize;
@@ -24,7 +24,7 @@ impl TaintRef<'_> {
     }
 }
 
-/// What a pod bears. For how long it does is not asked when it is placed.
+/// A toleration of a pod. Placement ignores for how long it holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Toleration<'a> {
@@ -37,7 +37,7 @@ pub struct Toleration<'a> {
     operator: Operator,
     #[serde(deserialize_with = "nullable")]
     effect: Effect,
-    /// For how long it bears a `NoExecute` taint; `None` is for ever.
+    /// For how long it tolerates a `NoExecute` taint; `None` is without limit.
     #[serde(rename = "tolerationSeconds")]
     seconds: Option<i64>,
 }
@@ -52,7 +52,7 @@ enum Operator {
     Lt,
     /// The taint's value is a greater number.
     Gt,
-    /// Newer than this code: bears nothing.
+    /// Newer than this code: tolerates nothing.
     #[serde(other)]
     Unknown,
 }
@@ -82,7 +82,7 @@ impl Effect {
 }
 
 impl Toleration<'_> {
-    /// Whether it bears the taint.
+    /// Whether it tolerates the taint.
     #[must_use]
     pub fn tolerates(&self, taint: &TaintRef<'_>) -> bool {
         if !self.effect.covers(taint.effect) || !(self.key.is_empty() || &*self.key == taint.key) {
@@ -110,19 +110,19 @@ fn numbers(one: &str, other: &str) -> Option<(i64, i64)> {
     Some((integer(one)?, integer(other)?))
 }
 
-/// A number as one writes it: Kubernetes takes neither a plus sign nor leading zeros here.
+/// A plain number: Kubernetes accepts neither a plus sign nor leading zeros here.
 fn integer(text: &str) -> Option<i64> {
     let number: i64 = text.parse().ok()?;
     (number.to_string() == text).then_some(number)
 }
 
-/// Whether one of the tolerations bears the taint.
+/// Whether one of the tolerations tolerates the taint.
 #[must_use]
 pub fn tolerates(tolerations: &[Toleration<'_>], taint: &TaintRef<'_>) -> bool {
     tolerations.iter().any(|toleration| toleration.tolerates(taint))
 }
 
-/// Whether the taint never evicts a pod with these tolerations: the first one that bears a taint says for how long.
+/// Whether the taint never evicts a pod with these tolerations: the first one that tolerates a taint says for how long.
 #[must_use]
 pub fn tolerates_for_ever(tolerations: &[Toleration<'_>], taint: &TaintRef<'_>) -> bool {
     let first = tolerations.iter().find(|toleration| toleration.tolerates(taint));
@@ -130,8 +130,8 @@ pub fn tolerates_for_ever(tolerations: &[Toleration<'_>], taint: &TaintRef<'_>) 
 }
 
 /// Whether one of the tolerations names exactly this key: the only kind that spares a pod when a window ends.
-///
-/// The empty key, which bears everything, does not count: such pods never thought of windows. Operator, value and effect
+/// The empty key, which tolerates everything, does not count: such a toleration was not
+/// written for windows. Operator, value and effect
 /// do not matter, as in the predecessor.
 #[must_use]
 pub fn tolerates_exactly(tolerations: &[Toleration<'_>], key: &str) -> bool {

@@ -1,5 +1,5 @@
-//! The annotations by which a physical pod knows its virtual self.
-//! It must not list any other key: keys live in `tapestry-api`; these stand here because the transformation both writes and reads them.
+//! The annotations that hold the virtual pod's values on its copy. It must not list any
+//! other key: keys live in `tapestry-api`; these are here because the transformation both writes and reads them.
 
 /// Every key under it is ours; on a copied pod it is a forgery.
 pub const PREFIX: &str = "tapestry.io/";

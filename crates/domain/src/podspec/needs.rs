@@ -1,5 +1,5 @@
 //! What a pod needs besides a node: objects of its namespace, tokens, claims, gates.
-//! It must not decide what to do about a need; for now every one is refused at the door, later each gets its own handling.
+//! It must not decide what to do about a need; for now admission refuses every one, later each gets its own handling.
 
 use std::fmt;
 
@@ -32,13 +32,13 @@ pub struct SpecNeeds<'a> {
 pub enum Need {
     /// In a volume, a projection, `env` or `envFrom`.
     ConfigMap,
-    /// Likewise, as a pull secret, or as the credential of a volume driver.
+    /// In the same places, as a pull secret, or as the credential of a volume driver.
     Secret,
     /// A volume's claim.
     PersistentVolumeClaim,
     /// A volume whose claim is made with the pod.
     EphemeralVolume,
-    /// A projected token other than the one every pod is given.
+    /// A projected token other than the one every pod gets.
     ServiceAccountToken,
     /// A projected bundle of roots of trust.
     ClusterTrustBundle,
@@ -46,7 +46,7 @@ pub enum Need {
     PodCertificate,
     /// A device by dynamic resource allocation.
     ResourceClaim,
-    /// A condition somebody else must set.
+    /// A condition that another controller must set.
     ReadinessGate,
 }
 
@@ -76,7 +76,7 @@ impl fmt::Display for Need {
     }
 }
 
-/// The first need of a pod that is not met yet. Optional references count: they would read a stranger's object.
+/// The first need of a pod that is not met yet. Optional references count: they would read another user's object.
 #[must_use]
 pub fn unsupported(spec: &SpecNeeds<'_>) -> Option<Unsupported> {
     let (what, name) = spec.needs().into_iter().next()?;

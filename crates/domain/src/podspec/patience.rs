@@ -26,8 +26,8 @@ pub(super) fn rewrite(spec: &mut Map<String, Value>) {
 
 /// The tolerations that a running copy should have, given those it has as JSON; `None` when it stays on such a node already.
 ///
-/// An API server lets a pod's tolerations change only so far: each one stays, but for its `tolerationSeconds`; new ones may be
-/// added, and their order is free.
+/// An API server lets a pod's tolerations change only so far: each one stays, except for its `tolerationSeconds`; new ones may
+/// be added, in any order.
 pub fn mend_tolerations(tolerations: &str) -> Result<Option<Value>, serde_json::Error> {
     let read: Option<Vec<Toleration<'_>>> = serde_json::from_str(tolerations)?;
     let read = read.unwrap_or_default();
@@ -37,7 +37,7 @@ pub fn mend_tolerations(tolerations: &str) -> Result<Option<Value>, serde_json::
     }
     let there: Option<Vec<Value>> = serde_json::from_str(tolerations)?;
     let mut there = there.unwrap_or_default();
-    // One that differs from ours in its seconds alone becomes ours.
+    // A toleration that differs from ours only in its seconds becomes ours.
     there.retain(|toleration| {
         let mut unlimited = toleration.clone();
         unlimited.as_object_mut().map(|fields| fields.remove("tolerationSeconds"));

@@ -1,4 +1,4 @@
-//! The spec of a copy: what the virtual cluster decided is taken out, what the physical cluster must obey is put in.
+//! The spec of a copy: removes what the virtual cluster decided, adds what the physical cluster must follow.
 //! It must not touch a field that is not named here: unknown fields survive as they are.
 
 use serde_json::{Map, Value, json};
@@ -8,7 +8,7 @@ use crate::names;
 
 /// Fields that were for the virtual cluster's scheduler and admission, or that only their own subresource may set.
 const DROPPED: [&str; 15] = [
-    // Where it runs is decided; asking again in the physical cluster could only contradict.
+    // The node is decided; the physical cluster could only contradict.
     "affinity",
     "topologySpreadConstraints",
     "nodeSelector",
@@ -56,7 +56,7 @@ fn place(spec: &mut Map<String, Value>, frame: &Frame<'_>) {
     }
 }
 
-/// No token of either cluster, and no trace of the Services that happen to live in the mount namespace.
+/// No token of either cluster, and no environment variables of Services in the mount namespace.
 fn account(spec: &mut Map<String, Value>, injected: &[&str], frame: &Frame<'_>) {
     spec.insert("serviceAccountName".into(), frame.service_account.into());
     spec.insert("automountServiceAccountToken".into(), false.into());
@@ -89,10 +89,10 @@ fn hostname(spec: &mut Map<String, Value>, vpod_name: &str) {
     }
 }
 
-/// A quota on CPU or memory refuses a pod with a container that does not speak of it. Zero changes neither its QoS class
+/// A quota on CPU or memory refuses a pod with a container that does not request it. Zero changes neither its QoS class
 /// nor what it is granted. A limit alone is enough: the API server makes it the request.
 fn explicit_requests(spec: &mut Map<String, Value>, resources: &[&str]) {
-    // With figures for the whole pod a quota asks nothing of its containers, and their zeros would become the pod's sum.
+    // With pod-level resources a quota needs no figures of containers, and their zeros would become the pod's sum.
     if figures(spec.get("resources")).any(|figures| !figures.is_empty()) {
         return;
     }

@@ -1,5 +1,5 @@
 //! What an in-place resize may change: the resources of a pod's containers and of the pod itself.
-//! It must not decide whether there is room; it only says what was asked for, and marks it so that two askings can be told apart.
+//! It must not decide whether there is room; it only reads what was requested, and marks it so that two requests can be distinguished.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -10,7 +10,7 @@ use crate::shape::{Text, nullable};
 /// The sizes that a virtual pod asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sizes {
-    /// Stands on the copy once they were carried over.
+    /// The mark on the copy once they were carried over.
     pub mark: Box<str>,
     /// The strategic merge patch that carries them over, for the `resize` subresource. What the physical cluster added stays.
     pub patch: Box<str>,
@@ -35,7 +35,7 @@ struct Container<'a> {
     resources: Option<Amounts<'a>>,
 }
 
-/// As text: what is not understood here is carried over all the same. Claims are not: they are refused at the door.
+/// As text: unknown fields are carried over too. Claims are not: admission refuses them.
 #[derive(Deserialize, Serialize)]
 struct Amounts<'a> {
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]

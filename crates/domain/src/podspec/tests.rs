@@ -1,5 +1,5 @@
-//! Proofs for the transformation: one realistic pod in full, then each rule and each refusal by itself.
-//! They must not compare text: the order of JSON keys means nothing.
+//! Tests of the transformation: one realistic pod in full, then each rule and each refusal by itself.
+//! They must not compare text: the order of JSON keys does not matter.
 
 use super::*;
 
@@ -119,7 +119,7 @@ fn a_malformed_pod_is_refused_without_repeating_it() {
 }
 
 #[test]
-fn a_pod_that_needs_nothing_is_welcome() {
+fn a_pod_that_needs_nothing_is_copied() {
     let pod: Value = serde_json::from_str(include_str!("tests/virtual.json")).unwrap();
     assert_eq!(refusal(&pod["spec"]), None);
     assert_eq!(
@@ -223,7 +223,7 @@ fn a_refusal_says_what_to_change() {
 }
 
 #[test]
-fn where_a_quota_counts_a_container_that_says_nothing_asks_for_zero() {
+fn where_a_quota_counts_a_container_without_requests_requests_zero() {
     let framed = |spec: &Value| {
         let frame = Frame { explicit_requests: &["cpu", "memory"], ..frame() };
         render_copy(&vpod("web", spec), &frame).unwrap()["spec"].clone()
@@ -256,14 +256,14 @@ fn tolerations_of_copy(tolerations: &Value) -> Value {
 }
 
 #[test]
-fn a_copy_stays_on_a_node_in_trouble_however_impatient_its_tenant_is() {
+fn a_copy_stays_on_a_node_in_trouble_whatever_toleration_seconds_its_tenant_sets() {
     let [not_ready, unreachable] = patient();
     assert_eq!(tolerations_of_copy(&json!(null)), json!([not_ready, unreachable]));
     let impatient =
         |key: &str| json!({ "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5 });
     let tenants = json!([impatient("node.kubernetes.io/unreachable"), impatient("node.kubernetes.io/not-ready")]);
     assert_eq!(tolerations_of_copy(&tenants), json!([not_ready, unreachable]));
-    // Every key: it counts for other taints, and ours stand before it.
+    // Every key: it counts for other taints, and ours come before it.
     let all = json!({ "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5 });
     let own = json!({ "key": "gpu", "operator": "Exists", "effect": "NoSchedule" });
     let placed = json!({ "key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoSchedule" });
@@ -272,14 +272,14 @@ fn a_copy_stays_on_a_node_in_trouble_however_impatient_its_tenant_is() {
 }
 
 #[test]
-fn a_running_copy_is_mended_by_a_change_that_an_api_server_allows() {
+fn a_running_copy_is_updated_by_a_change_that_an_api_server_allows() {
     let [not_ready, unreachable] = patient();
     let mend = |tolerations: Value| mend_tolerations(&tolerations.to_string()).unwrap();
     let seconds = |mut toleration: Value, seconds: i64| {
         toleration["tolerationSeconds"] = json!(seconds);
         toleration
     };
-    // What admission added: only its seconds go.
+    // What admission added: only its seconds are removed.
     let added = json!([seconds(not_ready.clone(), 300), seconds(unreachable.clone(), 300)]);
     assert_eq!(mend(added), Some(json!([not_ready, unreachable])));
     assert_eq!(mend(json!(null)), Some(json!([not_ready, unreachable])));
@@ -289,6 +289,6 @@ fn a_running_copy_is_mended_by_a_change_that_an_api_server_allows() {
     let mended = mend(json!([all, equal, not_ready])).unwrap();
     assert_eq!(mended, json!([not_ready, unreachable, all, equal]));
     assert_eq!(mend(mended), None, "mended once, it stays as it is");
-    // One that bears everything for ever needs no mending.
+    // A copy that tolerates everything without limit needs no update.
     assert_eq!(mend(json!([{ "operator": "Exists" }, seconds(not_ready, 5)])), None);
 }

@@ -1,4 +1,4 @@
-//! Proofs for host ports.
+//! Tests of host ports.
 //! They must not count a port that kube-scheduler does not count.
 
 use super::*;
@@ -45,7 +45,7 @@ fn on_the_hosts_network_every_container_port_is_a_host_port() {
 }
 
 #[test]
-fn what_is_no_port_is_not_taken() {
+fn an_invalid_port_is_not_taken() {
     assert!(takes(r#"{"hostPort":-1}"#).is_empty());
     assert!(takes(r#"{"hostPort":65536}"#).is_empty());
     assert!(takes(r#"{"hostPort":null,"hostIP":null,"protocol":null}"#).is_empty());

@@ -1,6 +1,6 @@
 //! Reads the text of an amount, digit by digit, as Kubernetes' apimachinery does.
-//! It must not accept less than an API server does: such an object would be stuck with us alone. What is larger than we count
-//! saturates.
+//! It must not accept less than an API server does: only we could not process such an object. Larger amounts than our numbers
+//! hold saturate.
 
 use super::{LARGEST, NANO, Quantity};
 use crate::excerpt::excerpt;
@@ -54,7 +54,7 @@ pub(super) fn parse(text: &str) -> Result<Quantity, QuantityError> {
     Ok(Quantity(if negative { -nano } else { nano }))
 }
 
-/// Splits off the leading digits.
+/// Splits the leading digits off.
 fn digits(text: &str) -> (&str, &str) {
     text.split_at(text.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len()))
 }

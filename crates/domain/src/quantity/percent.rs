@@ -1,5 +1,5 @@
 //! A percentage between 0 and 100, checked where it enters.
-//! It must not be built unchecked: more than 100 % would lend what nobody has.
+//! It must not be built unchecked: more than 100 % would lend what no node has.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Proofs for amounts: agreement with Kubernetes' own code and exactness by property.
+//! Tests of amounts: agreement with Kubernetes' own code and exactness by property.
 //! They must not repeat the arithmetic under test.
 
 use proptest::prelude::*;
@@ -52,7 +52,7 @@ fn amounts_that_kubernetes_accepts_and_we_cannot_count_saturate() {
 }
 
 #[test]
-fn a_sum_over_absurd_amounts_loses_nothing_when_they_are_taken_away_again() {
+fn a_sum_over_huge_amounts_loses_nothing_when_they_are_subtracted_again() {
     let (absurd, small) = (quantity("1e308"), quantity("250m"));
     let sum = (0..10_000).fold(small, |sum, _| sum.saturating_add(absurd));
     assert_eq!((0..10_000).fold(sum, |sum, _| sum.saturating_sub(absurd)), small);

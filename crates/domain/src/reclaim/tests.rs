@@ -1,5 +1,5 @@
-//! Proofs for who leaves, in which order and when: the table of the design, and by property what holds for all nodes.
-//! They must not choose tenants with the function under test: `obey` only carries out what it is told.
+//! Tests of which pods leave, in which order and when: the table of the design, and properties of all nodes. They
+//! must not choose tenants with the function under test: `obey` only carries out its steps.
 
 use proptest::prelude::*;
 
@@ -25,7 +25,7 @@ fn next_step<'a>(cause: &Cause<'_>, rules: &Rules, now: Timestamp, tenants: &[Te
     steps(cause, rules, T0, now, tenants).into_iter().next()
 }
 
-/// Follows the steps at one moment until there is none, and tells them.
+/// Carries out the steps at one moment until there is none, and returns them.
 fn obey(cause: &Cause<'_>, rules: &Rules, now: Timestamp, tenants: &mut [Tenant<'_>]) -> Vec<String> {
     let mut told = Vec::new();
     loop {
@@ -131,7 +131,7 @@ fn a_forced_grace_is_the_smaller_one_and_at_least_a_second() {
 }
 
 #[test]
-fn the_longest_grace_is_that_of_those_who_have_to_go() {
+fn the_longest_grace_is_that_of_the_pods_that_have_to_go() {
     let (request, leased) = (cpu(1), cpu(2));
     let tenants = [
         Tenant { grace: 20, exempt: true, ..tenant("exempt", &request) },
@@ -156,7 +156,7 @@ fn after_a_shrink_pods_are_evicted_at_once_and_deleted_when_the_grace_is_over() 
 }
 
 #[test]
-fn who_holds_nothing_of_what_is_short_stays() {
+fn a_pod_that_holds_nothing_of_what_is_short_stays() {
     let (slim, fat) = (cpu(1), Resources::parse([("cpu", "1"), ("example.com/gpu", "1")]).unwrap());
     let leased = Resources::parse([("cpu", "8"), ("example.com/gpu", "1")]).unwrap();
     let mut tenants = [
@@ -175,7 +175,7 @@ fn what_is_not_lent_at_all_is_short() {
 }
 
 #[test]
-fn after_a_shrink_a_long_deletion_is_shortened_only_where_it_is_in_the_way() {
+fn after_a_shrink_a_long_deletion_is_shortened_only_where_it_holds_what_is_short() {
     let (request, leased) = (cpu(1), cpu(1));
     let cause = Cause::Shrunk { leased: &leased };
     let going = Tenant { grace: 600, going: Some(600), ..tenant("going", &request) };
@@ -230,7 +230,7 @@ fn sum<'a>(tenants: impl IntoIterator<Item = &'a Tenant<'a>>) -> Resources {
 
 proptest! {
     #[test]
-    fn after_a_shrink_what_stays_fits_and_the_last_who_went_had_to(
+    fn after_a_shrink_what_stays_fits_and_the_last_pod_that_went_had_to(
         (requests, tenants) in any_tenants(), leased in any_resources(12), grace in 0u64..60, now in 0i64..90,
     ) {
         let rules = Rules { force: true, grace: Duration::from_secs(grace) };
@@ -240,7 +240,7 @@ proptest! {
         let stays = |tenant: &&Tenant<'_>| tenant.going.is_none();
         prop_assert_eq!(sum(tenants.iter().filter(stays)).fits_within(&leased), Ok(()));
 
-        // Evictions and deletions of those who stayed come before what cuts deletions short.
+        // Evictions and deletions of running pods come before shortened deletions.
         let mut went = told.iter().filter_map(|text| before.iter().find(|one| text.split(' ').nth(1) == Some(one.id)));
         if let Some(last) = went.rfind(stays) {
             let or_last = |tenant: &&Tenant<'_>| stays(tenant) || tenant.id == last.id;
@@ -255,7 +255,7 @@ proptest! {
     }
 
     #[test]
-    fn all_who_are_not_spared_are_gone_in_time(
+    fn all_pods_that_are_not_spared_are_gone_in_time(
         (requests, tenants) in any_tenants(), rules in any_rules(), which in 0usize..3, late in 0i64..9,
     ) {
         let nothing = Resources::new();

@@ -1,4 +1,4 @@
-//! Proofs for what a pod asks for: hand-made cases and agreement with Kubernetes' own code.
+//! Tests of what a pod asks for: hand-made cases and agreement with Kubernetes' own code.
 //! They must not read more of a pod than the shape does.
 
 use serde::Deserialize;

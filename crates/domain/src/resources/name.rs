@@ -20,7 +20,7 @@ pub enum ResourceName {
     EphemeralStorage,
     /// How many pods.
     Pods,
-    /// Huge pages, devices and whatever else a node reports.
+    /// Huge pages, devices and everything else a node reports.
     Other(OtherName),
 }
 

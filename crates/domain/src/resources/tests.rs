@@ -1,4 +1,4 @@
-//! Proofs for amounts by resource.
+//! Tests of amounts by resource.
 //! They must not depend on the order in which amounts are given.
 
 use proptest::prelude::*;

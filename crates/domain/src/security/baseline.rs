@@ -149,7 +149,7 @@ pub(super) fn privileged(spec: &SecurityShape<'_>) -> Option<String> {
     (!bad.is_empty()).then(|| format!("privileged ({} must not set securityContext.privileged=true)", containers(&bad)))
 }
 
-/// Since 1.35 free in a user namespace, where what is unmasked belongs to nobody on the host.
+/// Since 1.35 free in a user namespace, whose users do not exist on the host.
 pub(super) fn proc_mount(spec: &SecurityShape<'_>) -> Option<String> {
     if spec.in_user_namespace() { None } else { proc_mount_anywhere(spec) }
 }

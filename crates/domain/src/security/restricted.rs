@@ -1,5 +1,5 @@
-//! The checks of the restricted standard: a pod must give up what it does not need, in so many words.
-//! It must not excuse a silent pod: what is not set counts as the bad value, except on Windows.
+//! The checks of the restricted standard: a pod must explicitly give up what it does not need.
+//! It must not accept an unset field: it counts as the bad value, except on Windows.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use super::baseline::{added_capabilities, seccomp};
 use super::shape::SecurityShape;
 use super::words::{Setters, containers, plural, quoted};
 
-/// Sources that reach nothing but what the API server or a storage class gives out.
+/// Sources that reach only what the API server or a storage class provides.
 const VOLUMES: [&str; 9] = [
     "configMap",
     "csi",
@@ -63,7 +63,7 @@ pub(super) fn volumes(spec: &SecurityShape<'_>) -> Option<String> {
     Some(format!("restricted volume types ({volumes} {names} {uses} {word} {sources})"))
 }
 
-/// Since 1.35 not asked in a user namespace, where root is nobody on the host.
+/// Since 1.35 not required in a user namespace, where root is not root on the host.
 pub(super) fn run_as_non_root(spec: &SecurityShape<'_>) -> Option<String> {
     if spec.in_user_namespace() {
         return None;
@@ -95,7 +95,7 @@ pub(super) fn seccomp_required(spec: &SecurityShape<'_>) -> Option<String> {
     if spec.is_windows() {
         return None;
     }
-    // A profile that is set and bad is told first, as at the baseline; from here on all that are set are good.
+    // Report a bad profile first, as at the baseline; from here on all that are set are good.
     if let Some(bad) = seccomp(spec) {
         return Some(bad);
     }

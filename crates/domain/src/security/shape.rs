@@ -66,7 +66,7 @@ impl<'a> SecurityShape<'a> {
         &*self.os.name == "windows"
     }
 
-    /// Whether its root is nobody on the host.
+    /// Whether its root is not root on the host.
     pub(super) fn in_user_namespace(&self) -> bool {
         self.host_users == Some(false)
     }

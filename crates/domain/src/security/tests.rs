@@ -1,4 +1,4 @@
-//! Proofs for the Pod Security Standards: hand-made cases for each check and agreement with Kubernetes' own code.
+//! Tests of the Pod Security Standards: hand-made cases for each check and agreement with Kubernetes' own code.
 //! They must not know how a check finds what it finds.
 
 mod baseline;

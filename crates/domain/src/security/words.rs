@@ -1,5 +1,5 @@
 //! How violations are worded: as Kubernetes words them, so that they are found in its documentation.
-//! It must not let a pod write a long text: items are cut and lists end early.
+//! It must not let a pod produce a long text: items are cut and lists end early.
 
 use super::shape::{Context, SecurityShape};
 use crate::excerpt::excerpt;
@@ -48,7 +48,7 @@ pub(super) fn containers(names: &[&str]) -> String {
     format!("{} {}", plural("container", "containers", names.len()), quoted(names.iter().copied()))
 }
 
-/// Who sets something that must not be set.
+/// The pod and containers that set something forbidden.
 pub(super) struct Setters<'s> {
     pod: bool,
     containers: Vec<&'s str>,

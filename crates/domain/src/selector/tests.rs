@@ -1,4 +1,4 @@
-//! Proofs for node selectors: hand-made cases and agreement with Kubernetes' own code.
+//! Tests of node selectors: hand-made cases and agreement with Kubernetes' own code.
 //! They must not know how requirements are kept.
 
 use std::collections::BTreeMap;

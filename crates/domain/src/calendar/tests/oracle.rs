@@ -1,5 +1,5 @@
-//! The calendar held against a clock on the wall that is watched minute by minute and never goes back.
-//! It must not share a line with the code under test: it knows minutes, offsets and nothing else.
+//! The calendar compared with a simulated wall clock, minute by minute.
+//! It must not share a line with the code under test: it knows only minutes and offsets.
 
 use std::sync::OnceLock;
 

@@ -1,5 +1,5 @@
-//! Proofs for the checks that both levels make, and for how restricted sharpens some of them.
-//! They must not rely on another check's silence: the pod they change meets every standard.
+//! Tests of the checks that both levels make, and for how restricted sharpens some of them.
+//! They must not depend on other checks: the pod they change meets every standard.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Proofs for the checks that only the restricted level makes.
-//! They must not rely on another check's silence: the pod they change meets every standard.
+//! Tests of the checks that only the restricted level makes.
+//! They must not depend on other checks: the pod they change meets every standard.
 
 use serde_json::{Value, json};
 
@@ -83,7 +83,7 @@ fn restricted_forbids_privilege_escalation() {
 }
 
 #[test]
-fn restricted_wants_nobody_to_be_root_unless_in_a_user_namespace() {
+fn restricted_allows_root_only_in_a_user_namespace() {
     let (pod, container) = ("/securityContext/runAsNonRoot", "/containers/0/securityContext/runAsNonRoot");
     allowed(&[(pod, Value::Null), (container, json!(true))]);
     allowed(&[(pod, json!(false)), (container, json!(false)), ("/hostUsers", json!(false))]);
