@@ -1,5 +1,5 @@
-//! How verbs for people reach the virtual cluster: flags as kubectl has them, and the bindings found there.
-//! Every binding is looked at by itself, so that one whose cluster is down holds up no other.
+//! How commands for users reach the virtual cluster: flags like kubectl's, and the bindings found there.
+//! Every binding is read by itself, so that one whose cluster is down delays no other.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::output::plain;
 use crate::server::Server;
 
-/// After this long a person is told what is waited for.
+/// After this long the command says what it waits for.
 const SLOW: Duration = Duration::from_secs(2);
 
 /// Which virtual cluster.
@@ -34,20 +34,20 @@ pub(crate) struct Access {
     context: Option<String>,
 }
 
-/// What came of looking at one binding.
+/// The result for one binding.
 pub(crate) type Looked<T> = (String, Result<T, Failure>);
 
 impl Access {
     pub(crate) async fn server(&self) -> Result<Server, Failure> {
         let config = load(self.kubeconfig.as_deref(), self.context.as_deref(), "--kubeconfig").await?;
-        // Its exec plugin runs there and then.
+        // Building the client runs its exec plugin.
         let built = tokio::task::spawn_blocking(|| Server::new(config));
-        let built = tell_when_slow("the credential that a program of the kubeconfig gives (user.exec)", built).await;
+        let built = tell_when_slow("the credential plugin of the kubeconfig (user.exec)", built).await;
         built.unwrap_or_else(|ended| Err(Failure::new("cannot connect", ended, "")))
     }
 }
 
-/// Carries out the work of a verb, and waits for nothing that it leaves behind.
+/// Runs a command, and does not wait for tasks that it leaves behind.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let done = runtime.block_on(work);
@@ -55,19 +55,19 @@ pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Res
     done
 }
 
-/// Loads the kubeconfig that `flag` names, or else the one that kubectl would take, or the account of the pod this runs in.
+/// Loads the kubeconfig that `flag` names, or the one that kubectl would use, or the account of the pod this runs in.
 pub(crate) async fn load(path: Option<&Path>, context: Option<&str>, flag: &str) -> Result<Config, Failure> {
     let found = kubeconfig::find(path, context).await;
     found.map_err(|error| {
         let Some(path) = path else {
             let hint = format!("name the virtual cluster's kubeconfig with {flag} or $KUBECONFIG");
-            return Failure::new("no kubeconfig of the virtual cluster can be used", error, hint);
+            return Failure::new("cannot find a usable kubeconfig of the virtual cluster", error, hint);
         };
         Failure::new(format!("cannot use kubeconfig {}", path.display()), error, format!("check {flag}"))
     })
 }
 
-/// Asks the syncer-to-be of each binding, all at once; answers come as they are ready.
+/// Runs `ask` with a read-only syncer of each binding, all at once; yields answers as they are ready.
 pub(crate) fn ask_each<T>(
     server: &Server,
     bindings: Vec<String>,
@@ -81,7 +81,7 @@ pub(crate) fn ask_each<T>(
     bindings.into_iter().map(ask).collect()
 }
 
-/// The same, all answers in the order of the names.
+/// The same, with all answers in the order of the names.
 pub(crate) async fn ask_all<T>(
     server: &Server,
     bindings: Vec<String>,
@@ -92,14 +92,14 @@ pub(crate) async fn ask_all<T>(
     all
 }
 
-/// Asks one that is about to be the syncer of a binding, and never will. Nothing is written.
+/// Runs `ask` with a syncer of a binding that only reads.
 async fn ask<T>(
     server: &Server,
     binding: &str,
     question: impl AsyncFn(Syncer) -> Result<T, LookError>,
 ) -> Result<T, Failure> {
     let (readiness, cancel) = (Readiness::default(), CancellationToken::new());
-    // Whatever ends this, also that nobody waits for it any more, ends its watches.
+    // However this ends, also when its caller drops it, its watches end too.
     let _stop = cancel.clone().drop_guard();
     let clock = Arc::new(SystemClock::start());
     let failed = |error: StartError| {
@@ -115,7 +115,7 @@ async fn ask<T>(
     let syncer = start(binding, server.cluster(), clock, meters, &readiness, cancel).await.map_err(failed)?;
     question(syncer).await.map_err(|error| {
         let hint = error.hint();
-        Failure::new(format!("cannot read what binding {binding} sees"), error, hint)
+        Failure::new(format!("cannot read the clusters of binding {binding}"), error, hint)
     })
 }
 
@@ -124,7 +124,7 @@ async fn tell_when_slow<T>(what: &str, work: impl Future<Output = T>) -> T {
     if let Ok(done) = tokio::time::timeout(SLOW, &mut work).await {
         return done;
     }
-    // Nobody is left to be told when standard error is closed.
+    // When standard error is closed there is no reader.
     let _ = writeln!(std::io::stderr(), "tapestry: waiting for {} ...", plain(what));
     work.await
 }

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     time_zone: Option<String>,
     #[command(flatten)]
     access: Access,
-    /// How it is printed
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Output,
 }
@@ -75,22 +75,22 @@ impl Args {
     }
 }
 
-/// What is told of one binding.
+/// The output for one binding.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Entry {
     Agenda(Agenda),
-    /// Why it could not be looked at.
+    /// Why it could not be read.
     Failed {
         binding: String,
         failure: String,
     },
 }
 
-/// Failures are told on standard error.
+/// Failures go to standard error.
 fn render_all(entries: &[Entry], today: &Zoned, days: u16) -> String {
     if entries.is_empty() {
-        return "No cluster is bound.\n".to_owned();
+        return "No ClusterBinding found.\n".to_owned();
     }
     let charts: Vec<_> = entries
         .iter()
@@ -119,7 +119,7 @@ fn render(agenda: &Agenda, today: &Zoned, days: u16) -> String {
     std::iter::once(title).chain(lines).collect()
 }
 
-/// What most of a half hour of wall-clock time looks like.
+/// The shade of most of a half hour of wall-clock time.
 fn cell(agenda: &Agenda, day: &Zoned, column: i64) -> char {
     let time = day.date().at(0, 0, 0, 0).checked_add((column * 30 + 15).minutes());
     let at = time.and_then(|time| time.to_zoned(day.time_zone().clone())).map(|at| at.timestamp());
@@ -182,17 +182,17 @@ mod tests {
     }
 
     #[test]
-    fn a_binding_that_cannot_be_looked_at_has_its_failure_in_the_json_and_no_chart() {
+    fn a_binding_that_cannot_be_read_has_its_failure_in_the_json_and_no_chart() {
         let today = Timestamp::UNIX_EPOCH.to_zoned(TimeZone::UTC);
         let failed = [Entry::Failed { binding: "east".to_owned(), failure: "no answer".to_owned() }];
         let json = serde_json::to_value(&failed).unwrap();
         assert_eq!(json, serde_json::json!([{"binding": "east", "failure": "no answer"}]));
         assert_eq!(render_all(&failed, &today, 2), "");
-        assert_eq!(render_all(&[], &today, 2), "No cluster is bound.\n");
+        assert_eq!(render_all(&[], &today, 2), "No ClusterBinding found.\n");
     }
 
     #[test]
-    fn shades_tell_the_share_and_all_is_all() {
+    fn shades_show_the_share_and_the_full_one_means_all() {
         assert_eq!([0, 1, 2, 3, 4, 9].map(|lent| shade(lent, 4)), ['·', '░', '▒', '▓', '█', '█']);
         assert_eq!(shade(0, 0), '·');
     }

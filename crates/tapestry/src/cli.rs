@@ -1,4 +1,4 @@
-//! The command line: verbs, and how a verb ends. Each verb has a file of its own.
+//! The command line: subcommands, and their exit codes. Each subcommand has its own file.
 
 use std::process::ExitCode;
 
@@ -13,7 +13,7 @@ use crate::{calendar, crds, drift, explain, resume, status, syncer};
     name = "tapestry",
     version,
     arg_required_else_help = true,
-    after_help = "Exit codes: 0 done, 1 failed (cause and hint on standard error), 2 wrong usage."
+    after_help = "Exit codes: 0 success, 1 failure (cause and hint on standard error), 2 wrong usage."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -24,15 +24,15 @@ pub(crate) struct Args {
 enum Verb {
     /// Run the syncer of one binding: nodes and status up, pods down
     Syncer(syncer::Args),
-    /// Show how bindings stand
+    /// Show the state of bindings
     Status(status::Args),
-    /// Look for what is not as it must be between the two clusters of a binding
+    /// Find what is inconsistent between the two clusters of a binding
     Drift(drift::Args),
-    /// Let happen what the mass-delete breaker holds back
+    /// Let the pods end that the mass-delete breaker holds back
     Resume(resume::Args),
     /// Show when clusters lend, as a chart of the next two weeks
     Calendar(calendar::Args),
-    /// Say why something is as it is
+    /// Explain the state of a node
     Explain(explain::Args),
     /// Print the custom resource definitions, ready to be applied
     #[command(after_help = "Example:\n  tapestry crds | kubectl apply --server-side -f -")]

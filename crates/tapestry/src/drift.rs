@@ -1,4 +1,4 @@
-//! `tapestry drift`: what is not as it must be between the two clusters of a binding. Reads only.
+//! `tapestry drift`: finds what is inconsistent between the two clusters of a binding. Reads only.
 
 use std::collections::HashMap;
 use std::process::ExitCode;
@@ -12,13 +12,13 @@ use crate::election::parse_duration;
 use crate::failure::Failure;
 use crate::output::{Output, plain, print};
 
-/// Look for what is not as it must be between the two clusters of a binding.
+/// Find what is inconsistent between the two clusters of a binding.
 #[derive(clap::Args)]
-#[command(after_help = "Looks twice and tells what it found both times: what is only on its way is no drift.
-Every virtual pod has one live physical pod and no other, both point to each other and say the same, nothing is left over,
-and no node offers more than is idle and policies allow. Nothing is written.
+#[command(after_help = "Checks twice and reports what it found both times: a change in progress is no drift.
+It checks that every virtual pod has exactly one live physical pod, that both refer to each other and have the same
+status, that nothing is left over, and that no node offers more than is idle and policies allow. It writes nothing.
 
-Exit codes: 0 everything is as it must be, 1 something is not, 2 something could not be looked at.
+Exit codes: 0 no drift, 1 drift found, 2 a binding could not be checked.
 
 Examples:
   tapestry drift
@@ -28,15 +28,15 @@ pub(crate) struct Args {
     binding: Option<String>,
     #[command(flatten)]
     access: Access,
-    /// How long the second look waits for what is on its way, an hour at most
+    /// How long to wait before the second check, an hour at most
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_settle)]
     settle: Duration,
-    /// How it is printed
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Output,
 }
 
-/// Whoever waits longer has forgotten it.
+/// A longer wait is a mistake.
 const LONGEST_SETTLE: Duration = Duration::from_hours(1);
 
 fn parse_settle(text: &str) -> Result<Duration, String> {
@@ -44,13 +44,13 @@ fn parse_settle(text: &str) -> Result<Duration, String> {
     if settle > LONGEST_SETTLE { Err("an hour is the longest".to_owned()) } else { Ok(settle) }
 }
 
-/// What was found at one binding.
+/// What was found for one binding.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Found {
     binding: String,
     drift: Vec<String>,
-    /// Why it could not be looked at.
+    /// Why it could not be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<String>,
 }
@@ -95,7 +95,7 @@ impl Args {
 }
 
 impl Found {
-    /// A failure is told on standard error as a whole.
+    /// The whole failure goes to standard error.
     fn new((binding, looked): (String, Result<Vec<String>, Failure>)) -> Self {
         match looked {
             Ok(drift) => Self { binding, drift, failure: None },
@@ -109,11 +109,11 @@ impl Found {
 
 fn render(all: &[Found]) -> String {
     if all.is_empty() {
-        return "There is no ClusterBinding.\n".to_owned();
+        return "No ClusterBinding found.\n".to_owned();
     }
     let tell = |Found { binding, drift, failure }: &Found| match (failure, &**drift) {
         (Some(failure), _) => vec![format!("{binding}: {failure}")],
-        (None, []) => vec![format!("{binding}: everything is as it must be")],
+        (None, []) => vec![format!("{binding}: no drift")],
         (None, drift) => drift.iter().map(|said| format!("{binding}: {said}")).collect(),
     };
     all.iter().flat_map(tell).map(|line| plain(&line) + "\n").collect()
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn law_11_nobody_waits_longer_than_an_hour_for_the_second_look() {
+    fn law_11_drift_waits_an_hour_at_most_before_the_second_check() {
         assert_eq!(parse_settle("1h"), Ok(Duration::from_hours(1)));
         for wrong in ["61m", "99999999999999h", "-5s", "soon"] {
             assert!(parse_settle(wrong).is_err(), "{wrong}");
@@ -143,11 +143,11 @@ mod tests {
         let text = render(&[down, found("east", &[]), west]);
         let expected = "\
 down: cannot read: connection refused
-east: everything is as it must be
+east: no drift
 west: orphan: m/a belongs to no virtual pod
 west: n offers 2
 ";
         assert_eq!(text, expected);
-        assert_eq!(render(&[]), "There is no ClusterBinding.\n");
+        assert_eq!(render(&[]), "No ClusterBinding found.\n");
     }
 }

@@ -1,4 +1,4 @@
-//! Whether a daemon stands for leadership, and on which terms: the flags that Kubernetes' own daemons have.
+//! The flags of leader election, as in Kubernetes' own components.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::failure::Failure;
 #[derive(clap::Args)]
 #[command(next_help_heading = "Leader election")]
 pub(crate) struct Election {
-    /// Work only while leading; several may run then, and one takes over when another ends
+    /// Work only while this process is the leader, so that several replicas can run
     #[arg(
         long = "leader-elect",
         value_name = "BOOL",
@@ -23,27 +23,27 @@ pub(crate) struct Election {
         action = ArgAction::Set
     )]
     elect: bool,
-    /// What we are called in the Lease; no two that run at a time may share it [default: host name and a random part]
+    /// Name of this process in the Lease; two running processes must not share it [default: host name and a random part]
     #[arg(long = "leader-elect-identity", value_name = "NAME")]
     identity: Option<String>,
-    /// How long the others wait before they take over from one that has gone silent
+    /// How long the others wait before they take over from a leader that does not renew
     #[arg(long = "leader-elect-lease-duration", value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
     lease_duration: Duration,
-    /// How long after its last renewal a leader stops
+    /// How long after its last renewal a leader stops working
     #[arg(long = "leader-elect-renew-deadline", value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     renew_deadline: Duration,
-    /// How often a leader renews, and tries again
+    /// How often a leader renews, and a candidate retries
     #[arg(long = "leader-elect-retry-period", value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
     retry_period: Duration,
 }
 
 impl Election {
-    /// Under which name and terms to stand; `None` to lead without election.
+    /// Name and timings of the candidate; `None` to lead without election.
     pub(crate) fn parse(self) -> Result<Option<(String, LeaseTimings)>, Failure> {
         let timings =
             LeaseTimings { lease: self.lease_duration, renew_deadline: self.renew_deadline, retry: self.retry_period };
         timings.check().map_err(|bad| {
-            Failure::new("leader election cannot work like this", bad, "see the flags --leader-elect-…").wrong_usage()
+            Failure::new("leader election cannot work with these flags", bad, "see the flags --leader-elect-…").wrong_usage()
         })?;
         let identity = self.identity.filter(|name| !name.is_empty()).unwrap_or_else(own_identity);
         Ok(self.elect.then_some((identity, timings)))

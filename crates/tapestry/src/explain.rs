@@ -1,4 +1,4 @@
-//! `tapestry explain node`: every figure of a node from allocatable to leased, with the policy that made it.
+//! `tapestry explain node`: every figure of a node from allocatable to leased, with the policy it comes from.
 
 use futures::StreamExt as _;
 use jiff::Timestamp;
@@ -12,28 +12,28 @@ use crate::access::{Access, ask_each, block_on};
 use crate::failure::Failure;
 use crate::output::{Output, plain, print, table};
 
-/// Say why something is as it is.
+/// Explain the state of a node.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
     what: What,
     #[command(flatten)]
     access: Access,
-    /// How it is printed
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text", global = true)]
     output: Output,
 }
 
 #[derive(clap::Subcommand)]
 enum What {
-    /// What a node lends, how much of what, and by which policy
+    /// Show what a node lends, and which policy sets each figure
     #[command(after_help = "Examples:
   tapestry explain node vnode-east-worker-1
   tapestry explain node worker-1 --binding east -o json")]
     Node {
         /// Name of the virtual or the physical node
         name: String,
-        /// Only this binding [default: all, until one knows the node]
+        /// Only this binding [default: all, until one has the node]
         #[arg(long, value_name = "NAME")]
         binding: Option<String>,
     },
@@ -46,7 +46,7 @@ impl Args {
             match self.find(name, binding.as_deref()).await {
                 Ok(story) => print(self.output, &story, |story| render(story, &TimeZone::system())),
                 Err(failure) => {
-                    // In text it is told on standard error.
+                    // As text it goes to standard error.
                     print(self.output, &Untold { node: name, failure: failure.line() }, |_| String::new())?;
                     Err(failure)
                 }
@@ -54,7 +54,7 @@ impl Args {
         })
     }
 
-    /// A virtual node has one name in all bindings: whoever knows it first answers. A physical one's name may recur.
+    /// The name of a virtual node is unique: the first binding that has it answers. Several bindings may have a physical node of one name.
     async fn find(&self, name: &str, binding: Option<&str>) -> Result<NodeStory, Failure> {
         let now = SystemClock::start().now().wall;
         let server = self.access.server().await?;
@@ -74,8 +74,8 @@ impl Args {
             ([_], _) => stories.pop().ok_or_else(|| Failure::new("no story", "", "")),
             ([], []) => Err(Failure::new(
                 format!("no node {name}"),
-                "no binding knows a node of this name",
-                "kubectl get nodes shows the virtual ones",
+                "no binding has a node of this name",
+                "list virtual nodes with `kubectl get nodes`",
             )),
             ([], failures) => {
                 for (_, failure) in failures {
@@ -93,20 +93,20 @@ impl Args {
     }
 }
 
-/// What is printed of a node that cannot be explained.
+/// The output for a node that cannot be explained.
 #[derive(Serialize)]
 struct Untold<'a> {
     node: &'a str,
     failure: String,
 }
 
-/// It may be a node of the bindings that could not be looked at.
+/// It may be a node of the bindings that could not be read.
 fn unknown(name: &str, unasked: &[&str]) -> Failure {
     let which = unasked.join(", ");
     Failure::new(
         format!("cannot look for node {name} in binding {which}"),
-        "see above; no other binding knows the node",
-        "mend what is told above, or name another binding with --binding",
+        "the errors above; no other binding has the node",
+        "fix the errors above, or name another binding with --binding",
     )
 }
 
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_of_a_binding_that_cannot_be_looked_at_is_not_said_to_be_missing() {
+    fn a_node_of_a_binding_that_cannot_be_read_is_not_reported_as_missing() {
         let said = unknown("vnode-x", &["east", "west"]).to_string();
         assert!(said.starts_with("tapestry: cannot look for node vnode-x in binding east, west\n"), "{said}");
         assert!(!said.contains("no node"), "{said}");

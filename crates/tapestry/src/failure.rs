@@ -1,5 +1,5 @@
-//! How a verb fails before a person's eyes: what, why, and what to do about it.
-//! Never prints a credential; those who make failures must not hand one in.
+//! How a command reports a failure: what failed, the cause, and a hint. Never prints a
+//! credential; callers must not pass one.
 
 use std::error::Error;
 use std::fmt;
@@ -17,7 +17,7 @@ pub(crate) struct Failure {
     exit: u8,
 }
 
-/// The exit code of a verb that could not do its work, and of one that was called wrongly.
+/// The exit codes of a failure and of wrong usage.
 const FAILED: u8 = 1;
 const WRONG_USAGE: u8 = 2;
 
@@ -26,7 +26,7 @@ impl Failure {
         Self { what: what.into(), cause: cause.to_string(), hint: hint.into(), exit: FAILED }
     }
 
-    /// From an error and its sources: the outermost says what failed, the rest why.
+    /// From an error and its sources: the outermost is what failed, the rest the cause.
     pub(crate) fn from_error(error: &dyn Error, hint: &str) -> Self {
         let mut causes = Vec::new();
         let mut source = error.source();
@@ -37,12 +37,12 @@ impl Failure {
         Self { what: error.to_string(), cause: causes.join(": "), hint: hint.to_owned(), exit: FAILED }
     }
 
-    /// The same, and says first what it is about.
+    /// The same, with its subject in front.
     pub(crate) fn about(self, what: &str) -> Self {
         Self { what: format!("{what}: {}", self.what), ..self }
     }
 
-    /// The same, because a flag has a value that it cannot have.
+    /// The same, as wrong usage: a flag has an invalid value.
     pub(crate) fn wrong_usage(self) -> Self {
         Self { exit: WRONG_USAGE, ..self }
     }
@@ -53,7 +53,7 @@ impl Failure {
     }
 
     pub(crate) fn report(&self) -> ExitCode {
-        // Nobody is left to be told when standard error is closed.
+        // When standard error is closed there is no reader.
         let _ = std::io::stderr().write_all(self.to_string().as_bytes());
         ExitCode::from(self.exit)
     }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn law_10_what_a_server_says_moves_no_cursor_and_forges_no_line() {
+    fn law_10_text_from_a_server_moves_no_cursor_and_forges_no_line() {
         let said = "no\u{1b}[2J\u{9b}1mway\ntapestry: all is well\r\n\u{202e}.";
         let failure = Failure::new(format!("cannot {said}"), said, "ask");
         let told = failure.to_string();

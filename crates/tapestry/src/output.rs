@@ -1,4 +1,4 @@
-//! How verbs print: tables that fit a terminal, JSON, YAML. Knows no verb.
+//! How commands print: tables that fit a terminal, JSON, YAML. Knows no command.
 
 use std::io::Write as _;
 
@@ -10,7 +10,7 @@ use crate::failure::Failure;
 /// `-o`.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
-    /// For people
+    /// For reading
     Text,
     Json,
     Yaml,
@@ -24,12 +24,12 @@ pub(crate) fn print<T: Serialize>(output: Output, value: &T, render: impl FnOnce
         Output::Json => serde_json::to_string_pretty(value).map_err(|error| failed(&error))? + "\n",
         Output::Yaml => serde_saphyr::to_string(value).map_err(|error| failed(&error))?,
     };
-    // Serializers escape some control characters, and what is rendered may have been forgotten: none passes here.
+    // Serializers escape only some control characters, and a renderer may forget one: none passes here.
     say(&text.split('\n').map(plain).collect::<Vec<_>>().join("\n"))
 }
 
-/// A text from outside on one line, without what a terminal would obey: line breaks become spaces, other control characters and
-/// those that turn the direction of writing `\u{fffd}`.
+/// A text from outside on one line, without terminal control: line breaks become spaces, other control characters and those
+/// that change the direction of writing become `\u{fffd}`.
 pub(crate) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut after_return = false;
@@ -48,7 +48,7 @@ pub(crate) fn plain(text: &str) -> String {
     plain
 }
 
-/// Prints a text; nobody is left to read it when the pipe is closed.
+/// Prints a text; a closed pipe is no error, because there is no reader.
 pub(crate) fn say(text: &str) -> Result<(), Failure> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),

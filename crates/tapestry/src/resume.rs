@@ -1,4 +1,4 @@
-//! `tapestry resume`: somebody has looked at what the mass-delete breaker holds back, and lets it happen.
+//! `tapestry resume`: a user has checked the pods that the mass-delete breaker holds back, and lets them end.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use crate::output::say;
 /// Reason of condition `Ready` of a binding that is being deleted together with the definition of bindings.
 const DEFINITION_DELETED: &str = "DefinitionDeleted";
 
-/// How long a syncer may take to see it.
+/// How long a syncer may take to react.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Let happen what the mass-delete breaker of a binding holds back.
+/// Let the pods end that the mass-delete breaker of a binding holds back.
 #[derive(clap::Args)]
 #[command(
-    after_help = "The pods that would end do so, each when that is proven. Look at them first: `tapestry status` says how many, and
-`kubectl get pods -A` shows those that run nowhere. Of a binding that is being deleted together with its definition, all pods end.
+    after_help = "Each pod ends once its loss is proven. Look at them first: `tapestry status` says how many, and `kubectl get pods
+-A` shows those that run nowhere. If the binding is being deleted together with its definition, all its pods end.
 
 Example:
   tapestry resume east"
 )]
 pub(crate) struct Args {
-    /// The binding
+    /// Name of the ClusterBinding
     binding: String,
     #[command(flatten)]
     access: Access,
@@ -48,7 +48,7 @@ impl Args {
             let annotations = json!({keys::RESUME: RESUME_DELETION});
             let patch = json!({"metadata": {"uid": binding.metadata.uid, "annotations": annotations}});
             server.patch_binding(name, &patch).await?;
-            return say(&format!("Resumed: binding {name} is deleted, and all its pods end.\n"));
+            return say(&format!("Resumed: binding {name} is being deleted, and all its pods will end.\n"));
         }
         let Some(trip) = status.breaker else {
             return say(&format!("Nothing to resume: the breaker of {name} has not tripped.\n"));
@@ -64,8 +64,8 @@ impl Args {
                     Some(there) if there.ends > trip.ends => {
                         return Err(Failure::new(
                             format!("cannot resume {name}"),
-                            format!("meanwhile {} of {} pods would end, not {}", there.ends, there.pods, trip.ends),
-                            "look at them, then run it again",
+                            format!("now {} of {} pods would end, not {}", there.ends, there.pods, trip.ends),
+                            "check these pods, then run the command again",
                         ));
                     }
                     Some(_) => {}
@@ -77,7 +77,7 @@ impl Args {
         match tokio::time::timeout(PATIENCE, cleared).await {
             Ok(Ok(())) => say(&format!("Resumed: {pods} may end.\n")),
             Ok(Err(failure)) => Err(failure),
-            Err(_) => say(&format!("Noted. No syncer has seen it yet; {pods} end when one does.\n")),
+            Err(_) => say(&format!("Recorded. No syncer has reacted yet; {pods} end when one does.\n")),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The virtual API server as verbs ask it: one request, a few seconds, and a failure in plain words.
-//! Retries nothing, and prints nothing of an answer that it cannot read.
+//! Requests of commands to the virtual API server: one request, a few seconds, and a clear failure.
+//! Retries nothing, and prints nothing of an answer that it cannot parse.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use tapestry_cluster::{Cluster, Name, kind};
 
 use crate::failure::Failure;
 
-/// A server that does not answer within this is taken for dead.
+/// The deadline of a request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The virtual API server.
@@ -54,7 +54,7 @@ impl Server {
         self.get(&format!("read ClusterBinding {name}"), &binding_path(name)?, Asked::Object).await
     }
 
-    /// The names of all bindings, or the one that was asked for if it is there.
+    /// The names of all bindings, or the one that was asked for if it exists.
     pub(crate) async fn names(&self, only: Option<&str>) -> Result<Vec<String>, Failure> {
         let bindings = match only {
             Some(name) => vec![self.binding(name).await?],
@@ -63,7 +63,7 @@ impl Server {
         Ok(bindings.into_iter().filter_map(|binding| binding.metadata.name).collect())
     }
 
-    /// Name and labels of every virtual node that Tapestry made.
+    /// Name and labels of every virtual node that Tapestry created.
     pub(crate) async fn our_nodes(&self) -> Result<Vec<PartialObjectMeta<Node>>, Failure> {
         let ours = format!("{}%3D{}", keys::MANAGED_BY.replace('/', "%2F"), keys::MANAGED_BY_TAPESTRY);
         let path = format!("{}?labelSelector={ours}", kind::NODE.path(None, None));
@@ -110,35 +110,35 @@ impl Server {
 }
 
 fn binding_path(name: &str) -> Result<String, Failure> {
-    let hint = "names are lower-case letters, digits, '-' and '.'; `kubectl get clusterbindings` shows those there are";
+    let hint = "names are lower-case letters, digits, '-' and '.'; list bindings with `kubectl get clusterbindings`";
     let name = Name::parse(name).map_err(|bad| Failure::new("no such ClusterBinding", bad, hint))?;
     Ok(kind::CLUSTER_BINDING.path(None, Some(name.as_str())))
 }
 
 fn not_an_api_server(failed: &str, address: &str) -> Failure {
-    let cause = format!("what answers at {address} is not a Kubernetes API server, or speaks a newer version");
+    let cause = format!("the server at {address} is not a Kubernetes API server, or has a newer version");
     Failure::new(failed, cause, "check the server's address in the kubeconfig")
 }
 
-/// What an answer that is no success means to a person.
+/// The failure for an answer that is no success.
 fn explain(failed: &str, code: u16, status: Option<&Status>, address: &str) -> Failure {
     let said = status.map_or("", |status| status.message.as_str());
     match (code, status) {
         (401, _) => Failure::new(
             failed,
             format!("{address} does not accept the credentials of the kubeconfig (401 Unauthorized)"),
-            "its token or certificate may have expired or be another cluster's: get a new kubeconfig",
+            "its token or certificate may have expired or belong to another cluster: get a new kubeconfig",
         ),
         (403, _) => {
             let cause = if said.is_empty() { "403 Forbidden" } else { said };
             Failure::new(failed, cause, "use a kubeconfig whose user has this right, or ask for it")
         }
         (404, Some(status)) if !status.details.name.is_empty() => {
-            Failure::new(failed, said, "`kubectl get clusterbindings` shows those there are")
+            Failure::new(failed, said, "list bindings with `kubectl get clusterbindings`")
         }
         (404, _) => Failure::new(
             failed,
-            format!("the virtual cluster at {address} does not know ClusterBindings"),
+            format!("the virtual cluster at {address} does not serve ClusterBindings"),
             "install them (tapestry crds | kubectl apply --server-side -f -), or check --kubeconfig and --context",
         ),
         (429 | 503, _) => Failure::new(failed, format!("{address} is busy (HTTP {code})"), "try again later"),
@@ -164,7 +164,7 @@ mod tests {
             (401, "", "does not accept the credentials", "get a new kubeconfig"),
             (403, forbidden, "User \"eve\" cannot list", "whose user has this right"),
             (404, named, "\"east\" not found", "kubectl get clusterbindings"),
-            (404, "404 page not found", "does not know ClusterBindings", "tapestry crds"),
+            (404, "404 page not found", "does not serve ClusterBindings", "tapestry crds"),
             (503, "", "is busy", "try again"),
             (502, "<html>", "not a Kubernetes API server", "address"),
         ] {

@@ -1,4 +1,4 @@
-//! `tapestry status`: how every binding stands, at a glance. Reads the virtual cluster only.
+//! `tapestry status`: the state of every binding in one table. Reads the virtual cluster only.
 
 use std::collections::BTreeMap;
 
@@ -12,40 +12,40 @@ use crate::access::{Access, block_on};
 use crate::failure::Failure;
 use crate::output::{Output, plain, print, table};
 
-/// Show how bindings stand.
+/// Show the state of bindings.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   tapestry status
   tapestry status east -o json
 
-CPU and MEMORY are what pods ask for, of what is lent. A binding without a PHASE has no syncer yet.")]
+CPU and MEMORY show what pods request, of what is lent. A binding without a PHASE has no syncer yet.")]
 pub(crate) struct Args {
     /// Only this binding [default: all]
     binding: Option<String>,
     #[command(flatten)]
     access: Access,
-    /// How it is printed
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Output,
 }
 
-/// How one binding stands.
+/// The state of one binding.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Overview {
     binding: String,
     cluster: String,
-    /// `None` before a syncer has looked at it.
+    /// `None` before a syncer has processed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     phase: Option<Phase>,
-    /// Reason of condition `Connected`; `Unknown` before a syncer has looked at it.
+    /// Reason of condition `Connected`; `Unknown` before a syncer has processed it.
     connected: String,
     nodes: usize,
     leased: BTreeMap<String, Quantity>,
     used: BTreeMap<String, Quantity>,
     #[serde(skip_serializing_if = "Option::is_none")]
     breaker: Option<BreakerTrip>,
-    /// What is wrong, in the words of the conditions.
+    /// What is wrong, from the messages of the conditions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     troubles: Vec<String>,
 }
@@ -107,7 +107,7 @@ impl Overview {
         }
     }
 
-    /// How much of a resource pods ask for, of how much is lent.
+    /// How much of a resource pods request, of how much is lent.
     fn share(&self, resource: &str) -> String {
         let amount = |of: &BTreeMap<String, Quantity>| of.get(resource).map_or("-", |amount| &amount.0).to_owned();
         format!("{}/{}", amount(&self.used), amount(&self.leased))
@@ -116,7 +116,7 @@ impl Overview {
 
 fn render(overviews: &[Overview]) -> String {
     if overviews.is_empty() {
-        return "There is no ClusterBinding.\n".to_owned();
+        return "No ClusterBinding found.\n".to_owned();
     }
     let rows: Vec<_> = overviews
         .iter()

@@ -34,26 +34,26 @@ pub(crate) struct Args {
     /// Kubeconfig of the virtual cluster [default: $KUBECONFIG, ~/.kube/config, or the cluster this runs in]
     #[arg(long, value_name = "FILE")]
     virtual_kubeconfig: Option<PathBuf>,
-    /// Where /metrics is served
+    /// Address of /metrics
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8080")]
     metrics_address: SocketAddr,
-    /// Where /healthz, /livez and /readyz are served
+    /// Address of /healthz, /livez and /readyz
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8081")]
     health_address: SocketAddr,
-    /// Where PUT /debug/log-level is served, or `off`. Keep it on a loopback address: whoever reaches it can change the log
+    /// Address of PUT /debug/log-level, or `off`. Use a loopback address: any client that reaches it can change the log level
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8082")]
     debug_address: DebugAddress,
-    /// What is logged: a level (error, warn, info, debug, trace), target=level pairs, or both
+    /// Log filter: a level (error, warn, info, debug, trace), target=level pairs, or both
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log: String,
-    /// How log lines look
+    /// Log format
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     log_format: LogFormat,
     #[command(flatten)]
     election: Election,
 }
 
-/// Where the log level can be changed; nowhere when `None`.
+/// The address where the log level can be changed; `None` for no such endpoint.
 #[derive(Clone, Copy)]
 struct DebugAddress(Option<SocketAddr>);
 
@@ -76,7 +76,7 @@ enum LogFormat {
 impl Args {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        // Leases and leadership have a thread of their own: whatever keeps the others busy, they are renewed.
+        // Leases and leadership have their own thread: they are renewed whatever keeps the others busy.
         let vital = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let served = runtime.block_on(self.serve(vital.handle().clone()));
         vital.shutdown_background();
@@ -103,7 +103,7 @@ impl Args {
         endpoints.spawn(serve_health(health, readiness.clone(), cancel.clone()));
         let mut registry = Registry::with_prefix("tapestry_syncer");
         let meters = Meters::register(&mut registry);
-        // From the beginning: whoever scrapes must not wait for a cluster that does not answer.
+        // From the beginning: scrapes must not wait for a cluster that does not answer.
         endpoints.spawn(serve_metrics(metrics, Arc::new(registry), cancel.clone()));
         if let DebugAddress(Some(address)) = debug_address {
             endpoints.spawn(serve_debug(open(address).await?, level, cancel.clone()));
@@ -138,11 +138,11 @@ async fn connect(path: Option<PathBuf>, binding: &str) -> Result<Cluster, Failur
     })
 }
 
-/// The first signal ends gracefully; whoever sends a second one does not want to wait.
+/// The first signal stops gracefully, the second one at once.
 async fn cancel_on_signal(cancel: CancellationToken) {
     let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
-        return tracing::error!("cannot listen to signals: end this process with SIGKILL");
+        return tracing::error!("cannot listen to signals: stop this process with SIGKILL");
     };
     let mut next = async || {
         tokio::select! {
@@ -151,7 +151,7 @@ async fn cancel_on_signal(cancel: CancellationToken) {
         }
     };
     next().await;
-    tracing::info!("stopping: calls in flight are waited for");
+    tracing::info!("stopping: waiting for calls in flight");
     cancel.cancel();
     next().await;
     std::process::exit(130);
