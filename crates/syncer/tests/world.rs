@@ -1,4 +1,4 @@
-//! The whole syncer in World: crash after every call, late and lost answers, watches that lag, two leaders, strangers.
+//! The whole syncer in World: crash after every call, late and lost answers, watches that lag, two leaders, foreign objects.
 //! After each call the laws hold; after the faults everything converges. One seed decides a run.
 
 #[path = "world/absence.rs"]
@@ -52,12 +52,12 @@ use Side::{Physical, Virtual};
 type Syncer = Beside<Pair, Keeper>;
 
 const NODES: [&str; 2] = ["n1", "n2"];
-/// Pods that the user plays with.
+/// Pods that the user creates and deletes.
 const PODS: usize = 12;
 
-// ---- the stage ----
+// ---- setup ----
 
-/// A run with binding, policy and nodes in place, and the rules that hold whatever happens.
+/// A run with binding, policy and nodes, and the rules that always hold.
 fn stage(config: Config) -> Schedule<Syncer> {
     let origin = Rc::new(Origin::new("v-cluster", &binding_uid(), "east"));
     let for_life = Rc::clone(&origin);
@@ -74,7 +74,7 @@ fn stage(config: Config) -> Schedule<Syncer> {
     schedule
 }
 
-/// The keeper has a probe of its own, of the virtual cluster alone; who it is does not change.
+/// The keeper has its own probe, of the virtual cluster only; its identity does not change.
 fn reached(side: Side, up: bool) -> Either<Fact, keeper::Fact> {
     Either::Left(Fact::Connection(side, connection(side, up)))
 }
@@ -176,7 +176,7 @@ fn pair_life(birth: Birth, origin: &Rc<Origin>) -> Life<Pair> {
     }
 }
 
-// ---- what must hold ----
+// ---- invariants ----
 
 fn alive(pod: &Value) -> bool {
     let terminal = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
@@ -192,7 +192,7 @@ fn one_copy_per_pod(world: &World) -> Result<(), String> {
             *copies.entry(uid).or_default() += 1;
         }
     }
-    // Whoever takes the name away while the copy is on its way gets another one; the first is found and removed.
+    // If a user removes the name while the create is in flight, the pod gets another copy; the syncer finds and removes the first.
     let forged = |uid: &str| {
         let mut forged =
             world.list(Virtual, &kind::POD).filter(|vpod| !vpod["metadata"]["annotations"][FORGED].is_null());
@@ -204,14 +204,14 @@ fn one_copy_per_pod(world: &World) -> Result<(), String> {
     }
 }
 
-/// A running copy is deleted only when its virtual pod is going, gone or finished; a pod is declared lost only without a copy.
+/// A running copy is deleted only when its virtual pod is being deleted, gone or finished; a pod is reported lost only without a copy.
 fn only_with_reason(world: &World, _leader: usize, call: &Call) -> Result<(), String> {
     let path = match &call.target.namespace {
         Some(namespace) => format!("{namespace}/{}", call.target.name),
         None => call.target.name.to_string(),
     };
     let there = world.get(call.target.side, call.target.kind, &path);
-    // What a precondition refuses does no harm.
+    // A call that a precondition refuses does no harm.
     let meets = |object: &&Value| {
         let same =
             |field: &str, wanted: Option<String>| wanted.is_none_or(|wanted| object["metadata"][field] == wanted);
@@ -221,7 +221,7 @@ fn only_with_reason(world: &World, _leader: usize, call: &Call) -> Result<(), St
     let hits = there.filter(meets);
     match (&call.verb, call.target.side, hits) {
         (Verb::Delete { .. }, Physical, Some(ppod)) => {
-            // Whose it is: who recorded it, if nobody else names it; else whom it points to.
+            // It belongs to the pod that recorded it, if no other pod names it; otherwise to the pod it points to.
             let said = |vpod: &Value, key: &str| vpod["metadata"]["annotations"][key].clone();
             let names = |vpod: &&Value| said(vpod, keys::PHYSICAL_POD_NAME) == ppod["metadata"]["name"];
             let naming: Vec<&Value> = world.list(Virtual, &kind::POD).filter(names).collect();
@@ -232,7 +232,7 @@ fn only_with_reason(world: &World, _leader: usize, call: &Call) -> Result<(), St
             if ppod["metadata"]["annotations"][keys::ORIGIN].is_null()
                 && ppod["metadata"]["labels"][keys::ORIGIN].is_null()
             {
-                return Err(format!("{call} hits a pod that is not ours"));
+                return Err(format!("{call} changes a pod that is not ours"));
             }
             let pointed =
                 || world.list(Virtual, &kind::POD).find(|vpod| vpod["metadata"]["uid"].as_str() == owner_of(ppod));
@@ -242,7 +242,7 @@ fn only_with_reason(world: &World, _leader: usize, call: &Call) -> Result<(), St
                     && vpod["metadata"]["annotations"][keys::PHYSICAL_POD_UID] != ppod["metadata"]["uid"]
             };
             match vpod {
-                // It has another copy, because its own was not to be known any more, on either side.
+                // It has another copy, because its first one could not be recognised any more, on either side.
                 Some(vpod) if said(vpod, FORGED) == "yes" && !names(&vpod) => Ok(()),
                 Some(vpod) if vpod["metadata"]["deletionTimestamp"].is_null() && !finished(vpod) => {
                     Err(format!("{call} although the virtual pod lives"))
@@ -257,19 +257,19 @@ fn only_with_reason(world: &World, _leader: usize, call: &Call) -> Result<(), St
                 .list(Physical, &kind::POD)
                 .find(|ppod| back(ppod) == Some(uid) && ppod["metadata"]["uid"] == *recorded);
             match copy {
-                Some(_) => Err(format!("{call} although the copy is there")),
+                Some(_) => Err(format!("{call} although the copy exists")),
                 None => Ok(()),
             }
         }
         (Verb::Delete { .. }, Virtual, Some(vpod)) if call.target.kind == &kind::POD => {
             let asked = !vpod["metadata"]["deletionTimestamp"].is_null();
-            if asked { Ok(()) } else { Err(format!("{call} although nobody asked for its deletion")) }
+            if asked { Ok(()) } else { Err(format!("{call} although no user asked for its deletion")) }
         }
         _ => Ok(()),
     }
 }
 
-/// Whatever exists on the physical side and does not carry our origin is not written to; a stripped copy of ours may be mended.
+/// No object on the physical side without our origin is written to; a stripped copy of ours may get its labels back.
 fn no_stranger_is_touched(world: &World, call: &Call, origin: &Origin) -> Result<(), String> {
     if call.target.side != Physical || call.is_read() || matches!(call.verb, Verb::Create(_)) {
         return Ok(());
@@ -280,10 +280,10 @@ fn no_stranger_is_touched(world: &World, call: &Call, origin: &Origin) -> Result
     let Some(object) = world.get(Physical, call.target.kind, &path) else { return Ok(()) };
     let hits = object["metadata"]["uid"] == uid.as_str();
     let ours = object["metadata"]["annotations"][keys::ORIGIN] == *origin.full;
-    if hits && !ours { Err(format!("{call} touches a stranger")) } else { Ok(()) }
+    if hits && !ours { Err(format!("{call} changes a foreign object")) } else { Ok(()) }
 }
 
-/// After the faults: every pod that should run has one copy that says the same; nothing else of ours is left.
+/// After the faults: every pod that should run has one copy with the same status; nothing else of ours is left.
 fn converged(world: &World) -> Result<(), String> {
     let origin = Origin::new("v-cluster", &binding_uid(), "east");
     let snapshot = Snapshot {
@@ -301,7 +301,7 @@ fn converged(world: &World) -> Result<(), String> {
     resized(world)
 }
 
-/// After the faults: every virtual node has a Lease that was renewed lately, and no other has one.
+/// After the faults: every virtual node has a recently renewed Lease, and there is no other Lease.
 fn kept(world: &World) -> Result<(), String> {
     for vnode in world.list(Virtual, &kind::NODE) {
         let name = vnode["metadata"]["name"].as_str().unwrap_or_default();
@@ -315,7 +315,7 @@ fn kept(world: &World) -> Result<(), String> {
     Ok(())
 }
 
-/// After the faults: every copy has the size that its pod asks for, or the pod is told why not.
+/// After the faults: every copy has the size that its pod asks for, or the pod says why not.
 fn resized(world: &World) -> Result<(), String> {
     let size = |pod: &Value| pod["spec"]["containers"][0]["resources"]["requests"]["cpu"].clone();
     let living = |pod: &&Value| alive(pod);
@@ -325,13 +325,13 @@ fn resized(world: &World) -> Result<(), String> {
         let Some(vpod) = vpod.filter(|vpod| size(vpod) != size(ppod)) else { continue };
         let conditions = vpod["status"]["conditions"].as_array();
         if !conditions.into_iter().flatten().any(|condition| condition["type"] == "PodResizePending") {
-            return Err(format!("{} was not resized and not told so:\n{vpod}\n{ppod}", vpod["metadata"]["name"]));
+            return Err(format!("{} was not resized and does not say so:\n{vpod}\n{ppod}", vpod["metadata"]["name"]));
         }
     }
     Ok(())
 }
 
-/// After the faults: virtual nodes have the drivers of their physical nodes, and the guards stand.
+/// After the faults: virtual nodes have the drivers of their physical nodes, and the guards exist.
 fn furnished(world: &World) -> Result<(), String> {
     for node in NODES {
         let drivers = |side, name: &str| world.get(side, &kind::CSI_NODE, name).map(|csinode| &csinode["spec"]);
@@ -371,7 +371,7 @@ fn rests_and_converges(schedule: &mut Schedule<Syncer>, leaders: usize) -> Resul
     Ok(())
 }
 
-/// A run in which everybody takes part.
+/// A run with all actors.
 fn full_stage(config: Config) -> Schedule<Syncer> {
     let managers = Side::BOTH.map(ControllerManager::new);
     managers.into_iter().fold(stage(config), Schedule::actor).actor(Kubelet::new(Physical)).actor(user).actor(owner)
@@ -401,9 +401,9 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// A run that is replayed tells its whole story.
+/// A replayed run prints all its steps.
 fn config(seed: u64) -> Config {
-    // Longer than anything waits for: a stray is collected after ten minutes.
+    // Longer than any wait: a stray is collected after ten minutes.
     let config = Config { calm: Duration::from_mins(11), ..Config::new(seed) };
     if replayed().is_some() { Config { journal: 100_000, ..config } } else { config }
 }
@@ -411,7 +411,7 @@ fn config(seed: u64) -> Config {
 // ---- the tests ----
 
 #[test]
-fn a_seed_tells_the_same_story_each_time() -> Result<(), Failure> {
+fn a_seed_gives_the_same_run_each_time() -> Result<(), Failure> {
     let digest = || -> Result<u64, Failure> {
         let mut schedule = full_stage(config(7).leaders(2));
         schedule.run(600)?;
@@ -433,7 +433,7 @@ fn law_08_every_fault_at_once_loses_nothing_and_everything_converges() -> Result
 }
 
 #[test]
-fn law_02_two_leaders_at_once_never_make_two_copies_and_touch_no_stranger() -> Result<(), Failure> {
+fn law_02_two_leaders_at_once_never_make_two_copies_and_change_no_foreign_object() -> Result<(), Failure> {
     explore(seeds(500), |seed| play(config(seed).leaders(2), 600))
 }
 
@@ -457,7 +457,7 @@ fn law_08_a_crash_after_any_single_call_leaves_a_state_that_converges() -> Resul
             schedule.run(300)?;
             schedule.world.delete(Virtual, &kind::POD, "demo/p0", Some(30));
             schedule.world.delete(Virtual, &kind::POD, "demo/p1", Some(0));
-            schedule.world.delete(Physical, &kind::POD, "mount/nobody", Some(0));
+            schedule.world.delete(Physical, &kind::POD, "mount/missing", Some(0));
             schedule.run(200)?;
             rests_and_converges(schedule, 1)
         })?;

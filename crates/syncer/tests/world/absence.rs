@@ -1,10 +1,10 @@
-//! The definition of policies is deleted, with all policies, while many pods run under them: not one has to go.
+//! The definition of policies is deleted, with all policies, while many pods run under them: no pod has to go.
 
 use tapestry_testbed::world::Serving;
 
 use super::*;
 
-/// So many pods run when the definition goes.
+/// How many pods run when the definition is deleted.
 const MANY: usize = 60;
 
 /// The nodes are large enough for all of them, and a policy forces at once.
@@ -22,7 +22,7 @@ fn crowd(config: Config) -> Schedule<Syncer> {
     schedule
 }
 
-/// As many pods run as there were, on both sides; the rule on calls says that no one was asked to go.
+/// As many pods run as before, on both sides; the rule on calls checks that none was deleted.
 fn all_run(world: &World) -> Result<(), String> {
     for side in Side::BOTH {
         let running = world.list(side, &kind::POD).filter(|pod| alive(pod) && pod["status"]["phase"] == "Running");

@@ -1,4 +1,4 @@
-//! Two models of one process beside each other, as one: each has its own facts and keys and knows nothing of the other.
+//! Two models of one process combined into one: each has its own facts and keys and does not know the other.
 
 use tapestry_cluster::{Answer, Call, Refusal, Side};
 use tapestry_engine::{Dirty, Model, Now, Plan, Reason};

@@ -1,5 +1,5 @@
-//! Two syncers of one binding, of which one is frozen while the other works and a Deployment is rescaled again and again: the
-//! breaker must not trip, whatever order the thawed one learns in, and must still see a real loss afterwards.
+//! Two syncers of one binding: one is frozen while the other works and a Deployment is rescaled again and again. The breaker
+//! must not trip, in whatever order the frozen one then reads the events, and must still see a real loss afterwards.
 
 use super::*;
 
@@ -50,7 +50,7 @@ fn calm(world: &World) -> Result<(), String> {
     }
 }
 
-/// Nodes with room for all, a Deployment that is rescaled, kubelets that do their work; the second syncer follows.
+/// Nodes with room for all, a Deployment that is rescaled, working kubelets; the second syncer follows.
 fn rescaled(seed: u64) -> Schedule<Syncer> {
     let config = Config { patience: 20_000, ..config(seed) }.leaders(2).faults(Faults::NONE);
     let mut schedule = stage(config).rule(calm).actor(Kubelet::steady(Physical)).actor(Rescaler::default());
@@ -82,7 +82,7 @@ fn law_01_a_leader_that_was_frozen_while_another_one_worked_does_not_trip_the_br
             schedule.depose(frozen, u32::MAX);
             schedule.depose(other, 0);
             schedule.run(STEPS)?;
-            // It goes on, follows for a moment and leads again.
+            // It continues, follows for a moment and leads again.
             schedule.thaw(frozen);
             schedule.run(Rng::with_seed(seed).usize(0..300))?;
             schedule.depose(other, u32::MAX);
@@ -128,7 +128,7 @@ fn law_01_pods_that_were_really_lost_while_it_was_frozen_trip_the_breaker_once_i
         }
         schedule.quiesce()?;
         schedule.freeze(0);
-        // A watch that starts over never tells how they went.
+        // A watch that starts over never shows how they ended.
         let copies: Vec<String> = schedule
             .world
             .list(Physical, &kind::POD)
@@ -141,7 +141,7 @@ fn law_01_pods_that_were_really_lost_while_it_was_frozen_trip_the_breaker_once_i
         schedule.thaw(0);
         schedule.run(3000)?;
         schedule.check(|world| match calm(world) {
-            Ok(()) => Err("forty pods were lost and nobody is asked".to_owned()),
+            Ok(()) => Err("forty pods were lost and the breaker did not trip".to_owned()),
             Err(_) => Ok(()),
         })?;
         schedule.check(|world| {

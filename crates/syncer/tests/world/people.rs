@@ -1,4 +1,4 @@
-//! Who else is there: the user of the virtual cluster and the owner of the physical one, who know nothing of syncers.
+//! The other actors: the user of the virtual cluster and the owner of the physical one, who know nothing of syncers.
 
 use fastrand::Rng;
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ pub(super) fn user(world: &mut World, rng: &mut Rng) {
     let name = format!("p{}", rng.usize(..PODS));
     let path = format!("demo/{name}");
     match rng.u32(..23) {
-        // Takes everything from a virtual node that says whose it is. Before it has a Lease nothing would prove that it is ours.
+        // Removes everything from a virtual node that marks it as ours. Before it has a Lease nothing would prove that it is ours.
         22 => {
             let vnode = format!("vnode-east-{}", NODES[rng.usize(..2)]);
             if world.get(Virtual, &kind::LEASE, &format!("kube-node-lease/{vnode}")).is_some() {
@@ -76,10 +76,10 @@ pub(super) fn forge(pod: &mut Value, namespace: &str, name: &str, uid: Option<&s
     annotations[FORGED] = json!("yes");
 }
 
-/// The owner of the physical cluster: runs pods of his own, deletes ours, takes labels away.
+/// The owner of the physical cluster: runs other pods, deletes ours, removes labels.
 pub(super) fn owner(world: &mut World, rng: &mut Rng) {
     let ours = |pod: &Value| pod["metadata"]["labels"][keys::MANAGED_BY].is_string();
-    // One that loses both its labels and its back-pointer is left alone, for somebody's likeness of ours.
+    // A copy that loses both its labels and its back-pointer is left alone: it could be another user's pod.
     let whole = |pod: &Value| ours(pod) && back(pod).is_some() && pod["metadata"]["annotations"][FORGED].is_null();
     match rng.u32(..16) {
         12 => drop(world.delete(Physical, &kind::CSI_NODE, NODES[rng.usize(..2)], None)),
@@ -121,7 +121,7 @@ pub(super) fn owner(world: &mut World, rng: &mut Rng) {
                 world.edit(Physical, &kind::POD, &path, |pod| pod["metadata"]["labels"] = json!({}));
             }
         }
-        // Takes from a copy what says whose it is, or makes it point to nobody, or to another pod.
+        // Removes the back-pointer of a copy, or makes it point to no pod, or to another pod.
         forgery @ 9..12 => {
             let victim = world.pick(Virtual, &kind::POD, rng, |_| true);
             let victim = victim.and_then(|path| world.get(Virtual, &kind::POD, &path)).cloned();
@@ -139,7 +139,7 @@ pub(super) fn owner(world: &mut World, rng: &mut Rng) {
                         annotations[keys::VIRTUAL_POD_UID] = victim["metadata"]["uid"].clone();
                         annotations[FORGED] = json!(whose);
                     } else {
-                        annotations[keys::VIRTUAL_POD_UID] = json!(format!("nobody-{path}"));
+                        annotations[keys::VIRTUAL_POD_UID] = json!(format!("no-pod-{path}"));
                         annotations[FORGED] = json!(whose);
                     }
                 });
@@ -156,8 +156,8 @@ pub(super) fn back(ppod: &Value) -> Option<&str> {
     ppod["metadata"]["annotations"][keys::VIRTUAL_POD_UID].as_str()
 }
 
-/// Whose a copy is that was made to point to another pod: that one then has two, and not by us. On a virtual pod: that its
-/// mapping was tampered with.
+/// Marks a copy that a user made point to another pod, with its real owner: the other pod then has two copies, but not
+/// because of us. On a virtual pod: a user changed its mapping.
 pub(super) const FORGED: &str = "example.com/forged";
 
 pub(super) fn owner_of(ppod: &Value) -> Option<&str> {

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Where nothing else touches the quota, after every call.
-fn quota_lets_in_what_is_offered(world: &World) -> Result<(), String> {
+fn quota_allows_what_is_offered(world: &World) -> Result<(), String> {
     let mut offered = Resources::new();
     for vnode in world.list(Virtual, &kind::NODE) {
         offered.add(&Resources::deserialize(&vnode["status"]["allocatable"]).map_err(|error| error.to_string())?);
@@ -13,13 +13,13 @@ fn quota_lets_in_what_is_offered(world: &World) -> Result<(), String> {
     for (name, key) in [(ResourceName::Cpu, "requests.cpu"), (ResourceName::Pods, "pods")] {
         let lets_in = hard.and_then(|hard| Quantity::parse(hard[key].as_str()?).ok()).unwrap_or_default();
         if offered.get(&name) > lets_in {
-            return Err(format!("{name}: {} is offered and {lets_in} let in by {quota:?}", offered.get(&name)));
+            return Err(format!("{name}: {} is offered and {lets_in} allowed by {quota:?}", offered.get(&name)));
         }
     }
     Ok(())
 }
 
-/// What the owner runs of his own changes what is idle; windows come and go.
+/// The owner's own pods change what is idle; windows open and close.
 fn tides(world: &mut World, rng: &mut Rng) {
     let node = NODES[rng.usize(..2)];
     match rng.u32(..6) {
@@ -47,7 +47,7 @@ fn tides(world: &mut World, rng: &mut Rng) {
 fn the_quota_is_raised_before_virtual_nodes_offer_more_and_lowered_after_they_offer_less() -> Result<(), Failure> {
     explore(seeds(150), |seed| {
         let mut schedule = stage(config(seed).faults(Faults::NONE))
-            .rule(quota_lets_in_what_is_offered)
+            .rule(quota_allows_what_is_offered)
             .actor(Kubelet::steady(Physical))
             .actor(tides);
         for n in 0..4 {

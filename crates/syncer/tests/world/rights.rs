@@ -1,5 +1,5 @@
 //! Whole syncers against the table of rights: every call is declared, and every right is needed for some call.
-//! Must not judge what a syncer does beyond that; a run here does everything that ends and stops lending, and never rests.
+//! Must not check more than that; a run here does everything that ends and stops lending, and never converges.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use super::*;
 /// Place of a right in the table, and one of its verbs.
 type Used = BTreeSet<(usize, &'static str)>;
 
-/// What is asked before there is a model, or beside it: who the clusters are, the binding, its Secret.
+/// What is read before there is a model, or without one: the identities of the clusters, the binding, its Secret.
 const BESIDE: [(Side, &str); 4] =
     [(Virtual, "namespaces"), (Physical, "namespaces"), (Virtual, "clusterbindings"), (Virtual, "secrets")];
 /// Declared for calls that no plan makes yet.
@@ -19,7 +19,7 @@ const AWAITED: [(Place, &str, &str); 1] = [(Place::System, "leases", "")];
 
 /// Everything that lends less, ends a node or switches a guard off.
 fn lender(world: &mut World, rng: &mut Rng) {
-    // Now and then: between two of them something has to be lent.
+    // Rarely: between two of them something has to be lent.
     match rng.u32(..56) {
         0..4 => {
             let limit = ["1", "2", "8"][rng.usize(..3)];
@@ -55,7 +55,7 @@ fn lender(world: &mut World, rng: &mut Rng) {
                 csinode["spec"]["drivers"][0]["allocatable"]["count"] = json!(count);
             });
         }
-        // The end of everything; most runs never see it.
+        // Deletes the binding; most runs never reach this.
         16 if rng.u32(..40) == 0 => drop(world.delete(Virtual, &kind::CLUSTER_BINDING, "east", None)),
         _ => {}
     }
@@ -75,7 +75,7 @@ fn play_with(seed: u64, used: &Rc<RefCell<Used>>) -> Result<(), Failure> {
         noted.borrow_mut().extend(verb.map(|verb| (right, *verb)));
         Ok(())
     };
-    // Some things need a while in peace: what a syncer that has just started does not do, and what takes two calls.
+    // Some calls need a while without faults: those that a freshly started syncer does not make, and those that follow another call.
     let config = if seed.is_multiple_of(2) { config(seed).faults(Faults::NONE) } else { config(seed) };
     let mut schedule = Schedule::new(config, move |birth| life(birth, &origin))
         .on_call(note)
@@ -85,7 +85,7 @@ fn play_with(seed: u64, used: &Rc<RefCell<Used>>) -> Result<(), Failure> {
     let schedule = managers.into_iter().fold(schedule, Schedule::actor);
     let mut schedule = schedule.actor(Kubelet::new(Physical)).actor(user).actor(owner).actor(lender);
     schedule.run(1500)?;
-    // What goes while no syncer runs is looked for by the next one.
+    // The next syncer looks for what was deleted while none ran.
     schedule.crash(0);
     for n in 0..PODS {
         schedule.world.delete(Virtual, &kind::POD, &format!("demo/p{n}"), Some(0));
@@ -104,7 +104,7 @@ fn law_10_every_call_is_declared_and_every_declared_right_is_used() -> Result<()
         for verb in right.verbs {
             let seen = used.contains(&(at, *verb));
             match *verb {
-                // The watches' own test is beside them, in `watches`.
+                // The test of watches is in `watches`.
                 "list" | "watch" => {}
                 "get" if beside => {}
                 _ if awaited && seen => wrong.push(format!("{verb} is not awaited any more: {right:?}")),

@@ -1,4 +1,4 @@
-//! What it means that a policy is not there: somebody deleted it, a selector no longer matches, or its whole kind is gone.
+//! What the absence of a policy means: a user deleted it, a selector no longer matches, or its whole kind is gone.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ impl Harness {
         for zone in ["forced", "free"] {
             let vpod = self.vpod(zone).await?;
             ensure!(phase(&vpod) == "Running" && !deleting(&vpod), "{vpod}");
-            ensure!(!deleting(&self.copy(zone).await?), "the copy of {zone} goes");
+            ensure!(!deleting(&self.copy(zone).await?), "the copy of {zone} is being deleted");
         }
         Ok(())
     }
@@ -174,7 +174,7 @@ async fn law_01_when_the_definition_of_policies_is_deleted_no_pod_goes_and_it_he
                 if known["reason"] == "PoliciesNotServed" { Ok(()) } else { Err(binding["status"].to_string()) }
             };
             eventually("the binding says that policies are not served", SOON, told).await?;
-            // Nothing new enters, past every scheduler and taint.
+            // Nothing new is admitted, also when it bypasses scheduler and taints.
             let late = harness.bound_to(&harness.zone("free"), "late").tolerate_all().build();
             harness.virtual_side.create(&late).await?;
             let refused = |vpod: &Value| condition(vpod, keys::CONDITION_ADMITTED)["reason"] == "PoliciesNotServed";
@@ -232,7 +232,7 @@ async fn law_09_when_the_owners_definition_is_deleted_what_the_owner_restricted_
                 |vnode: &Value| condition(vnode, keys::CONDITION_LENDING)["reason"] == "OwnerPoliciesNotServed";
             harness.vnode_when(harness.node(), "lends nothing", |vnode| lends("0")(vnode) && unserved(vnode)).await?;
 
-            // The owner installs the kind again and lets it be empty: then nothing is restricted.
+            // The owner installs the kind again without policies: then nothing is restricted.
             install(fixture).await?;
             harness.vnode_when(harness.node(), "lends everything", lends("32")).await?;
             let unnamed = |vnode: &Value| annotation(vnode, keys::POLICIES_APPLIED) == "owner-undefined";

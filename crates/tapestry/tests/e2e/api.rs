@@ -44,7 +44,7 @@ fn update(before: &Value, then: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn law_12_bad_objects_are_refused_with_words_and_good_ones_accepted() -> Result<()> {
+async fn law_12_bad_objects_are_refused_with_a_message_and_good_ones_accepted() -> Result<()> {
     timed(async {
         let cluster = own(bare("api")).await?;
         install(&cluster).await?;
@@ -55,12 +55,12 @@ async fn law_12_bad_objects_are_refused_with_words_and_good_ones_accepted() -> R
         let mut wrong = Vec::new();
         for case in &bad {
             let (why, says) = (text(&case["why"]), text(&case["says"]));
-            ensure!(!says.is_empty(), "{why}: nothing is said about what the server says");
+            ensure!(!says.is_empty(), "{why}: no expected message");
             let answer = if case["object"].is_object() {
                 send(&client, Method::POST, &case["object"], true).await?
             } else {
                 let first = send(&client, Method::POST, &case["first"], false).await?;
-                let first = first.map_err(anyhow::Error::msg).with_context(|| format!("{why}: already the first"))?;
+                let first = first.map_err(anyhow::Error::msg).with_context(|| format!("{why}: the first object"))?;
                 let answer = send(&client, Method::PUT, &update(&first, &case["then"]), false).await?;
                 send(&client, Method::DELETE, &case["first"], false).await?.map_err(anyhow::Error::msg)?;
                 answer

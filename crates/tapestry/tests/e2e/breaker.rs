@@ -1,4 +1,4 @@
-//! The mass-delete breaker: a physical cluster that lost many pods while nobody looked.
+//! The mass-delete breaker: a physical cluster that lost many pods while no syncer ran.
 
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
@@ -10,7 +10,7 @@ use crate::harness::{Harness, pattern};
 use crate::looks::{SOON, condition, name, phase};
 
 const PODS: usize = 30;
-/// So many may be told to be lost before anybody is asked.
+/// This many pods may be lost before the breaker trips.
 const FEW: usize = 20;
 
 async fn tapestry(harness: &Harness, args: &[&str]) -> Result<String> {
@@ -34,7 +34,7 @@ async fn trips(harness: &Harness) -> Result<()> {
 }
 
 #[tokio::test]
-async fn law_01_a_cluster_that_lost_its_pods_while_nobody_looked_trips_the_breaker_until_somebody_resumes() -> Result<()>
+async fn law_01_a_cluster_that_lost_its_pods_while_no_syncer_ran_trips_the_breaker_until_a_user_resumes() -> Result<()>
 {
     pattern("breaker")
         .on(Fixture::Still)
@@ -65,8 +65,8 @@ async fn law_01_a_cluster_that_lost_its_pods_while_nobody_looked_trips_the_break
             harness.start().await?;
             trips(harness).await?;
             ensure!(lost(harness).await? <= FEW, "{} were lost", lost(harness).await?);
-            // All are looked for again before somebody says that they may end.
-            eventually("everybody was looked for", SOON, async || {
+            // The syncer looks for all of them again before a user resumes.
+            eventually("all pods were looked for", SOON, async || {
                 let resumed = tapestry(harness, &["resume", &harness.name]).await.map_err(|error| error.to_string())?;
                 let lost = lost(harness).await.map_err(|error| error.to_string())?;
                 if lost == PODS { Ok(()) } else { Err(format!("{resumed}: {lost} lost")) }

@@ -1,4 +1,4 @@
-//! What is not written: told by the audit logs of the API servers, by our user agent.
+//! What the syncer does not write, by the audit logs of the API servers.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ async fn law_01_a_kubeconfig_that_leads_to_another_cluster_stops_everything() ->
             let binding = harness.virtual_side.get(BINDING, &harness.name).await?.context("no binding")?;
             assert_eq!(binding["status"]["phase"], "Failed");
             assert_eq!(binding["status"]["physicalClusterUID"], harness.physical_cluster.identity());
-            // Work for every plan there is: a new pod, a pod to be deleted, a new policy.
+            // Work for every plan: a new pod, a pod to be deleted, a new policy.
             harness.virtual_side.create(&harness.bound("late").build()).await?;
             harness.virtual_side.delete("v1/Pod", &harness.at("leaving")).await?;
             tokio::time::sleep(Duration::from_secs(3)).await;
@@ -89,7 +89,7 @@ async fn law_01_a_kubeconfig_that_leads_to_another_cluster_stops_everything() ->
             assert_eq!((phase(&now.0), uid(&now.0)), ("Running", uid(&web)));
             assert_eq!((phase(&now.1), uid(&now.1)), ("Running", uid(&leaving)));
 
-            // The right kubeconfig, and all goes on.
+            // The right kubeconfig: everything continues.
             harness.stop().await?;
             let secret = kubeconfig_secret("tapestry-system", &harness.name, &harness.physical_kubeconfig);
             harness.virtual_side.apply(&secret).await?;
@@ -120,10 +120,10 @@ async fn law_04_a_converged_system_writes_nothing_but_leases() -> Result<()> {
                 if run == 50 { Ok(()) } else { Err(format!("{run}")) }
             })
             .await?;
-            // One that waits at the door must not be told again and again.
+            // A pod that waits for admission must not be written again and again.
             harness.virtual_side.create(&harness.bound("huge").cpu("500").build()).await?;
             // Figures follow within ten seconds.
-            eventually("the binding tells what is lent and used", SOON, async || {
+            eventually("the binding shows what is lent and used", SOON, async || {
                 let status = harness.binding().await.map_err(|error| error.to_string())?["status"].take();
                 let told = (&status["phase"], &status["nodes"], &status["used"]["cpu"], &status["used"]["pods"]);
                 let true_ones = (&json!("Ready"), &json!(2), &json!("5"), &json!("50"));

@@ -18,7 +18,7 @@ use crate::timing::timed;
 
 /// An unanswered PING closes a connection 15 s after its last sign of life (`cluster::connect`); then the requests are sent again.
 const RECOVERED: Duration = Duration::from_secs(30);
-/// No recovery is quicker (a PING goes unanswered for 10 s): what happens sooner happened while the connection was dead.
+/// No recovery is faster (a PING stays unanswered for 10 s): what happens sooner happened while the connection was dead.
 const STALLED: Duration = Duration::from_secs(9);
 
 #[tokio::test]
@@ -62,10 +62,10 @@ async fn freeze(
     ensure!(meanwhile < STALLED, "{case}: what another connection carries took {meanwhile:?}");
     harness.runs(case).await?;
     let took = began.elapsed();
-    eprintln!("{case}: beside it after {meanwhile:?}, recovered after {took:?}");
+    eprintln!("{case}: the other connection after {meanwhile:?}, recovered after {took:?}");
     ensure!(took > STALLED, "{case}: nothing stalled, it took {took:?}");
     ensure!(took < RECOVERED, "{case}: it took {took:?}");
-    // The probe has a connection of its own: the cluster was never called unreachable.
+    // The probe has its own connection: the cluster was never reported as unreachable.
     let unreachable = (keys::TAINT_PHYSICAL_UNREACHABLE.to_owned(), "NoSchedule".to_owned());
     ensure!(!taints(&harness.vnode_ready(harness.node()).await?).contains(&unreachable), "{case}: unreachable");
     let (web_after, copy_after) = harness.runs("web").await?;
@@ -87,9 +87,9 @@ async fn a_dead_connection_to_the_virtual_api_server_stalls_only_what_it_carries
             }
             let calls = Requests::writes().of("pods");
             freeze(harness, (Side::Virtual, "calls"), calls, async || {
-                // The watch tells of the deletion, and the physical cluster is asked to carry it out.
+                // The watch delivers the deletion, and the syncer deletes the copy in the physical cluster.
                 harness.virtual_side.delete("v1/Pod", &harness.at("leaving")).await?;
-                eventually("the copy goes while calls to the virtual cluster hang", SOON, async || {
+                eventually("the copy is deleted while calls to the virtual cluster hang", SOON, async || {
                     let copies = harness.copies("leaving").await.map_err(|error| error.to_string())?;
                     let stays = copies.iter().any(|copy| copy["metadata"]["deletionTimestamp"].is_null());
                     if stays { Err(format!("{copies:?}")) } else { Ok(()) }
@@ -114,7 +114,7 @@ async fn a_dead_connection_to_the_physical_api_server_stalls_only_what_it_carrie
             create(harness, "web").await?;
             let calls = Requests::writes().of("pods");
             freeze(harness, (Side::Physical, "calls"), calls, async || {
-                // The watch tells of the label, and the virtual cluster is asked to take it over.
+                // The watch delivers the label, and the syncer writes it to the virtual cluster.
                 let labels = json!({ "metadata": { "labels": { "seen": "meanwhile" } } });
                 harness.physical_side.patch("v1/Node", harness.node(), &labels).await?;
                 let labelled = |vnode: &Value| vnode["metadata"]["labels"]["seen"] == "meanwhile";

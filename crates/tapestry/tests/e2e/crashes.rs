@@ -16,7 +16,7 @@ use crate::harness::{Harness, TEST, pattern};
 use crate::looks::{SOON, phase};
 use crate::process::syncer::Process;
 
-/// Kills a syncer at one of its writes, after it was carried out and before the syncer hears of it.
+/// Kills a syncer at one of its writes, after the server carried it out and before the syncer gets the answer.
 struct Reaper {
     syncer: Process,
     round: Mutex<Round>,
@@ -54,7 +54,7 @@ impl Reaper {
     }
 
     fn note(&self, side: Side, request: &RequestInfo) {
-        // Leases come when they like; a story that counts them has no n-th write.
+        // Renewals come at any time; if they counted, the n-th write would differ each time.
         if request.resource == "leases" {
             return;
         }
@@ -79,7 +79,7 @@ impl Reaper {
         }
     }
 
-    /// Tells the story to its end, whenever the syncer dies and comes back. Says whether it died.
+    /// Runs the story to its end, whenever the syncer dies and comes back. Returns whether it died.
     async fn tell(&self, harness: &Harness, number: u32, deadly: Deadly) -> Result<bool> {
         {
             let mut round = self.round();
@@ -98,7 +98,7 @@ impl Reaper {
             }
         }
         if over {
-            // Killed at the very last write, when everything was as it must be.
+            // Killed at the last write, when everything had converged.
             self.killed.notified().await;
         }
         let how = self.syncer.end(Signal::Kill).await?;
@@ -111,7 +111,7 @@ impl Reaper {
     }
 }
 
-/// A node comes, and two pods onto it; one ends by itself, the other is deleted; in the end nothing is left but peace.
+/// A node is added, and two pods run on it; one ends by itself, a user deletes the other; in the end everything has converged.
 async fn story(harness: &Harness, number: u32) -> Result<()> {
     let (ends, goes) = (format!("ends-{number}"), format!("goes-{number}"));
     let place = extra_node(number);
@@ -132,7 +132,7 @@ async fn story(harness: &Harness, number: u32) -> Result<()> {
     harness.at_peace(&[], SOON).await
 }
 
-/// One for each round, because a node takes a minute to go.
+/// One for each round, because removing a node takes a minute.
 fn extra_node(number: u32) -> String {
     format!("every-write-{number}")
 }
@@ -155,7 +155,7 @@ async fn law_08_a_syncer_killed_at_any_write_converges_without_duplicate_or_orph
                 number += 1;
                 ensure!(number < 40, "the story has no end");
             }
-            // The order of writes is never twice the same: what had no turn as the n-th one has it now.
+            // The order of writes varies: kill it at the sorts of writes that were not yet hit.
             let missed: Vec<String> = {
                 let round = reaper.round();
                 round.sorts.difference(&round.deaths).cloned().collect()

@@ -1,4 +1,4 @@
-//! CSINodes: a virtual node has the storage drivers of its physical node, as long as both are there.
+//! CSINodes: a virtual node has the storage drivers of its physical node, as long as both exist.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ impl Harness {
         .await
     }
 
-    /// Lets the minute pass after which a physical node that is gone takes its virtual node with it.
+    /// Lets the minute pass after which the syncer removes the virtual node of a deleted physical node.
     async fn node_gone(&self) -> Result<()> {
         self.physical_side.delete("v1/Node", self.node()).await?;
         eventually("the virtual node is gone", SOON, async || {
@@ -85,7 +85,7 @@ async fn a_csinode_that_was_there_before_is_copied_followed_and_goes_with_its_no
             let owner = json!([{ "apiVersion": "v1", "kind": "Node", "name": harness.vnode(), "uid": uid(&vnode) }]);
             assert_eq!(seen["metadata"]["ownerReferences"], owner);
 
-            // Another driver instead, and not a word of what is none of the virtual cluster's business.
+            // Another driver, and changes that do not concern the virtual cluster.
             let after = [driver("nfs.csi", "n-1", &["rack"], 3)];
             let metadata = json!({ "labels": { "owner": "y" }, "annotations": { "owner": "y", MIGRATED: null } });
             let change = json!({ "metadata": metadata, "spec": { "drivers": after } });
@@ -122,7 +122,7 @@ async fn a_csinode_that_comes_later_is_copied_and_needs_both_its_node_and_its_or
             harness.has_no_csinode().await?;
             harness.node_gone().await?;
             harness.physical_side.create(&csinode(harness.node(), &[])).await?;
-            // Two seconds in which it had every chance to appear.
+            // Two seconds in which it could appear.
             tokio::time::sleep(Duration::from_secs(2)).await;
             ensure!(
                 harness.virtual_side.get(CSI_NODE, &harness.vnode()).await?.is_none(),
@@ -134,7 +134,7 @@ async fn a_csinode_that_comes_later_is_copied_and_needs_both_its_node_and_its_or
 }
 
 #[tokio::test]
-async fn a_change_that_kubernetes_forbids_makes_the_csinode_anew_and_a_count_does_not() -> Result<()> {
+async fn a_change_that_kubernetes_forbids_recreates_the_csinode_and_a_count_does_not() -> Result<()> {
     pattern("csi-frozen")
         .on(Fixture::Still)
         .run(async |harness| {
@@ -152,15 +152,15 @@ async fn a_change_that_kubernetes_forbids_makes_the_csinode_anew_and_a_count_doe
             let refused =
                 harness.physical_side.patch(CSI_NODE, harness.node(), &json!({ "spec": { "drivers": moved } })).await;
             ensure!(refused.is_err(), "topology keys are not fixed any more");
-            // Unseen, so that nothing but the difference tells the syncer what to do.
+            // Changed while no syncer runs, so that it must act on the difference alone.
             harness.stop().await?;
             harness.physical_side.delete(CSI_NODE, harness.node()).await?;
             harness.physical_side.create(&csinode(harness.node(), &moved)).await?;
             let mark = harness.virtual_cluster.audit().mark().await?;
             harness.start().await?;
-            let anew = harness.has_drivers(&moved).await?;
-            ensure!(uid(&anew) != uid(&before), "it was changed in place");
-            assert_eq!(anew["metadata"]["ownerReferences"], before["metadata"]["ownerReferences"]);
+            let recreated = harness.has_drivers(&moved).await?;
+            ensure!(uid(&recreated) != uid(&before), "it was changed in place");
+            assert_eq!(recreated["metadata"]["ownerReferences"], before["metadata"]["ownerReferences"]);
             let asked =
                 harness.virtual_cluster.audit().since(&mark).await?.by_agent(&user_agent(&harness.name)).writes();
             let ours = asked.only(|request| request.resource == "csinodes.storage.k8s.io");
@@ -172,7 +172,7 @@ async fn a_change_that_kubernetes_forbids_makes_the_csinode_anew_and_a_count_doe
 }
 
 #[tokio::test]
-async fn law_06_a_strangers_csinode_of_that_name_is_left_alone() -> Result<()> {
+async fn law_06_a_csinode_of_that_name_that_is_not_ours_is_left_alone() -> Result<()> {
     pattern("csi-foreign")
         .on(Fixture::Still)
         .run_without(async |harness| {
@@ -184,7 +184,7 @@ async fn law_06_a_strangers_csinode_of_that_name_is_left_alone() -> Result<()> {
             harness.start().await?;
             harness.vnode_ready(harness.node()).await?;
             let agent = user_agent(&harness.name);
-            eventually("the syncer has met it", SOON, async || {
+            eventually("the syncer has read it", SOON, async || {
                 let asked = harness.virtual_cluster.audit().since(&mark).await;
                 let asked = asked.map_err(|error| error.to_string())?.by_agent(&agent);
                 let met = asked.only(|request| request.resource == "csinodes.storage.k8s.io" && request.verb == "get");
@@ -193,7 +193,7 @@ async fn law_06_a_strangers_csinode_of_that_name_is_left_alone() -> Result<()> {
             .await?;
             let seen = harness.virtual_side.get(CSI_NODE, &harness.vnode()).await?.context("it is gone")?;
             assert_eq!(text(&seen["metadata"]["resourceVersion"]), text(&theirs["metadata"]["resourceVersion"]));
-            // Once it is out of the way, ours comes, at the next look.
+            // Once it is deleted, the syncer creates ours at its next check.
             harness.virtual_side.delete(CSI_NODE, &harness.vnode()).await?;
             harness.skip(Duration::from_mins(6));
             harness.has_drivers(&ours).await?;

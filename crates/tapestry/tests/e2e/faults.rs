@@ -1,4 +1,4 @@
-//! One fault after the other between the syncer and either API server: who runs goes on, who is made runs later, who is deleted goes.
+//! One fault after the other between the syncer and either API server: running pods keep running, new ones start later, deleted ones are removed.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn wrong_answers() -> Vec<Case> {
     ]
 }
 
-/// Streams that break, or tell lies about where they are.
+/// Streams that break, or send wrong versions.
 fn broken_streams() -> Vec<Case> {
     vec![
         ("expired-event", Fault::ExpiredEvent, Requests::watches()),
@@ -37,7 +37,7 @@ fn broken_streams() -> Vec<Case> {
     ]
 }
 
-/// Requests and answers that get lost on the way, or are late.
+/// Requests and answers that are lost or late.
 fn lost_words() -> Vec<Case> {
     vec![
         ("lost", Fault::LostAnswer, Requests::writes()),
@@ -67,7 +67,7 @@ async fn survives(harness: &Harness, side: Side, cases: Vec<Case>) -> Result<()>
         let (leaving, late) = (format!("leaving-{case}"), format!("late-{case}"));
         let proxy = harness.proxy(side);
         let injection = proxy.inject(fault, requests);
-        // What is about new requests hits watches only when they start again; a freeze is worst for those that go on.
+        // A fault of new requests hits watches only when they restart; a freeze is worst for open ones.
         if case != "freeze" {
             proxy.reset();
         }
@@ -122,12 +122,12 @@ async fn broken_streams_of_the_physical_api_server_cost_time_and_nothing_else() 
 }
 
 #[tokio::test]
-async fn what_is_lost_on_the_way_to_the_virtual_api_server_costs_time_and_nothing_else() -> Result<()> {
+async fn lost_requests_and_answers_of_the_virtual_api_server_cost_time_and_nothing_else() -> Result<()> {
     disturbed("lost-v", Fixture::East).run(async |harness| survives(harness, Side::Virtual, lost_words()).await).await
 }
 
 #[tokio::test]
-async fn what_is_lost_on_the_way_to_the_physical_api_server_costs_time_and_nothing_else() -> Result<()> {
+async fn lost_requests_and_answers_of_the_physical_api_server_cost_time_and_nothing_else() -> Result<()> {
     disturbed("lost-p", Fixture::West).run(async |harness| survives(harness, Side::Physical, lost_words()).await).await
 }
 

@@ -1,5 +1,5 @@
 //! The clusters that tests share: the fleet's, and still ones where nothing happens by itself.
-//! Must not be stopped or restarted by a test; those that do start clusters of their own.
+//! A test must not stop or restart them; a test that does starts its own cluster.
 
 use anyhow::Result;
 use serde_json::json;
@@ -20,7 +20,7 @@ pub(crate) enum Fixture {
     West,
     /// Only an API server: nothing happens there unless the test does it, so the test is the kubelet.
     Still,
-    /// A cluster of the test's own, still as well.
+    /// The test's own cluster, still as well.
     Own(&'static Cluster),
 }
 
@@ -78,7 +78,7 @@ impl Home {
         Ok(self.open().await?.0)
     }
 
-    /// Whether its controller manager makes the `ServiceAccount`s that pods need there.
+    /// Whether its controller manager creates the `ServiceAccount`s that pods need there.
     pub(crate) fn has_accounts(self) -> bool {
         matches!(self, Self::Fleet)
     }
@@ -93,7 +93,7 @@ pub(crate) fn bare(name: &str) -> ClusterConfig {
     ClusterConfig::virtual_cluster(name).without(Part::ControllerManager).without(Part::Scheduler)
 }
 
-/// A cluster of one's own. Boxed: its future holds the whole start, and would weigh on every test's.
+/// The test's own cluster. Boxed: its future holds the whole start, and would enlarge every test's future.
 pub(crate) async fn own(config: ClusterConfig) -> Result<Cluster> {
     Box::pin(Cluster::start(config)).await
 }

@@ -1,4 +1,4 @@
-//! Backstops in the physical cluster: a quota at what is leased, a network policy that isolates.
+//! Limits in the physical cluster: a quota at what is leased, a network policy that isolates.
 
 use anyhow::{Context as _, Result, ensure};
 use jiff::SignedDuration;
@@ -55,7 +55,7 @@ impl Harness {
 }
 
 #[tokio::test]
-async fn a_quota_stands_at_what_is_leased_and_pods_without_requests_get_in() -> Result<()> {
+async fn a_quota_equals_what_is_leased_and_pods_without_requests_are_admitted() -> Result<()> {
     pattern("quotaed")
         .node(node("quotaed-a").cpu("8").memory("16Gi").pods(20))
         .node(node("quotaed-b").cpu("4").memory("8Gi").pods(10))
@@ -67,7 +67,7 @@ async fn a_quota_stands_at_what_is_leased_and_pods_without_requests_get_in() -> 
             assert_eq!(label(&quota, keys::CLUSTER_BINDING), "quotaed");
             ensure!(label(&quota, keys::ORIGIN).len() == 32, "{}", quota["metadata"]);
 
-            // It asks for nothing at all; Kubernetes itself would refuse it under this quota.
+            // It has no requests; under this quota Kubernetes itself would refuse it.
             harness.virtual_side.create(&harness.pod("silent").build()).await?;
             let (vpod, ppod) = harness.runs("silent").await?;
             assert_eq!(ppod["spec"]["containers"][0]["resources"]["requests"], json!({ "cpu": "0", "memory": "0" }));
@@ -85,7 +85,7 @@ async fn a_quota_stands_at_what_is_leased_and_pods_without_requests_get_in() -> 
             harness.virtual_side.patch(POLICY, "quotaed", &json!({ "spec": { "resourceLimits": null } })).await?;
             harness.quota_is("12", "24Gi", "30").await?;
 
-            // Not even past us does more get in.
+            // The quota also refuses pods that bypass the syncer.
             let mut rogue = harness.pod("rogue").namespace(&harness.mount).cpu("10").memory("1Gi").build();
             rogue["spec"]["nodeSelector"] = Value::Null;
             let refused = harness.physical_side.create(&rogue).await;
@@ -107,7 +107,7 @@ async fn a_pod_that_the_quota_refuses_says_so_and_starts_when_there_is_room() ->
         .run(async |harness| {
             harness.vnode_ready(harness.node()).await?;
             harness.quota_is("4", "8Gi", "10").await?;
-            // A lodger that no node counts, because it runs on none of ours, but the quota does.
+            // Another user's pod, which runs on none of our nodes but counts for the quota.
             let lodger = tapestry_testbed::builders::pod("lodger")
                 .namespace(&harness.mount)
                 .on("nowhere")
@@ -139,7 +139,7 @@ async fn at_the_start_of_a_window_the_quota_is_raised_before_the_node_and_no_pod
         .run(async |harness| {
             harness.vnode_when(harness.node(), "is closed", closed).await?;
             harness.quota_is("0", "0", "0").await?;
-            // They wait at the door, past every scheduler and taint.
+            // They bypass scheduler and taints, and wait for admission.
             let names: Vec<String> = (0..8).map(|number| format!("early-{number}")).collect();
             for name in &names {
                 harness.virtual_side.create(&harness.bound(name).cpu("500m").tolerate_all().build()).await?;
@@ -148,7 +148,7 @@ async fn at_the_start_of_a_window_the_quota_is_raised_before_the_node_and_no_pod
             for name in &names {
                 harness.vpod_when(name, "is refused", refused).await?;
             }
-            // Whoever does not wait for the quota is faster than it.
+            // A syncer that does not wait for the quota would be faster than it.
             let late = Fault::Delay(std::time::Duration::from_secs(3));
             let _slow = harness.proxy(Side::Physical).inject(late, Requests::writes().of("resourcequotas"));
             let ahead = opens.duration_since(harness.now()) - SignedDuration::from_secs(2);
@@ -166,36 +166,36 @@ async fn at_the_start_of_a_window_the_quota_is_raised_before_the_node_and_no_pod
 }
 
 #[tokio::test]
-async fn a_network_policy_comes_is_mended_and_goes() -> Result<()> {
+async fn a_network_policy_is_created_restored_and_removed() -> Result<()> {
     pattern("isolation")
         .on(Fixture::Still)
         .run(async |harness| {
             harness.vnode_ready(harness.node()).await?;
             let place = format!("{}/{}", harness.mount, keys::NETWORK_POLICY);
-            ensure!(harness.physical_side.get(NETWORK_POLICY, &place).await?.is_none(), "nobody asked for it");
+            ensure!(harness.physical_side.get(NETWORK_POLICY, &place).await?.is_none(), "the binding does not ask for it");
             harness.guard(json!({ "networkPolicy": true })).await?;
             let made = harness.guard_when(NETWORK_POLICY, keys::NETWORK_POLICY, "is there", |_| true).await?;
             assert_eq!(made["spec"]["podSelector"], json!({ "matchLabels": { keys::MANAGED_BY: "tapestry" } }));
             assert_eq!(made["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
             assert_eq!(label(&made, keys::CLUSTER_BINDING), "isolation");
 
-            // A stranger opens it.
+            // A user opens it.
             let open = json!({ "spec": { "ingress": [{}], "podSelector": { "matchExpressions": [{ "key": "x", "operator": "Exists" }] } } });
             harness.physical_side.patch(NETWORK_POLICY, &place, &open).await?;
             let whole = |seen: &Value| seen["spec"] == made["spec"];
             let mended = harness.guard_when(NETWORK_POLICY, keys::NETWORK_POLICY, "is mended", whole).await?;
             assert_eq!(uid(&mended), uid(&made));
-            // And takes away what it is found by.
+            // And removes the labels it is found by.
             let strip = json!({ "metadata": { "labels": { keys::ORIGIN: null, keys::MANAGED_BY: null } }, "spec": { "egress": [{}] } });
             harness.physical_side.patch(NETWORK_POLICY, &place, &strip).await?;
             let labelled = |seen: &Value| whole(seen) && seen["metadata"]["labels"] == made["metadata"]["labels"];
             harness.guard_when(NETWORK_POLICY, keys::NETWORK_POLICY, "has its labels again", labelled).await?;
             // And deletes it.
             harness.physical_side.delete(NETWORK_POLICY, &place).await?;
-            let anew = |seen: &Value| uid(seen) != uid(&made) && seen["spec"] == made["spec"];
-            harness.guard_when(NETWORK_POLICY, keys::NETWORK_POLICY, "is made again", anew).await?;
+            let recreated = |seen: &Value| uid(seen) != uid(&made) && seen["spec"] == made["spec"];
+            harness.guard_when(NETWORK_POLICY, keys::NETWORK_POLICY, "is created again", recreated).await?;
 
-            // Switched off while nobody is there to see it.
+            // Switched off while no syncer runs.
             harness.stop().await?;
             harness.guard(Value::Null).await?;
             harness.start().await?;
@@ -205,7 +205,7 @@ async fn a_network_policy_comes_is_mended_and_goes() -> Result<()> {
 }
 
 #[tokio::test]
-async fn law_06_a_strangers_network_policy_of_that_name_is_left_alone() -> Result<()> {
+async fn law_06_a_network_policy_of_that_name_that_is_not_ours_is_left_alone() -> Result<()> {
     pattern("isolated-by-them")
         .on(Fixture::Still)
         .binding(|binding| binding.with("/spec/guard", json!({ "networkPolicy": true, "quota": true })))
@@ -217,7 +217,7 @@ async fn law_06_a_strangers_network_policy_of_that_name_is_left_alone() -> Resul
             });
             let theirs = harness.physical_side.create(&theirs).await?;
             harness.start().await?;
-            // The other guard comes, so this one has been looked at as well.
+            // The other guard exists, so the syncer has checked this one as well.
             harness.guard_when(QUOTA, keys::QUOTA, "is there", |_| true).await?;
             harness.guard(json!({ "networkPolicy": false, "quota": false })).await?;
             harness.guard_gone(QUOTA, keys::QUOTA).await?;

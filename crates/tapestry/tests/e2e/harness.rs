@@ -1,5 +1,5 @@
-//! One binding at work: its nodes, namespaces and policy on clusters that tests share, and its syncer in this process.
-//! Must leave nothing that another test could meet, also when a test fails or panics.
+//! One binding under test: its nodes, namespaces and policy on clusters that tests share, and its syncer in this process.
+//! Must leave nothing behind that could disturb another test, also when a test fails or panics.
 //!
 //! ```text
 //! pattern("grace").on(Fixture::Still).run(async |harness| { harness.virtual_side.create(&harness.pod("web").build()).await?; … })
@@ -47,7 +47,7 @@ pub(crate) const TEST: &str = "example.com/test";
 pub(crate) const POLICY: &str = "cloud.tencent.com/v1beta1/ResourceLeasingPolicy";
 pub(crate) const BINDING: &str = "cloud.tencent.com/v1beta1/ClusterBinding";
 
-/// What a test asks for.
+/// The setup that a test asks for.
 pub(crate) struct Pattern {
     name: String,
     home: Home,
@@ -103,7 +103,7 @@ impl Pattern {
         self
     }
 
-    /// Lends the nodes of another test's pattern instead of nodes of its own.
+    /// Lends the nodes of another test's pattern instead of its own.
     pub(crate) fn nodes_of(mut self, other: &str) -> Self {
         self.nodes = Some(Vec::new());
         self.binding = self.binding.node_label(TEST, other);
@@ -143,7 +143,7 @@ impl Pattern {
         self
     }
 
-    /// Sets up, starts the syncer, runs the test, stops, sweeps.
+    /// Sets up, starts the syncer, runs the test, stops it, cleans up.
     pub(crate) async fn run<Test: AsyncFnOnce(&mut Harness) -> Result<()>>(self, test: Test) -> Result<()> {
         let _note = Note::begin(test_name::<Test>());
         let mut harness = self.set_up().await?;
@@ -160,7 +160,7 @@ impl Pattern {
         }
     }
 
-    /// As [`Self::run`], but no syncer runs: the test starts one.
+    /// Like [`Self::run`], but without a syncer: the test starts one.
     pub(crate) async fn run_without<Test: AsyncFnOnce(&mut Harness) -> Result<()>>(self, test: Test) -> Result<()> {
         let _note = Note::begin(test_name::<Test>());
         let mut harness = self.set_up().await?;
@@ -173,7 +173,7 @@ impl Pattern {
         }
     }
 
-    /// Everything but the syncer.
+    /// Sets up everything except the syncer.
     pub(crate) async fn set_up(self) -> Result<Harness> {
         show_logs();
         let ((virtual_cluster, virtual_kubeconfig), physical_cluster) =
@@ -184,7 +184,7 @@ impl Pattern {
         if self.fixture.is_still() {
             nodes.iter_mut().for_each(play::make_ready);
         }
-        // From here on the API servers note what our syncer asks for.
+        // From here on the API servers audit our syncer's requests.
         let marks = tokio::try_join!(virtual_cluster.audit().mark(), physical_cluster.audit().mark())?;
         physical_side.apply(&namespace(&self.mount)).await?;
         let physical_kubeconfig = physical_cluster.physical_account(&self.mount).await?;
@@ -228,24 +228,24 @@ impl Pattern {
     }
 }
 
-/// A binding at work.
+/// A binding under test.
 pub(crate) struct Harness {
     pub(crate) name: String,
     pub(crate) virtual_cluster: &'static Cluster,
     pub(crate) physical_cluster: &'static Cluster,
     pub(crate) virtual_side: Objects,
     pub(crate) physical_side: Objects,
-    /// Who the syncer is on each side: an account with the rights that ship.
+    /// The syncer's account on each side, with the shipped rights.
     pub(crate) virtual_kubeconfig: String,
     pub(crate) physical_kubeconfig: String,
-    /// The audit logs of both clusters when all this began.
+    /// The position in the audit logs of both clusters at the start of the test.
     marks: [Mark; 2],
     /// The namespace of the copies.
     pub(crate) mount: String,
     nodes: Vec<String>,
     /// Whether other tests use the physical cluster too.
     shared: bool,
-    /// Whether it may be refused something for lack of rights.
+    /// Whether API servers may refuse its requests for lack of rights.
     pardoned: bool,
     clock: Arc<SkippingClock>,
     proxies: Option<Proxies>,
@@ -255,15 +255,15 @@ pub(crate) struct Harness {
 /// A syncer in this process.
 struct Running {
     cancel: CancellationToken,
-    /// Aborts what is in it when dropped: a test that panics leaves no syncer.
+    /// Aborts its tasks when dropped: a test that panics leaves no syncer.
     tasks: JoinSet<Result<(), RunError>>,
 }
 
-/// The machine's clock, which a test may put forward.
+/// The machine's clock, which a test may set forward.
 struct SkippingClock {
     system: SystemClock,
     skipped: AtomicU64,
-    /// Seconds by which somebody has set the wall clock, in all.
+    /// Seconds by which tests have set the wall clock, in total.
     set: AtomicI64,
 }
 
@@ -309,7 +309,7 @@ impl Harness {
         Ok(readiness)
     }
 
-    /// Stops the syncer as a signal would. Whatever the test is about: it must not have been refused anything for lack of rights.
+    /// Stops the syncer as a signal would. In every test, no request of it may have been refused for lack of rights.
     pub(crate) async fn stop(&mut self) -> Result<()> {
         self.end().await?;
         for (cluster, requests) in self.asked().await? {
@@ -319,7 +319,7 @@ impl Harness {
         Ok(())
     }
 
-    /// All that the syncer has asked of both clusters, virtual first.
+    /// All requests of the syncer to both clusters, virtual first.
     pub(crate) async fn asked(&self) -> Result<[(&'static Cluster, Requests); 2]> {
         let (here, there) = (self.virtual_cluster, self.physical_cluster);
         let all = tokio::try_join!(here.audit().since(&self.marks[0]), there.audit().since(&self.marks[1]))?;
@@ -338,14 +338,14 @@ impl Harness {
         }
     }
 
-    /// What a person types at the virtual cluster, and what comes of it.
+    /// Runs a command of the CLI on the virtual cluster and returns its output.
     pub(crate) async fn tapestry(&self, args: &[&str]) -> Result<std::process::Output> {
         let kubeconfig = self.virtual_cluster.kubeconfig();
         let mut command = tokio::process::Command::new(crate::process::TAPESTRY);
         Ok(command.args(args).arg("--kubeconfig").arg(kubeconfig).output().await?)
     }
 
-    /// Puts the syncer's clock forward. It notices with its next fact or timer, seconds later at most.
+    /// Sets the syncer's clock forward. It notices with its next fact or timer, seconds later at most.
     pub(crate) fn skip(&self, time: Duration) {
         self.clock.skipped.fetch_add(time.as_secs(), Ordering::Relaxed);
     }
@@ -355,7 +355,7 @@ impl Harness {
         self.clock.set.fetch_add(by.as_secs(), Ordering::Relaxed);
     }
 
-    /// What follows costs the syncer its rights, and that is what the test is about.
+    /// From now on the test removes rights of the syncer on purpose.
     pub(crate) fn pardon(&mut self) {
         self.pardoned = true;
     }
@@ -384,12 +384,12 @@ impl Harness {
         self.unbound(name).node_label(TEST, &self.name)
     }
 
-    /// A pod of this test that is bound to the first virtual node, past the scheduler.
+    /// A pod of this test that is bound to the first virtual node, without the scheduler.
     pub(crate) fn bound(&self, name: &str) -> Pod {
         self.bound_to(self.node(), name)
     }
 
-    /// As [`Self::bound`], to the virtual node of any physical node.
+    /// Like [`Self::bound`], to the virtual node of any physical node.
     pub(crate) fn bound_to(&self, node: &str, name: &str) -> Pod {
         self.unbound(name).on(&self.vnode_of(node))
     }
@@ -416,7 +416,7 @@ impl Harness {
         .await
     }
 
-    /// Removes what could cost other tests time: objects that controllers, schedulers and kubelets look after.
+    /// Removes objects that controllers, schedulers and kubelets work on, because they would slow other tests down.
     pub(crate) async fn sweep(&self) {
         let sweep = async {
             let (vside, pside) = (&self.virtual_side, &self.physical_side);
@@ -425,7 +425,7 @@ impl Harness {
                     let _ = vside.delete(POLICY, name(&policy)).await;
                 }
             }
-            // No syncer is there any more to let things go.
+            // No syncer runs any more that would remove finalizers.
             let free = json!({ "metadata": { "finalizers": null } });
             let _ = vside.patch(BINDING, &self.name, &free).await;
             let _ = vside.delete(BINDING, &self.name).await;
@@ -446,12 +446,12 @@ impl Harness {
             let _ = delete_pods(self.physical_cluster, &self.mount).await;
             join_all(self.nodes.iter().map(|node| pside.delete("v1/Node", node))).await;
         };
-        // What is left only slows down; the clusters end with the run.
+        // Leftovers only slow tests down; the clusters end with the run.
         let _ = tokio::time::timeout(Duration::from_secs(20), sweep).await;
     }
 }
 
-/// Ends a test of several harnesses: all are stopped and swept, however it ended; the first failure counts.
+/// Ends a test of several harnesses: stops and cleans up all of them, however it ended; the first failure counts.
 pub(crate) async fn wind_up<const N: usize>(ended: Result<()>, mut harnesses: [Harness; N]) -> Result<()> {
     let mut all = ended;
     for harness in &mut harnesses {
@@ -481,6 +481,6 @@ pub(crate) fn show_logs() {
         .with_targets([("tapestry_syncer", LevelFilter::DEBUG), ("tapestry_cluster", LevelFilter::DEBUG)])
         .with_targets([("tapestry_testbed", LevelFilter::INFO), ("kube_client", LevelFilter::OFF)]);
     let lines = tracing_subscriber::fmt::layer().with_test_writer().with_ansi(false);
-    // A second test finds it done.
+    // An earlier test may have set it.
     let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
 }

@@ -1,4 +1,4 @@
-//! Who touches what: forged mappings, strangers in the mount namespace, neighbours on the same clusters.
+//! Objects that the syncer must not touch: forged mappings, foreign pods in the mount namespace, other bindings on the same clusters.
 
 use anyhow::{Context as _, Result, ensure};
 use kube::api::DeleteParams;
@@ -32,7 +32,7 @@ async fn law_05_forged_mappings_never_touch_what_they_name() -> Result<()> {
         .on(Fixture::Still)
         .run(async |harness| {
             harness.vnode_ready(harness.node()).await?;
-            // A stranger in the mount namespace, one elsewhere, and another tenant's copy.
+            // A foreign pod in the mount namespace, one in another namespace, and another tenant's copy.
             let stranger = pod("stranger").namespace(&harness.mount).on(harness.node()).build();
             let stranger = harness.physical_side.create(&stranger).await?;
             let elsewhere = pod("forged-victim").namespace("kube-system").on(harness.node()).build();
@@ -77,7 +77,7 @@ async fn law_05_forged_mappings_never_touch_what_they_name() -> Result<()> {
             for forgery in &forgeries {
                 harness.virtual_side.create(forgery).await?;
             }
-            // Those that claim a copy never had, or nothing readable, are simply carried.
+            // Pods with a mapping that cannot be ours, or cannot be parsed, are copied normally.
             for carried in ["at-stranger-new", "at-tenant-new", "at-elsewhere-new", "climbing-new", "empty", "labelled"]
             {
                 let copy = harness.copy(carried).await?;
@@ -85,7 +85,7 @@ async fn law_05_forged_mappings_never_touch_what_they_name() -> Result<()> {
                 assert_eq!(annotation(&copy, keys::VIRTUAL_POD_UID), uid(&vpod), "{carried}");
                 assert_eq!(label(&copy, keys::ORIGIN), label(&tenant, keys::ORIGIN), "{carried}");
             }
-            // Deleting the forgeries is deleting what they claim, if anybody believed them.
+            // If the syncer trusted the forgeries, deleting them would delete what they claim.
             for forgery in &forgeries {
                 harness.virtual_side.delete("v1/Pod", &harness.at(name(forgery))).await?;
             }
@@ -124,7 +124,7 @@ async fn law_05_a_physical_pod_that_claims_to_be_a_copy_is_not_believed() -> Res
             let copy = harness.copy("web").await?;
             harness.play_running(&copy).await?;
             let (vpod, _) = harness.runs("web").await?;
-            // In another namespace than the copies', with all the right words.
+            // In another namespace than the copies', with all the right labels and annotations.
             let mut impostor = pod("impostor").namespace("default").on(harness.node()).build();
             impostor["metadata"]["labels"] = copy["metadata"]["labels"].clone();
             impostor["metadata"]["annotations"] = copy["metadata"]["annotations"].clone();
@@ -163,7 +163,7 @@ async fn law_06_bindings_whose_ids_begin_alike_leave_each_others_pods_alone() ->
             long.vnode_ready(long.node()).await?;
             long.virtual_side.create(&long.bound("web").build()).await?;
             let (vpod, ppod) = long.runs("web").await?;
-            // A restart looks at everything again.
+            // A restart checks everything again.
             short.stop().await?;
             short.start().await?;
             short.vnode_ready(short.node()).await?;
@@ -174,7 +174,7 @@ async fn law_06_bindings_whose_ids_begin_alike_leave_each_others_pods_alone() ->
             assert_eq!((uid(&after), uid(&copy)), (uid(&vpod), uid(&ppod)));
             assert_eq!(short.ppods().await?.len(), 1);
 
-            // While its own syncer is away, nobody else lets a deleted pod go.
+            // While its own syncer is stopped, no other syncer finishes a deletion.
             long.stop().await?;
             long.virtual_side.delete("v1/Pod", &long.at("web")).await?;
             short.virtual_side.delete("v1/Pod", &short.at("own")).await?;
@@ -223,7 +223,7 @@ async fn law_06_two_virtual_clusters_on_one_physical_cluster_never_touch_each_ot
             };
             let (first, second) = (mine(&one).await?, mine(&two).await?);
             ensure!(first != second, "one copy for two pods");
-            // Each counts the other's use as a stranger's.
+            // Each counts the other's pods as foreign use.
             one.vnode_when("tenants-0", "lends what is left", |vnode| vnode["status"]["allocatable"]["cpu"] == "6")
                 .await?;
             two.vnode_when("tenants-0", "lends what is left", |vnode| vnode["status"]["allocatable"]["cpu"] == "7")
@@ -232,7 +232,7 @@ async fn law_06_two_virtual_clusters_on_one_physical_cluster_never_touch_each_ot
             let place = format!("tenants-mount/{first}");
             let before = version(&one, &place).await?;
             one.stop().await?;
-            // With its owner away, the other one's whole life must not concern it.
+            // While its own syncer is stopped, the other binding's life must not touch it.
             two.virtual_side.delete("v1/Pod", &two.at("web")).await?;
             eventually("the second pod's copy is gone", SOON, async || {
                 let copies = two.ppods().await.map_err(|error| error.to_string())?;
@@ -259,7 +259,7 @@ async fn law_06_two_virtual_clusters_on_one_physical_cluster_never_touch_each_ot
 }
 
 #[tokio::test]
-async fn law_09_a_quantity_that_nobody_can_mean_is_refused_counted_and_deleted() -> Result<()> {
+async fn law_09_an_absurd_quantity_is_refused_counted_and_deleted() -> Result<()> {
     pattern("absurd")
         .on(Fixture::Still)
         .run(async |harness| {

@@ -1,4 +1,4 @@
-//! The kubeconfig in a binding's Secret while a syncer runs: with a line break too many, broken, rotated, of another cluster.
+//! The kubeconfig in a binding's Secret while a syncer runs: with an extra line break, broken, rotated, of another cluster.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -20,7 +20,7 @@ impl Harness {
         Ok(())
     }
 
-    /// Waits until a condition of the binding has this status and reason; gives its message.
+    /// Waits until a condition of the binding has this status and reason; returns its message.
     pub(crate) async fn says(&self, kind: &str, status: &str, reason: &str) -> Result<String> {
         eventually(&format!("the binding says {kind}={status}, {reason}"), SOON, async || {
             let binding = self.binding().await.map_err(|error| error.to_string())?;
@@ -34,7 +34,7 @@ impl Harness {
         .await
     }
 
-    /// Waits until the Lease of the node has been renewed so often.
+    /// Waits until the Lease of the node has been renewed this often.
     pub(crate) async fn renews(&self, times: u32) -> Result<()> {
         let place = format!("kube-node-lease/{}", self.vnode());
         let renewed = async || -> Result<String> {
@@ -53,7 +53,7 @@ impl Harness {
         Ok(())
     }
 
-    /// Starts a pod; gives the UIDs of both.
+    /// Starts a pod; returns the UIDs of it and its copy.
     async fn starts(&self, pod: &str) -> Result<[String; 2]> {
         self.virtual_side.create(&self.bound(pod).build()).await?;
         self.lasts(pod).await
@@ -98,7 +98,7 @@ async fn a_line_break_after_the_token_is_harmless() -> Result<()> {
 }
 
 #[tokio::test]
-async fn law_12_a_kubeconfig_that_breaks_while_it_is_in_use_is_told_and_the_connection_is_kept() -> Result<()> {
+async fn law_12_a_kubeconfig_that_breaks_while_it_is_in_use_is_reported_and_the_connection_is_kept() -> Result<()> {
     pattern("garbage")
         .on(Fixture::East)
         .run(async |harness| {
@@ -116,7 +116,7 @@ async fn law_12_a_kubeconfig_that_breaks_while_it_is_in_use_is_told_and_the_conn
                 harness.give(&kubeconfig).await?;
                 let told = harness.says("KubeconfigCurrent", "False", reason).await?;
                 ensure!(told.contains(words) && told.contains("in use is kept"), "{told}");
-                ensure!(!told.contains("hunter2"), "a credential was told: {told}");
+                ensure!(!told.contains("hunter2"), "a credential is in the message: {told}");
             }
             harness.starts("next").await?;
             harness.says("Connected", "True", "Connected").await?;
@@ -130,7 +130,7 @@ async fn law_12_a_kubeconfig_that_breaks_while_it_is_in_use_is_told_and_the_conn
 }
 
 #[tokio::test]
-async fn an_expired_token_evicts_nobody_and_a_new_one_is_taken_over_without_a_restart() -> Result<()> {
+async fn an_expired_token_evicts_no_pod_and_a_new_one_is_taken_over_without_a_restart() -> Result<()> {
     pattern("rotated")
         .on(Fixture::West)
         .binding(|binding| binding.with("/spec/partition", "Evict").with("/spec/evictAfterSeconds", 3))
@@ -157,7 +157,7 @@ async fn an_expired_token_evicts_nobody_and_a_new_one_is_taken_over_without_a_re
             let said = String::from_utf8_lossy(&drift.stderr);
             ensure!(said.contains("refuses the kubeconfig") && said.contains("hint: put a kubeconfig"), "{said}");
             ensure!(!said.contains("does not answer"), "{said}");
-            // Two renewals take longer than the three seconds after which a silent cluster's nodes would be unknown.
+            // Two renewals take longer than the three seconds after which an unreachable cluster's nodes would be unknown.
             harness.renews(2).await?;
             let vnode = harness.vnode_when(harness.node(), "says so", refused).await?;
             assert_eq!(condition(&vnode, "Ready")["status"], "True", "its cluster answers");
@@ -187,7 +187,7 @@ async fn law_01_a_kubeconfig_that_leads_to_another_cluster_stops_everything_unti
             let told = harness.says("Connected", "False", "PhysicalClusterChanged").await?;
             ensure!(told.contains("not the one this binding was made for"), "{told}");
             harness.says("KubeconfigCurrent", "False", "PhysicalClusterChanged").await?;
-            // What comes after it is no kubeconfig at all, which puts nothing right.
+            // The next value is no kubeconfig at all, which repairs nothing.
             harness.give("users: [").await?;
             let told = harness.says("KubeconfigCurrent", "False", "KubeconfigUnreadable").await?;
             ensure!(told.contains("nothing is written") && !told.contains("is kept"), "{told}");

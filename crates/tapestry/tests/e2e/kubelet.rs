@@ -1,4 +1,4 @@
-//! Pods on a physical cluster where the test itself is the kubelet, so that each moment can be looked at.
+//! Pods on a physical cluster where the test itself is the kubelet, so that it can check each moment.
 
 use anyhow::{Result, ensure};
 use kube::api::DeleteParams;
@@ -47,7 +47,7 @@ async fn the_grace_period_is_forwarded_and_again_when_it_shrinks() -> Result<()>
                 if *grace == 7 { Ok(()) } else { Err(grace.to_string()) }
             })
             .await?;
-            // While the copy is there, the virtual pod is.
+            // While the copy exists, the virtual pod does.
             let still_there = harness.vpod("web").await?;
             assert_eq!((uid(&still_there), phase(&still_there)), (uid(&vpod), "Running"));
 
@@ -67,7 +67,7 @@ async fn the_grace_period_is_forwarded_and_again_when_it_shrinks() -> Result<()>
 }
 
 #[tokio::test]
-async fn a_deleted_pod_has_ended_before_it_goes_even_if_its_kubelet_never_said_so() -> Result<()> {
+async fn a_deleted_pod_is_terminal_before_it_is_removed_even_if_its_kubelet_never_reported_it() -> Result<()> {
     still("silent")
         .run(async |harness| {
             let (_, ppod) = run_pod(harness, held(harness.bound("web"))).await?;
@@ -121,7 +121,7 @@ async fn completes(harness: &Harness) -> Result<Value> {
 }
 
 #[tokio::test]
-async fn a_job_whose_pod_is_deleted_goes_on_when_the_pod_has_ended() -> Result<()> {
+async fn a_job_whose_pod_is_deleted_continues_when_the_pod_has_ended() -> Result<()> {
     still("replaced")
         .run(async |harness| {
             harness.vnode_ready(harness.node()).await?;
@@ -144,7 +144,7 @@ async fn a_job_whose_pod_is_deleted_goes_on_when_the_pod_has_ended() -> Result<(
 }
 
 #[tokio::test]
-async fn a_job_whose_pod_is_deleted_by_force_goes_on_too() -> Result<()> {
+async fn a_job_whose_pod_is_deleted_by_force_continues_too() -> Result<()> {
     still("forced")
         .run(async |harness| {
             harness.vnode_ready(harness.node()).await?;
@@ -166,12 +166,12 @@ async fn a_job_whose_pod_is_deleted_by_force_goes_on_too() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_job_whose_pod_never_got_in_goes_on_when_the_pod_is_deleted() -> Result<()> {
+async fn a_job_whose_pod_was_never_admitted_continues_when_the_pod_is_deleted() -> Result<()> {
     still("outside")
         .run(async |harness| {
             harness.vnode_ready(harness.node()).await?;
             let mut job = patient_job(harness);
-            // Past the scheduler, and refused at the door.
+            // Bypasses the scheduler, and is not admitted.
             job["spec"]["template"]["spec"]["nodeName"] = json!(harness.vnode());
             job["spec"]["template"]["spec"]["containers"][0]["resources"] = json!({ "requests": { "cpu": "33" } });
             harness.virtual_side.create(&job).await?;
@@ -186,7 +186,7 @@ async fn a_job_whose_pod_never_got_in_goes_on_when_the_pod_is_deleted() -> Resul
 }
 
 #[tokio::test]
-async fn law_01_a_copy_that_a_stranger_deletes_by_force_fails_its_virtual_pod() -> Result<()> {
+async fn law_01_a_copy_that_a_user_deletes_by_force_fails_its_virtual_pod() -> Result<()> {
     still("lost")
         .run(async |harness| {
             let (_, ppod) = run_pod(harness, harness.bound("web").build()).await?;
@@ -203,7 +203,7 @@ async fn law_01_a_copy_that_a_stranger_deletes_by_force_fails_its_virtual_pod() 
 }
 
 #[tokio::test]
-async fn a_copy_that_a_stranger_deletes_gently_takes_its_virtual_pod_out_of_service_at_once() -> Result<()> {
+async fn a_copy_that_a_user_deletes_with_grace_makes_its_virtual_pod_unready_at_once() -> Result<()> {
     still("gently")
         .run(async |harness| {
             let (_, ppod) = run_pod(harness, harness.bound("web").build()).await?;
@@ -213,7 +213,7 @@ async fn a_copy_that_a_stranger_deletes_gently_takes_its_virtual_pod_out_of_serv
             let vpod = harness.vpod_when("web", "is not ready", out).await?;
             assert_eq!(condition(&vpod, "DisruptionTarget")["status"], "True");
             assert_eq!(phase(&vpod), "Running");
-            // How it ended is what counts in the end.
+            // Its final status is what counts.
             harness.play_ended(&ppod, 0).await?;
             harness.play_removed(&ppod).await?;
             let ended = harness.vpod_when("web", "has ended", |vpod| phase(vpod) != "Running").await?;
@@ -241,7 +241,7 @@ async fn a_finished_pod_stays_finished_when_its_copy_is_collected() -> Result<()
             let (good, bad) = (harness.vpod("good").await?, harness.vpod("bad").await?);
             assert_eq!((phase(&good), &good["status"]["reason"]), ("Succeeded", &Value::Null));
             assert_eq!((phase(&bad), &bad["status"]["reason"]), ("Failed", &Value::Null));
-            // Nor does a restart change its mind.
+            // A restart does not change it either.
             harness.stop().await?;
             harness.start().await?;
             run_pod(harness, harness.bound("last").build()).await?;
@@ -252,7 +252,7 @@ async fn a_finished_pod_stays_finished_when_its_copy_is_collected() -> Result<()
 }
 
 #[tokio::test]
-async fn a_status_that_somebody_else_wrote_is_corrected_and_foreign_conditions_survive() -> Result<()> {
+async fn a_status_that_another_writer_changed_is_corrected_and_foreign_conditions_survive() -> Result<()> {
     still("corrected")
         .run(async |harness| {
             let (vpod, _) = run_pod(harness, harness.pod("web").build()).await?;
@@ -265,7 +265,7 @@ async fn a_status_that_somebody_else_wrote_is_corrected_and_foreign_conditions_s
             let patch = json!({ "status": { "conditions": conditions, "phase": "Pending" } });
             harness.virtual_side.patch_subresource("status", "v1/Pod", &harness.at("web"), &patch).await?;
             let right = |vpod: &Value| phase(vpod) == "Running" && condition(vpod, "Ready")["status"] == "True";
-            let vpod = harness.vpod_when("web", "says the truth again", right).await?;
+            let vpod = harness.vpod_when("web", "has the right status again", right).await?;
             assert_eq!(condition(&vpod, "example.com/Mine")["status"], "True");
             assert_eq!(condition(&vpod, "PodScheduled")["status"], "True");
             Ok(())
@@ -274,7 +274,7 @@ async fn a_status_that_somebody_else_wrote_is_corrected_and_foreign_conditions_s
 }
 
 #[tokio::test]
-async fn addresses_and_containers_that_change_below_change_above() -> Result<()> {
+async fn changed_addresses_and_containers_of_a_copy_reach_the_virtual_pod() -> Result<()> {
     still("changes")
         .run(async |harness| {
             let (_, ppod) = run_pod(harness, harness.bound("web").build()).await?;
@@ -344,7 +344,7 @@ async fn reconnect_does_not_recreate_running_pods() -> Result<()> {
             harness.stop().await?;
             harness.virtual_side.create(&harness.bound("meanwhile").build()).await?;
             harness.start().await?;
-            // What happened meanwhile is seen; what did not is left alone.
+            // The syncer sees what happened meanwhile, and changes nothing else.
             harness.play_running(&harness.copy("meanwhile").await?).await?;
             harness.runs("meanwhile").await?;
             let (vpod_after, ppod_after) = harness.runs("web").await?;

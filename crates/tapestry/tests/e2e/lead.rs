@@ -1,4 +1,4 @@
-//! Several processes of one binding: one leads, the others know all that it knows; what happens when it ends, dies or freezes.
+//! Several processes of one binding: one leads, the others keep the same tables; what happens when the leader exits, dies or freezes.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ use crate::timing::timed;
 
 const LEASE: &str = "coordination.k8s.io/v1/Lease";
 const LOG: &str = "info,tapestry_cluster=debug";
-/// Short ones, for tests that wait for a Lease to run out.
+/// Short timings, for tests that wait for a Lease to expire.
 const SHORT: [&str; 3] =
     ["--leader-elect-lease-duration=5s", "--leader-elect-renew-deadline=4s", "--leader-elect-retry-period=500ms"];
 
@@ -49,7 +49,7 @@ async fn leads(syncer: &Process, within: Duration) -> Result<()> {
     .await
 }
 
-/// One that leads, and one that follows and is ready.
+/// A leader, and a follower that is ready.
 async fn leader_and_follower(harness: &Harness, flags: &[&str]) -> Result<(Process, Process)> {
     let first = Process::named(harness, "first", LOG, flags)?;
     first.start()?;
@@ -59,12 +59,12 @@ async fn leader_and_follower(harness: &Harness, flags: &[&str]) -> Result<(Proce
     second.start()?;
     second.ready().await?;
     ensure!(!second.leads().await?, "two lead");
-    ensure!(first.leads().await?, "nobody leads");
+    ensure!(first.leads().await?, "no process leads");
     assert_eq!(lease(harness).await?["spec"]["holderIdentity"], "first");
     Ok((first, second))
 }
 
-/// When a process first said this; its log is JSON, a line for each event.
+/// When a process first logged this; its log is JSON, a line for each event.
 fn said(syncer: &Process, words: &str) -> Result<Timestamp> {
     let log = syncer.log()?;
     let line = log.lines().find(|line| line.contains(&format!(r#""message":"{words}""#)));
@@ -72,7 +72,7 @@ fn said(syncer: &Process, words: &str) -> Result<Timestamp> {
     Ok(text(&line["timestamp"]).parse()?)
 }
 
-/// Lists that the syncers of a harness asked for since then: those they were not told by a watch that goes on.
+/// Lists that the syncers of a harness requested since then.
 fn lists(harness: &Harness, cluster: &Cluster, since: Timestamp) -> Result<Vec<String>> {
     let agent = user_agent(&harness.name);
     let mut lists = Vec::new();
@@ -82,7 +82,7 @@ fn lists(harness: &Harness, cluster: &Cluster, since: Timestamp) -> Result<Vec<S
         let uri = text(&event["requestURI"]);
         // One object is read to learn the version of all.
         let list = uri.contains("sendInitialEvents") || (event["verb"] == "list" && !uri.ends_with("?limit=1"));
-        // What is not served is asked for again and again.
+        // Kinds that are not served are requested again and again.
         if at > since && text(&event["userAgent"]) == agent && list && event["responseStatus"]["code"] == 200 {
             lists.push(uri.to_owned());
         }
@@ -99,7 +99,7 @@ async fn a_follower_is_warm_and_writes_within_a_second_of_a_release_without_list
             harness.vnode_ready(harness.node()).await?;
             harness.virtual_side.create(&harness.bound("web").build()).await?;
             let (web, copy) = harness.runs("web").await?;
-            // What the follower is told, it folds in and leaves alone.
+            // The follower applies facts and writes nothing.
             ensure!(!second.log()?.contains("(CreateCopy)"), "the follower wrote");
             let marks = (harness.virtual_cluster.audit().mark().await?, harness.physical_cluster.audit().mark().await?);
             let ready: Timestamp = said(&second, "following")?;
@@ -128,7 +128,7 @@ async fn a_follower_is_warm_and_writes_within_a_second_of_a_release_without_list
             for cluster in [harness.virtual_cluster, harness.physical_cluster] {
                 let before = lists(harness, cluster, Timestamp::UNIX_EPOCH)?;
                 ensure!(before.len() >= 10, "the audit log does not show lists: {before:?}");
-                // The follower's own begin with it; those of its takeover would come after.
+                // The follower's own lists came at its start; lists of its takeover would come later.
                 let since = ready.max(released);
                 let again = lists(harness, cluster, since)?;
                 ensure!(again.is_empty(), "{}: listed again: {again:?}", cluster.name());
@@ -151,15 +151,15 @@ async fn a_killed_leader_is_followed_within_its_lease_and_a_second() -> Result<(
             harness.copy("web").await?;
             let took = said(&second, "leading")?.duration_since(died);
             eprintln!("taken over {took:#} after the leader was killed");
-            // At least what the Lease promised to the dead one, less one renewal.
-            ensure!(took.as_secs() >= 10, "{took:#}: the Lease was not waited for");
+            // At least the duration of the Lease, less one renewal.
+            ensure!(took.as_secs() >= 10, "{took:#}: it did not wait for the Lease to expire");
             ensure!(took.as_secs() < 16, "{took:#}");
-            ensure!(second.leads().await?, "somebody else did it");
-            // Under another name: it may be running still, for all that anybody knows.
+            ensure!(second.leads().await?, "another process took over");
+            // Under another name: the old process could still be running.
             let third = Process::named(harness, "third", LOG, &[])?;
             third.start()?;
             third.ready().await?;
-            ensure!(!third.leads().await? && second.leads().await?, "a newcomer took it");
+            ensure!(!third.leads().await? && second.leads().await?, "a new process took it");
             Ok(())
         })
         .await
@@ -180,7 +180,7 @@ async fn a_leader_that_was_frozen_while_another_took_over_does_no_harm_and_follo
             };
             let web = deployment("web", 60).namespace(&harness.name).pods(harness.pod("web").cpu("100m"));
             harness.virtual_side.create(&web.build()).await?;
-            // In the middle of its work, with calls on the way.
+            // In the middle of its work, with calls in flight.
             harness.copies_at_least(10).await?;
             first.signal(Signal::Stop)?;
             let frozen = Instant::now();
@@ -193,7 +193,7 @@ async fn a_leader_that_was_frozen_while_another_took_over_does_no_harm_and_follo
                 if copies == 20 { Ok(()) } else { Err(format!("{copies}")) }
             })
             .await?;
-            // It wakes up with plans for pods that are gone, and to the deletion of others.
+            // It wakes up with plans for pods that are gone, while others are being deleted.
             scale(10).await?;
             first.signal(Signal::Continue)?;
             eventually("it notices", SOON, async || match first.leads().await {
@@ -213,7 +213,7 @@ async fn a_leader_that_was_frozen_while_another_took_over_does_no_harm_and_follo
             one_copy_each(&vpods, &harness.ppods().await?)?;
             assert_eq!(http(first.health, "GET", "/readyz", "").await?.0, 200, "it follows, and is ready");
 
-            // And leads again when it is its turn.
+            // And leads again when the other one exits.
             second.end(Signal::Terminate).await?;
             leads(&first, Duration::from_secs(5)).await?;
             scale(0).await?;
@@ -230,7 +230,7 @@ async fn a_leader_that_was_frozen_while_another_took_over_does_no_harm_and_follo
 async fn a_leader_that_is_frozen_again_and_again_while_a_deployment_is_rescaled_trips_nothing_and_loses_nothing()
 -> Result<()> {
     const REPLICAS: [u32; 2] = [20, 120];
-    /// Longer than the Lease: another one leads meanwhile.
+    /// Longer than the Lease: another process leads meanwhile.
     const FROZEN: Duration = Duration::from_secs(15);
     pattern("lead-rescaled")
         .on(Fixture::West)
@@ -254,7 +254,7 @@ async fn a_leader_that_is_frozen_again_and_again_while_a_deployment_is_rescaled_
                 anyhow::Ok(())
             };
             let freeze = async {
-                // The second time the one that was frozen before leads again.
+                // The second time the process that was frozen before leads again.
                 for (frozen, other) in [(&first, &second), (&second, &first), (&first, &second)] {
                     frozen.signal(Signal::Stop)?;
                     leads(other, SOON).await?;
@@ -280,7 +280,7 @@ async fn a_leader_that_is_frozen_again_and_again_while_a_deployment_is_rescaled_
             for syncer in [&first, &second] {
                 let log = syncer.log()?;
                 ensure!(log.contains("the process did not run for a while"), "it did not notice that it was frozen");
-                ensure!(log.contains("(CatchUp)"), "it did not ask how far it has to come");
+                ensure!(log.contains("(CatchUp)"), "it did not ask which version it has to reach");
                 for wrong in ["pods would end that nobody asked to end", "(PhysicalPodLost)"] {
                     let told = log.lines().find(|line| line.contains(wrong));
                     ensure!(told.is_none(), "{told:?}");
@@ -363,7 +363,7 @@ async fn a_client_go_holder_keeps_us_from_leading_for_as_long_as_it_renews() -> 
                 if renewed { Ok(()) } else { Err(now.to_string()) }
             })
             .await?;
-            // A stranger takes it by force: we follow.
+            // Another process takes it by force: we follow.
             harness.virtual_side.patch(LEASE, &place(harness), &json!({ "spec": spec(2) })).await?;
             eventually("it follows", Duration::from_secs(3), async || match syncer.leads().await {
                 Ok(false) => Ok(()),
@@ -374,7 +374,7 @@ async fn a_client_go_holder_keeps_us_from_leading_for_as_long_as_it_renews() -> 
             syncer.end(Signal::Terminate).await?;
             let left = lease(harness).await?["spec"].clone();
             assert_eq!((text(&left["holderIdentity"]), &left["leaseDurationSeconds"]), ("", &json!(1)));
-            // As many as the stranger said, and ours.
+            // As many as the other process wrote, and ours.
             assert_eq!(left["leaseTransitions"], 4);
             Ok(())
         })
@@ -382,14 +382,14 @@ async fn a_client_go_holder_keeps_us_from_leading_for_as_long_as_it_renews() -> 
 }
 
 #[tokio::test]
-async fn whoever_stands_where_there_is_no_namespace_makes_it() -> Result<()> {
+async fn a_candidate_creates_the_namespace_of_the_lease_when_it_is_missing() -> Result<()> {
     timed(async {
         let cluster = Home::Fleet.cluster().await?;
         let kubeconfig = cluster.kubeconfig_text()?;
         let client = Client::connect("virtual", &kubeconfig, Trust::Operator, "tapestry-e2e-lead").await?;
         let identity = client.ask_identity().await?;
         ensure!(client.pin(&identity), "another cluster");
-        let (namespace, name) = (Name::parse("lead-nowhere")?, Name::parse("syncer-nobody")?);
+        let (namespace, name) = (Name::parse("lead-nowhere")?, Name::parse("syncer-missing")?);
         let seat = Seat { namespace, name, identity: "us".into(), timings: LeaseTimings::default() };
         let gate = LiveGate::new(client.clone(), client.clone(), Metrics::register(&mut Registry::default()));
         let (mut tasks, resign) = (JoinSet::new(), CancellationToken::new());
@@ -398,14 +398,14 @@ async fn whoever_stands_where_there_is_no_namespace_makes_it() -> Result<()> {
             campaign(seat, client, std::sync::Arc::new(gate), clock, Pulse::default(), &mut tasks, &resign);
         eventually("it leads", SOON, async || leadership.lead().map(drop).ok_or_else(String::new)).await?;
         let objects = cluster.objects()?;
-        let lease = objects.get(LEASE, "lead-nowhere/syncer-nobody").await?.context("no Lease")?;
+        let lease = objects.get(LEASE, "lead-nowhere/syncer-missing").await?.context("no Lease")?;
         assert_eq!(lease["spec"]["holderIdentity"], "us");
         resign.cancel();
         while let Some(ended) = tasks.join_next().await {
             ended?;
         }
         ensure!(leadership.lead().is_none(), "it believes that it leads");
-        let lease = objects.get(LEASE, "lead-nowhere/syncer-nobody").await?.context("no Lease")?;
+        let lease = objects.get(LEASE, "lead-nowhere/syncer-missing").await?.context("no Lease")?;
         assert_eq!(lease["spec"]["holderIdentity"], "");
         objects.delete("v1/Namespace", "lead-nowhere").await?;
         Ok(())

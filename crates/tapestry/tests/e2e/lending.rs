@@ -39,14 +39,14 @@ async fn every_selected_node_appears_ready_with_exactly_what_is_lent() -> Result
             harness.vnode_ready("lent-a").await?;
             harness.vnode_ready("lent-b").await?;
             let unselected = harness.virtual_side.get("v1/Node", &harness.vnode_of("lent-c")).await?;
-            ensure!(unselected.is_none(), "a node that nobody selects is lent");
+            ensure!(unselected.is_none(), "a node that the binding does not select is lent");
             Ok(())
         })
         .await
 }
 
 #[tokio::test]
-async fn a_strangers_pod_shrinks_what_is_lent_and_its_end_gives_it_back() -> Result<()> {
+async fn a_pod_of_the_owner_shrinks_what_is_lent_and_its_end_gives_it_back() -> Result<()> {
     let pattern = pattern("foreign")
         .node(node("foreign-0").cpu("4").memory("8Gi").pods(10))
         .policy(|policy| policy.limit_percent("cpu", 50).limit("memory", "7Gi"));
@@ -54,7 +54,7 @@ async fn a_strangers_pod_shrinks_what_is_lent_and_its_end_gives_it_back() -> Res
         .run(async |harness| {
             lends(harness, "foreign-0", ["2", "7Gi", "10"]).await?;
             let stranger = |name: &str| pod(name).namespace(&harness.mount).on("foreign-0");
-            // Physical admission wants the account that the controller-manager makes.
+            // Physical admission needs the account that the controller-manager creates.
             let account = format!("{}/default", harness.mount);
             eventually("the mount namespace takes pods", SOON, async || {
                 match harness.physical_side.get("v1/ServiceAccount", &account).await {
@@ -105,13 +105,13 @@ async fn law_09_nothing_is_lent_without_a_policy() -> Result<()> {
         .without_policy()
         .run(async |harness| {
             let quiet = async || {
-                // Half a second after the syncer was ready it had every chance to create one.
+                // Half a second after the syncer was ready it could have created one.
                 tokio::time::sleep(Duration::from_millis(500)).await;
                 harness.virtual_side.get("v1/Node", &harness.vnode()).await
             };
             ensure!(quiet().await?.is_none(), "a node is lent without a policy");
             // A policy for another binding lends nothing here.
-            harness.virtual_side.create(&policy("lawless-other").cluster("somebody").build()).await?;
+            harness.virtual_side.create(&policy("lawless-other").cluster("other").build()).await?;
             ensure!(quiet().await?.is_none(), "another binding's policy lends our node");
             harness.virtual_side.delete(POLICY, "lawless-other").await?;
             harness.virtual_side.create(&policy("lawless").cluster("lawless").build()).await?;
@@ -177,14 +177,14 @@ fn long_name() -> String {
 }
 
 #[tokio::test]
-async fn law_12_odd_nodes_are_lent_as_far_as_they_go_and_stop_nobody() -> Result<()> {
+async fn law_12_odd_nodes_are_lent_as_far_as_possible_and_stop_no_other_node() -> Result<()> {
     let long = long_name();
     assert_eq!(long.len(), 253);
     let nothing = node("odd-nothing").with("/status/allocatable", json!({})).with("/status/capacity", json!({}));
     let vast =
         node("odd-vast").cpu("9223372036854775807").memory("9223372036854775807").resource("example.com/x", "9E");
     pattern("odd")
-        // Where nobody fills in what a node does not say.
+        // A still cluster, where no kubelet fills in missing fields.
         .on(Fixture::Still)
         .node(node(&long).label("kubernetes.io/hostname", "long").cpu("2").memory("4Gi").pods(5))
         .node(nothing)

@@ -1,4 +1,4 @@
-//! What a syncer outlives: a panic of its own, a virtual cluster that is not there yet; and what it does not: its binding.
+//! What a syncer survives: its own panic, a virtual cluster that does not answer yet; and what ends it: the deletion of its binding.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ use crate::stripped::{mended, strip};
 /// The thread of the keeper in this test.
 const KEEPER: &str = "keeper";
 
-/// A clock at which the keeper panics, or everything but the keeper.
+/// A clock that makes the keeper panic, or everything except the keeper.
 struct FaultyClock {
     system: SystemClock,
     work: AtomicBool,
@@ -42,7 +42,7 @@ impl Clock for FaultyClock {
     }
 }
 
-/// A syncer of the harness at such a clock, with its keeper on a thread of its own.
+/// A syncer of the harness with such a clock, with its keeper on its own thread.
 struct Fragile {
     clock: Arc<FaultyClock>,
     readiness: Readiness,
@@ -73,7 +73,7 @@ impl Fragile {
     }
 }
 
-/// A runtime must not be dropped where it would be waited for.
+/// A runtime must not be dropped in async code, where that would block.
 impl Drop for Fragile {
     fn drop(&mut self) {
         if let Some(keeper) = self.keeper.take() {
@@ -111,8 +111,8 @@ async fn after_a_panic_leases_are_renewed_nothing_is_scheduled_and_the_work_star
             stands(harness, "Failed", "False", "SyncerPanicked").await?;
             let stopped = (keys::TAINT_SYNCER_STOPPED.to_owned(), "NoSchedule".to_owned());
             harness.vnode_when(harness.node(), "is tainted", |vnode| taints(vnode).contains(&stopped)).await?;
-            ensure!(!syncer.readiness.waiting_for().is_empty(), "it calls itself ready");
-            // Also that of a node that the keeper's watch does not show any more.
+            ensure!(!syncer.readiness.waiting_for().is_empty(), "it reports ready");
+            // Also the Lease of a node that has left the keeper's watch.
             let vnode = harness.virtual_side.get("v1/Node", &harness.vnode()).await?.context("no virtual node")?;
             strip(harness).await?;
             harness.renews(3).await?;
@@ -121,7 +121,7 @@ async fn after_a_panic_leases_are_renewed_nothing_is_scheduled_and_the_work_star
             harness.says("Connected", "True", "Connected").await?;
             stands(harness, "Ready", "True", "Ready").await?;
             mended(harness, &vnode).await?;
-            harness.vnode_when(harness.node(), "is free again", |vnode| !taints(vnode).contains(&stopped)).await?;
+            harness.vnode_when(harness.node(), "has lost the taint", |vnode| !taints(vnode).contains(&stopped)).await?;
             let (vpod_now, ppod_now) = harness.runs("web").await?;
             assert_eq!([uid(&vpod_now), uid(&ppod_now)], [uid(&vpod), uid(&ppod)]);
             harness.virtual_side.create(&harness.bound("next").build()).await?;

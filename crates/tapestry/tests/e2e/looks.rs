@@ -1,21 +1,21 @@
-//! Looking at objects: small questions to plain JSON. Must not ask a cluster.
+//! Small queries on objects as plain JSON. Must not ask a cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::Value;
 
-/// For what takes seconds, on a machine that may be busy with other tests.
+/// The deadline of what takes seconds, on a machine that may be busy with other tests.
 pub(crate) const SOON: Duration = Duration::from_mins(1);
-/// For hundreds of pods.
+/// The deadline for hundreds of pods.
 pub(crate) const LATE: Duration = Duration::from_mins(3);
 
-/// A string field; empty when it is none.
+/// A string field; empty when it is no string.
 pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// The items of a list; none when it is no list.
+/// The items of a list; empty when it is no list.
 pub(crate) fn items(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }

@@ -4,28 +4,28 @@
 //! | room | what it proves |
 //! |---|---|
 //! | [`nodes`] | how virtual nodes look, when they come and go |
-//! | [`lending`], [`windows`], [`reclaim`], [`absence`] | what is lent and when, what stops lending, who has to go then |
+//! | [`lending`], [`windows`], [`reclaim`], [`absence`] | what is lent and when, what stops lending, which pods have to go then |
 //! | [`stripped`] | virtual nodes that lose our labels and annotations |
 //! | [`csinodes`] | which storage drivers they have |
-//! | [`guards`] | backstops in the physical cluster: quota, network policy |
-//! | [`pods`], [`kubelet`] | down, up, deletion, the door; with a kubelet that the test plays itself |
+//! | [`guards`] | limits in the physical cluster: quota, network policy |
+//! | [`pods`], [`kubelet`] | down, up, deletion, admission; the second with the test as the kubelet |
 //! | [`patience`] | a physical node in trouble: which cluster evicts |
-//! | [`hostile`] | forged mappings, strangers, neighbours: who touches what |
-//! | [`rights`] | who the syncer is and what it may do; every test here runs under the rights that ship |
-//! | [`calm`] | identity and idleness, told by the API servers' audit logs |
-//! | [`out_of_sync`] | watches that are refused, fail or say nothing |
+//! | [`hostile`] | forged mappings, foreign pods, other bindings: what the syncer must not touch |
+//! | [`rights`] | the syncer's accounts and what they may do; every test here runs under the shipped rights |
+//! | [`calm`] | identity and idleness, by the API servers' audit logs |
+//! | [`out_of_sync`] | watches that are refused, fail or deliver nothing |
 //! | [`outage`], [`faults`], [`storms`] | API servers that do not answer, answer wrongly, lose answers; one by one and by chance |
 //! | [`connections`] | HTTP/2: many requests on one connection, and one that dies |
-//! | [`restored`], [`breaker`] | a cluster that was restored from a backup, or emptied, or lost its pods while nobody looked |
+//! | [`restored`], [`breaker`] | a cluster that was restored from a backup, or emptied, or lost its pods while no syncer ran |
 //! | [`restarts`] | API servers and stores that are killed under load |
 //! | [`namespaces`] | namespaces that are deleted with all that is in them, on either side |
-//! | [`neighbours`] | two bindings in one process: what one suffers, the other does not feel |
+//! | [`neighbours`] | two bindings in one process: trouble of one does not affect the other |
 //! | [`crashes`] | the real binary, killed at every write |
 //! | [`kubeconfig`] | the kubeconfig in the Secret: rotated, broken, of another cluster |
-//! | [`lives`] | what a syncer outlives, and what not |
+//! | [`lives`] | what a syncer survives, and what not |
 //! | [`lead`] | several processes of one binding: one leads, the others are ready to |
-//! | [`process`] | the real binary: crashes, signals, failures before people's eyes, endpoints |
-//! | [`api`], [`refusals`], [`watch`] | what real API servers say to our objects, calls and watches |
+//! | [`process`] | the real binary: crashes, signals, error messages, endpoints |
+//! | [`api`], [`refusals`], [`watch`] | what real API servers answer to our objects, calls and watches |
 
 mod absence;
 mod api;

@@ -30,7 +30,7 @@ async fn all_run(harness: &Harness, count: usize) -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_virtual_namespace_deleted_with_running_pods_ends_and_leaves_nothing_below() -> Result<()> {
+async fn a_virtual_namespace_deleted_with_running_pods_ends_and_leaves_no_copy() -> Result<()> {
     pattern("ns-virtual")
         .on(Fixture::East)
         .run(async |harness| {
@@ -39,7 +39,7 @@ async fn a_virtual_namespace_deleted_with_running_pods_ends_and_leaves_nothing_b
             harness.virtual_side.create(&web.build()).await?;
             harness.virtual_side.create(&harness.bound("alone").build()).await?;
             all_run(harness, 11).await?;
-            // One that never gets in must not hold it either.
+            // A pod that is never admitted must not block it either.
             harness.virtual_side.create(&harness.bound("huge").cpu("500").build()).await?;
             harness.virtual_side.delete("v1/Namespace", &harness.name).await?;
             namespace_gone(&harness.virtual_side, &harness.name).await?;
@@ -51,7 +51,7 @@ async fn a_virtual_namespace_deleted_with_running_pods_ends_and_leaves_nothing_b
 }
 
 #[tokio::test]
-async fn pods_whose_mount_namespace_is_deleted_are_told_and_run_again_when_it_is_back() -> Result<()> {
+async fn pods_whose_mount_namespace_is_deleted_say_so_and_run_again_when_it_is_back() -> Result<()> {
     pattern("ns-mount")
         .on(Fixture::West)
         .run(async |harness| {
@@ -61,7 +61,7 @@ async fn pods_whose_mount_namespace_is_deleted_are_told_and_run_again_when_it_is
             harness.virtual_side.create(&harness.bound("web").build()).await?;
             let (web, _) = harness.runs("web").await?;
             harness.physical_side.delete("v1/Namespace", &harness.mount).await?;
-            // Its copy was deleted before our eyes: it has ended, and nobody pretends that it runs.
+            // The watch saw the deletion of its copy: it has ended and does not show as running.
             let ended = harness.vpod_when("web", "has ended", |vpod| phase(vpod) == "Failed").await?;
             assert_eq!(uid(&ended), uid(&web));
             assert_eq!(condition(&ended, "DisruptionTarget")["status"], "True");
@@ -89,12 +89,12 @@ async fn pods_whose_mount_namespace_is_deleted_are_told_and_run_again_when_it_is
                 if ready["reason"] == "PhysicalClusterNotReady" && named { Ok(()) } else { Err(ready.to_string()) }
             })
             .await?;
-            // That there is no copy cannot be proven by who may not look (law 1): it waits.
+            // Without the right to read, the syncer cannot prove that there is no copy (law 1): the pod waits.
             harness.virtual_side.create(&harness.bound("gives-up").build()).await?;
             harness.vpod_when("gives-up", "is told", refused).await?;
             harness.virtual_side.delete("v1/Pod", &harness.at("gives-up")).await?;
 
-            // The owner makes it again, with what belongs to it.
+            // The owner creates it again, with its roles.
             harness.physical_side.create(&namespace(&harness.mount)).await?;
             harness.physical_cluster.physical_account(&harness.mount).await?;
             harness.runs("late").await?;

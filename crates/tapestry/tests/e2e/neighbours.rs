@@ -1,5 +1,5 @@
-//! Two bindings in one process: each has its own connections, limits and back-offs, so what one cluster does to its syncer costs
-//! the pods of the other nothing (DESIGN §3).
+//! Two bindings in one process: each has its own connections, limits and back-offs, so trouble of one cluster does not affect
+//! the pods of the other (DESIGN §3).
 
 use std::time::{Duration, Instant};
 
@@ -16,9 +16,9 @@ use crate::harness::{Harness, pattern, wind_up};
 use crate::looks::{LATE, SOON, name, phase};
 use crate::timing::timed;
 
-/// Pods of the one that is well, each time.
+/// Pods of the healthy binding, each time.
 const FEW: usize = 20;
-/// Pods of the one in trouble: more than it may have calls in flight.
+/// Pods of the binding in trouble: more than it may have calls in flight.
 const MANY: usize = CONCURRENCY + 10;
 /// What the busy cluster asks for, in seconds.
 const RETRY_AFTER: u32 = 5;
@@ -69,7 +69,7 @@ async fn a_busy_or_hanging_cluster_of_one_binding_does_not_slow_the_other_in_the
             // The first pods open connections.
             measure(&well, "first").await?;
             let before = measure(&well, "before").await?;
-            // Three times, for a machine that does other things too, and four seconds. If anything were shared (connections, calls in
+            // Three times and four seconds, for a busy machine. If anything were shared (connections, calls in
             // flight, the pause that a 429 asks for) these pods would not run before the trouble ends, and it does not end here.
             let most = before * 3 + Duration::from_secs(4);
 
@@ -91,10 +91,10 @@ async fn a_busy_or_hanging_cluster_of_one_binding_does_not_slow_the_other_in_the
             all_run(&ill, "hang", MANY, LATE).await?;
 
             eprintln!(
-                "{FEW} pods: {before:?} in peace, {storm:?} beside a 429 storm, {hang:?} beside a cluster that hangs"
+                "{FEW} pods: {before:?} alone, {storm:?} during a 429 storm of the other, {hang:?} while the other hangs"
             );
-            ensure!(storm < most, "{storm:?} beside a 429 storm, {before:?} in peace");
-            ensure!(hang < most, "{hang:?} beside a cluster that hangs, {before:?} in peace");
+            ensure!(storm < most, "{storm:?} during a 429 storm of the other, {before:?} alone");
+            ensure!(hang < most, "{hang:?} while the other hangs, {before:?} alone");
             tokio::try_join!(ill.at_peace(&[], SOON), well.at_peace(&[], SOON)).map(drop)
         };
         let ended = Box::pin(test).await;

@@ -101,10 +101,10 @@ async fn a_virtual_node_follows_its_physical_node() -> Result<()> {
         .run(async |harness| {
             harness.vnode_ready("follow-0").await?;
             let change = json!({ "metadata": { "labels": { "zone": "b", "old": null, "new": "y" } },
-                "spec": { "unschedulable": true, "taints": [{ "key": "crew", "value": "blue", "effect": "NoExecute" }] } });
+                "spec": { "unschedulable": true, "taints": [{ "key": "team", "value": "blue", "effect": "NoExecute" }] } });
             harness.physical_side.patch("v1/Node", "follow-0", &change).await?;
             let mut expected = no_schedule(&[keys::TAINT_VNODE, keys::TAINT_PHYSICAL_CORDONED]);
-            expected.insert(("crew".to_owned(), "NoExecute".to_owned()));
+            expected.insert(("team".to_owned(), "NoExecute".to_owned()));
             let vnode = harness.vnode_when("follow-0", "has the new taints", |vnode| taints(vnode) == expected).await?;
             assert_eq!([label(&vnode, "zone"), label(&vnode, "old"), label(&vnode, "new")], ["b", "", "y"]);
 
@@ -225,14 +225,14 @@ async fn a_virtual_node_that_lost_the_labels_it_is_found_by_is_found_again() -> 
 }
 
 #[tokio::test]
-async fn a_virtual_node_that_a_stranger_deleted_comes_back() -> Result<()> {
+async fn a_virtual_node_that_a_user_deleted_comes_back() -> Result<()> {
     pattern("comes-back")
         .on(Fixture::Still)
         .run(async |harness| {
             let before = harness.vnode_ready(harness.node()).await?;
             harness.virtual_side.delete("v1/Node", &harness.vnode()).await?;
-            let anew = |vnode: &Value| vnode["metadata"]["uid"] != before["metadata"]["uid"];
-            harness.vnode_when(harness.node(), "is there again", anew).await?;
+            let recreated = |vnode: &Value| vnode["metadata"]["uid"] != before["metadata"]["uid"];
+            harness.vnode_when(harness.node(), "exists again", recreated).await?;
             harness.vnode_ready(harness.node()).await?;
             Ok(())
         })
@@ -251,7 +251,7 @@ async fn a_deselected_node_is_tainted_and_removed_when_empty() -> Result<()> {
             harness.runs("web").await?;
             let deselect = json!({ "metadata": { "labels": { TEST: null } } });
             harness.physical_side.patch("v1/Node", harness.node(), &deselect).await?;
-            // As at the end of a window: nothing new comes, and who runs may stay.
+            // As at the end of a window: nothing new is admitted, and running pods may stay.
             let withdrawn = |vnode: &Value| {
                 taints(vnode).contains(&(keys::TAINT_OUT_OF_TIME_WINDOWS.to_owned(), "NoSchedule".to_owned()))
             };
@@ -269,13 +269,13 @@ async fn a_deselected_node_is_tainted_and_removed_when_empty() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_physical_node_that_is_gone_for_a_minute_takes_its_virtual_node_with_it() -> Result<()> {
+async fn the_virtual_node_of_a_physical_node_that_is_gone_for_a_minute_is_removed() -> Result<()> {
     pattern("vanish")
         .on(Fixture::Still)
         .run(async |harness| {
             let before = harness.vnode_ready(harness.node()).await?;
             harness.physical_side.delete("v1/Node", harness.node()).await?;
-            // Not at once: a node that is registered anew keeps its virtual node.
+            // Not at once: a node that is registered again keeps its virtual node.
             let again = node(harness.node()).label(TEST, &harness.name).build();
             let again = harness.physical_side.create(&again).await?;
             let renewed = |vnode: &Value| annotation(vnode, keys::PHYSICAL_NODE_UID) == again["metadata"]["uid"];
@@ -292,7 +292,7 @@ async fn a_physical_node_that_is_gone_for_a_minute_takes_its_virtual_node_with_i
                 if looked { Ok(()) } else { Err(asked.summary()) }
             })
             .await?;
-            ensure!(harness.virtual_side.get("v1/Node", &harness.vnode()).await?.is_some(), "it went at once");
+            ensure!(harness.virtual_side.get("v1/Node", &harness.vnode()).await?.is_some(), "it was removed at once");
             // The answer is in the log before the syncer has read it, so one minute may pass too early: let many pass.
             eventually("the virtual node is gone", SOON, async || {
                 harness.skip(Duration::from_secs(61));

@@ -1,4 +1,4 @@
-//! Watches that are refused, fail or say nothing: who says so, what stops, what goes on, and how it heals.
+//! Watches that are refused, fail or deliver nothing: what reports it, what stops, what continues, and how it heals.
 
 use std::time::{Duration, Instant};
 
@@ -17,17 +17,17 @@ const ROLE: &str = "rbac.authorization.k8s.io/v1/ClusterRole";
 const ROLE_BINDING: &str = "rbac.authorization.k8s.io/v1/ClusterRoleBinding";
 /// A watch counts as failing after 40 s; the rest is for the machine.
 const REFUSED: Duration = Duration::from_secs(75);
-/// And as silent after 150 s.
+/// And as out of sync without any event after 150 s.
 const SILENT: Duration = Duration::from_secs(190);
-/// A mute watch is opened again within 10 s and its back-off, twice.
+/// A watch that delivers nothing is opened again within 10 s and its back-off, twice.
 const REOPENED: Duration = Duration::from_secs(25);
 
-/// Waits until condition `Connected` of the binding has this status and reason; gives its message.
+/// Waits until condition `Connected` of the binding has this status and reason; returns its message.
 async fn connected(harness: &Harness, status: &str, reason: &str, within: Duration) -> Result<String> {
     connected_saying(harness, (status, reason), within, |_| true).await
 }
 
-/// The same, with a message of which this is true.
+/// The same, with a message that satisfies a condition.
 async fn connected_saying(
     harness: &Harness,
     (status, reason): (&str, &str),
@@ -54,12 +54,12 @@ fn offers_nothing(vnode: &Value) -> bool {
 /// Waits until a pod says that it waits for a watch, and has no copy.
 async fn waits_outside(harness: &Harness, pod: &str) -> Result<()> {
     let told = |vpod: &Value| condition(vpod, keys::CONDITION_ADMITTED)["reason"] == "WatchOutOfSync";
-    harness.vpod_when(pod, "is told why it waits", told).await?;
-    ensure!(harness.copies(pod).await?.is_empty(), "it entered blindly");
+    harness.vpod_when(pod, "says why it waits", told).await?;
+    ensure!(harness.copies(pod).await?.is_empty(), "it was admitted on stale tables");
     Ok(())
 }
 
-/// What the syncer's account may do in all of the physical cluster, from now on without this.
+/// Takes one right from the syncer's account in the physical cluster.
 async fn take_away(harness: &Harness, resource: &str, verbs: [&str; 2]) -> Result<Value> {
     let objects = &harness.physical_side;
     let name = format!("tapestry-syncer-physical-{}", harness.mount);
@@ -98,7 +98,8 @@ fn lending(vnode: &Value) -> (Value, Value) {
 }
 
 #[tokio::test]
-async fn law_09_without_the_right_to_watch_physical_pods_nothing_new_enters_and_everything_says_so() -> Result<()> {
+async fn law_09_without_the_right_to_watch_physical_pods_nothing_new_is_admitted_and_everything_says_so() -> Result<()>
+{
     pattern("blind")
         .node(node("blind-0").cpu("64"))
         .through_proxies()
@@ -119,7 +120,7 @@ async fn law_09_without_the_right_to_watch_physical_pods_nothing_new_enters_and_
             let told = String::from_utf8_lossy(&drift.stderr).into_owned();
             ensure!(!drift.status.success() && told.contains("cannot watch pods in the physical cluster"), "{told}");
             harness.vnode_when(harness.node(), "says that it lends nothing", offers_nothing).await?;
-            // It tolerates everything and asks no scheduler.
+            // It tolerates everything and bypasses the scheduler.
             let late = harness.bound("late").tolerate(json!({ "operator": "Exists" })).cpu("20").build();
             harness.virtual_side.create(&late).await?;
             waits_outside(harness, "late").await?;
@@ -135,14 +136,14 @@ async fn law_09_without_the_right_to_watch_physical_pods_nothing_new_enters_and_
 }
 
 #[tokio::test]
-async fn a_watch_that_fails_or_says_nothing_is_told_of_and_heals_while_probes_are_answered() -> Result<()> {
+async fn a_watch_that_fails_or_delivers_nothing_is_reported_and_heals_while_probes_are_answered() -> Result<()> {
     pattern("mute")
         .through_proxies()
         .run(async |harness| {
             harness.vnode_ready(harness.node()).await?;
             // For later: nothing comes on the watch of physical nodes, and the connection stays open.
             let mute = harness.proxy(Side::Physical).inject(Fault::Freeze, Requests::watches().of("nodes"));
-            // And the watch of physical pods is answered, opens whenever it is asked to, and brings nothing.
+            // And the watch of physical pods opens whenever it is requested, and delivers nothing.
             let bodiless = harness.proxy(Side::Physical).inject(Fault::HeadOnly, Requests::watches().of("pods"));
             let broken = harness.proxy(Side::Virtual).inject(Fault::InternalError, Requests::watches().of("pods"));
             harness.proxy(Side::Virtual).reset();
@@ -160,7 +161,7 @@ async fn a_watch_that_fails_or_says_nothing_is_told_of_and_heals_while_probes_ar
             let (opened, until) = (bodiless.hits(), Instant::now() + REOPENED);
             while Instant::now() < until {
                 let vnode = harness.vnode_when(harness.node(), "is there", |_| true).await?;
-                ensure!(offers_nothing(&vnode), "a stream that opened was believed: {vnode}");
+                ensure!(offers_nothing(&vnode), "a stream that only opened was trusted: {vnode}");
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
             ensure!(bodiless.hits() >= opened + 2, "the watch was not opened again");
@@ -173,7 +174,7 @@ async fn a_watch_that_fails_or_says_nothing_is_told_of_and_heals_while_probes_ar
 }
 
 #[tokio::test]
-async fn law_09_a_restart_of_the_api_server_does_not_let_pods_in_that_a_refused_watch_keeps_out() -> Result<()> {
+async fn law_09_a_restart_of_the_api_server_does_not_admit_pods_while_a_watch_is_refused() -> Result<()> {
     pattern("relapse")
         .through_proxies()
         .run(async |harness| {
@@ -189,7 +190,7 @@ async fn law_09_a_restart_of_the_api_server_does_not_let_pods_in_that_a_refused_
             physical.cut();
             connected(harness, "False", "Unreachable", REFUSED).await?;
             let vnode = harness.vnode_when(harness.node(), "is there", |_| true).await?;
-            ensure!(offers_nothing(&vnode), "an outage is taken for a cure: {vnode}");
+            ensure!(offers_nothing(&vnode), "an outage ended the trouble: {vnode}");
             physical.restore();
             let began = Instant::now();
             connected(harness, "False", "WatchOutOfSync", REFUSED).await?;

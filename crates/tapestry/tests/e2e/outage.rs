@@ -1,4 +1,4 @@
-//! A physical API server that does not answer: visible soon, and nobody is hurt. What lasts longer than Kubernetes is patient is in
+//! A physical API server that does not answer: visible soon, and no pod ends. Outages longer than Kubernetes' grace periods are in
 //! [`long`].
 
 mod long;
@@ -51,7 +51,7 @@ async fn an_outage_of_the_physical_api_server_is_visible_within_15_seconds_and_e
             })
             .await?;
 
-            // Nothing is placed there, nobody is let go without evidence, and the Lease is renewed.
+            // Nothing is placed there, no pod is removed without evidence, and the Lease is renewed.
             harness.virtual_side.create(&harness.bound("late").build()).await?;
             harness.virtual_side.delete("v1/Pod", &harness.at("leaving")).await?;
             let place = format!("kube-node-lease/{}", harness.vnode());
@@ -88,7 +88,7 @@ async fn where_the_binding_says_so_a_long_outage_makes_nodes_unknown_and_kuberne
         let evicts = |binding: Binding| binding.with("/spec/partition", "Evict").with("/spec/evictAfterSeconds", 3);
         let (mut harness, mut beside) = tokio::try_join!(
             pattern("evicts").on(Fixture::West).through_proxies().binding(evicts).set_up(),
-            // With the same words; but its cluster answers.
+            // With the same spec; but its cluster answers.
             pattern("evicts-not").on(Fixture::East).binding(evicts).set_up(),
         )?;
         let test = async {
@@ -106,7 +106,7 @@ async fn where_the_binding_says_so_a_long_outage_makes_nodes_unknown_and_kuberne
             harness.vnode_when(harness.node(), "is unknown", |vnode| condition(vnode, "Ready")["status"] == "Unknown").await?;
             let leaving = |vpod: &Value| !vpod["metadata"]["deletionTimestamp"].is_null();
             harness.vpod_when("web", "is evicted", leaving).await?;
-            assert_eq!(phase(&harness.vpod("web").await?), "Running", "nobody says that it has ended");
+            assert_eq!(phase(&harness.vpod("web").await?), "Running", "no status says that it has ended");
             harness.proxy(Side::Physical).restore();
             harness.gone("web").await?;
             harness.vnode_ready(harness.node()).await?;

@@ -20,11 +20,11 @@ fn first_two(pod: &Value) -> Vec<Value> {
     items(&pod["spec"]["tolerations"]).iter().take(2).cloned().collect()
 }
 
-/// The copy as it is, which must be the same pod and must not be leaving.
+/// The copy as it is, which must be the same pod and not being deleted.
 async fn stays(harness: &Harness, copy: &Value) -> Result<Value> {
     let seen =
         harness.physical_side.get("v1/Pod", &format!("{}/{}", harness.mount, name(copy))).await?.unwrap_or_default();
-    ensure!(uid(&seen) == uid(copy) && seen["metadata"]["deletionTimestamp"].is_null(), "it is leaving: {seen}");
+    ensure!(uid(&seen) == uid(copy) && seen["metadata"]["deletionTimestamp"].is_null(), "it is being deleted: {seen}");
     Ok(seen)
 }
 
@@ -45,7 +45,7 @@ async fn the_physical_cluster_does_not_evict_a_copy_from_a_node_in_trouble() -> 
                 .filter(|one| TROUBLE.map(Some).contains(&one["key"].as_str()));
             ensure!(limited.count() == 2, "admission added others: {}", copy["spec"]["tolerations"]);
 
-            // A pod of the owner's shows that the taint does evict.
+            // A pod of the owner shows that the taint does evict.
             let witness = pod("witness").namespace(&harness.mount).on(harness.node());
             harness.physical_side.create(&witness.tolerate(not_ready).tolerate(unreachable).build()).await?;
             let taints = json!([{ "key": TROUBLE[1], "effect": "NoExecute" }]);
@@ -61,14 +61,14 @@ async fn the_physical_cluster_does_not_evict_a_copy_from_a_node_in_trouble() -> 
             stays(harness, &copy).await?;
             harness.physical_side.patch("v1/Node", harness.node(), &json!({ "spec": { "taints": null } })).await?;
 
-            // One that was made otherwise, by an older version or by its owner, is mended while it runs.
+            // A copy with other tolerations, from an older version or an edit of the owner, is updated while it runs.
             let mut limited = items(&copy["spec"]["tolerations"]).to_vec();
             limited[0]["tolerationSeconds"] = json!(300);
             limited[1]["tolerationSeconds"] = json!(5);
             limited.reverse();
             let place = format!("{}/{}", harness.mount, name(&copy));
             harness.physical_side.patch("v1/Pod", &place, &json!({ "spec": { "tolerations": limited } })).await?;
-            eventually("the copy is mended", SOON, async || {
+            eventually("the copy is updated", SOON, async || {
                 let seen = stays(harness, &copy).await.map_err(|error| error.to_string())?;
                 if first_two(&seen) == patient { Ok(()) } else { Err(seen["spec"]["tolerations"].to_string()) }
             })

@@ -1,4 +1,4 @@
-//! Pods on clusters where everything runs by itself: the real scheduler binds, kwok runs, we carry.
+//! Pods on clusters where everything runs by itself: the real scheduler binds, kwok runs, the syncer mirrors.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use tapestry_testbed::eventually;
 use crate::harness::{Harness, event_reasons, pattern};
 use crate::looks::{LATE, SOON, annotation, condition, items, label, name, phase, text, uid};
 
-/// What of a status is carried, as the API server shows it.
+/// The mirrored part of a status, as the API server shows it.
 fn carried(pod: &Value) -> Value {
     let status = &pod["status"];
     let fields =
@@ -42,7 +42,7 @@ async fn running(harness: &Harness, count: usize) -> Result<Vec<Value>> {
 }
 
 #[tokio::test]
-async fn pods_of_a_deployment_run_below_and_their_statuses_come_back_field_by_field() -> Result<()> {
+async fn pods_of_a_deployment_run_in_the_physical_cluster_and_their_statuses_come_back_field_by_field() -> Result<()> {
     let pattern = pattern("five").node(node("five-0").cpu("2")).node(node("five-1").cpu("2"));
     pattern
         .run(async |harness| {
@@ -89,7 +89,7 @@ async fn pods_of_a_deployment_run_below_and_their_statuses_come_back_field_by_fi
 }
 
 #[tokio::test]
-async fn a_deployment_of_200_scaled_to_zero_leaves_not_one_object_on_either_side() -> Result<()> {
+async fn a_deployment_of_200_scaled_to_zero_leaves_no_object_on_either_side() -> Result<()> {
     pattern("crowd")
         .node(node("crowd-0"))
         .node(node("crowd-1"))
@@ -156,7 +156,7 @@ async fn a_job_completes() -> Result<()> {
 }
 
 #[tokio::test]
-async fn law_12_a_pod_that_needs_what_is_not_carried_is_told_so() -> Result<()> {
+async fn law_12_a_pod_that_needs_an_unsupported_object_says_so() -> Result<()> {
     let volume = |source: Value| {
         let mut volume = source;
         volume["name"] = json!("v");
@@ -201,7 +201,7 @@ async fn law_12_a_pod_that_needs_what_is_not_carried_is_told_so() -> Result<()> 
                 })
                 .await?;
             }
-            // The others go on.
+            // Other pods run.
             harness.virtual_side.create(&harness.bound("plain").build()).await?;
             harness.runs("plain").await?;
             assert_eq!(harness.ppods().await?.len(), 1);
@@ -211,8 +211,8 @@ async fn law_12_a_pod_that_needs_what_is_not_carried_is_told_so() -> Result<()> 
 }
 
 #[tokio::test]
-async fn law_09_a_pod_bound_past_the_scheduler_waits_outside_until_there_is_room() -> Result<()> {
-    pattern("door")
+async fn law_09_a_pod_that_bypasses_the_scheduler_waits_until_there_is_room() -> Result<()> {
+    pattern("admission")
         .policy(|policy| policy.limit("cpu", "2"))
         .run(async |harness| {
             harness.vnode_ready(harness.node()).await?;
@@ -226,14 +226,14 @@ async fn law_09_a_pod_bound_past_the_scheduler_waits_outside_until_there_is_room
                 assert_eq!(condition(&vpod, keys::CONDITION_ADMITTED)["reason"], "OutOfLease");
                 assert_eq!((phase(&vpod), harness.copies(pod).await?.len()), ("Pending", 0));
             }
-            // A small one passes those that wait.
+            // A small pod overtakes the waiting ones.
             harness.virtual_side.create(&harness.bound("small").cpu("500m").build()).await?;
             harness.runs("small").await?;
             harness.virtual_side.delete("v1/Pod", &harness.at("first")).await?;
             let (second, _) = harness.runs("second").await?;
             assert_eq!(condition(&second, keys::CONDITION_ADMITTED)["status"], "True");
             assert_eq!(harness.copies("huge").await?.len(), 0);
-            // One that never entered goes at once.
+            // A pod that was never admitted is removed at once.
             harness.virtual_side.delete("v1/Pod", &harness.at("huge")).await?;
             harness.gone("huge").await
         })
@@ -241,7 +241,7 @@ async fn law_09_a_pod_bound_past_the_scheduler_waits_outside_until_there_is_room
 }
 
 #[tokio::test]
-async fn excluded_namespaces_and_daemons_stay_where_they_are() -> Result<()> {
+async fn pods_of_excluded_namespaces_and_daemonsets_stay_in_the_virtual_cluster() -> Result<()> {
     pattern("excluded")
         .binding(|binding| binding.with("/spec/excludedNamespaces", json!(["excluded-private"])))
         .run(async |harness| {
@@ -259,7 +259,7 @@ async fn excluded_namespaces_and_daemons_stay_where_they_are() -> Result<()> {
             .await?;
             harness.virtual_side.create(&harness.bound("plain").build()).await?;
             harness.copy("plain").await?;
-            eventually("the exclusion is told", SOON, async || {
+            eventually("the exclusion is reported", SOON, async || {
                 let reasons = event_reasons(&harness.virtual_side, "excluded-private", "hidden").await;
                 let reasons = reasons.map_err(|error| error.to_string())?;
                 if reasons == ["NamespaceExcluded"] { Ok(()) } else { Err(format!("{reasons:?}")) }
@@ -276,7 +276,7 @@ async fn excluded_namespaces_and_daemons_stay_where_they_are() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_refusal_of_the_physical_cluster_is_told_and_tried_again() -> Result<()> {
+async fn a_refusal_of_the_physical_cluster_is_reported_and_retried() -> Result<()> {
     pattern("quota")
         .run(async |harness| {
             harness.vnode_ready(harness.node()).await?;
@@ -288,7 +288,7 @@ async fn a_refusal_of_the_physical_cluster_is_told_and_tried_again() -> Result<(
             harness.virtual_side.create(&harness.bound("web").build()).await?;
             let refused =
                 |vpod: &Value| condition(vpod, keys::CONDITION_ADMITTED)["reason"] == "PhysicalClusterRefused";
-            let vpod = harness.vpod_when("web", "is refused below", refused).await?;
+            let vpod = harness.vpod_when("web", "is refused by the physical cluster", refused).await?;
             let message = text(&condition(&vpod, keys::CONDITION_ADMITTED)["message"]);
             ensure!(message.contains("quota"), "{message}");
             harness.physical_side.delete("v1/ResourceQuota", &format!("{}/none", harness.mount)).await?;
@@ -318,7 +318,7 @@ async fn a_pod_recreated_under_the_same_name_gets_a_new_copy() -> Result<()> {
             ensure!(name(&first_copy) != name(&second_copy), "the same physical name twice: {}", name(&first_copy));
             assert_eq!(annotation(&second_copy, keys::VIRTUAL_POD_UID), uid(&second));
 
-            // Without grace: the old copy may still be there when the new pod is born.
+            // Without grace: the old copy may still exist when the new pod is created.
             let now = kube::api::DeleteParams { grace_period_seconds: Some(0), ..Default::default() };
             harness.virtual_side.delete_with("v1/Pod", &harness.at("db-0"), &now).await?;
             let third = harness.virtual_side.create(&pod).await?;
@@ -371,7 +371,7 @@ async fn law_07_fields_that_our_types_do_not_know_arrive_unchanged() -> Result<(
             let fields = |pod: &Value| -> Result<Value> {
                 let mut spec = pod["spec"].clone();
                 let map = spec.as_object_mut().context("no spec")?;
-                // What is ours to rewrite (DESIGN §11); everything else must be the same.
+                // What the transformation rewrites (DESIGN §11); everything else must be the same.
                 for rewritten in [
                     "affinity",
                     "automountServiceAccountToken",

@@ -1,4 +1,4 @@
-//! The real binary: crashes and restarts, signals, failures before people's eyes, its endpoints.
+//! The real binary: crashes and restarts, signals, error messages, its endpoints.
 
 pub(crate) mod syncer;
 
@@ -84,14 +84,14 @@ pub(crate) fn one_copy_each(vpods: &[Value], ppods: &[Value]) -> Result<()> {
     for vpod in vpods {
         let mapped = ppods.iter().find(|ppod| name(ppod) == annotation(vpod, keys::PHYSICAL_POD_NAME));
         let mapped = mapped.with_context(|| format!("{} is mapped to nothing", name(vpod)))?;
-        ensure!(annotation(mapped, keys::VIRTUAL_POD_UID) == uid(vpod), "{} is mapped to a stranger", name(vpod));
+        ensure!(annotation(mapped, keys::VIRTUAL_POD_UID) == uid(vpod), "{} is mapped to another pod", name(vpod));
         ensure!(annotation(vpod, keys::PHYSICAL_POD_UID) == uid(mapped), "{} has another UID recorded", name(vpod));
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn law_01_a_pod_force_deleted_while_the_syncer_is_away_loses_its_copy_and_no_other_does() -> Result<()> {
+async fn law_01_a_pod_force_deleted_while_no_syncer_runs_loses_its_copy_and_no_other_does() -> Result<()> {
     pattern("away")
         .on(Fixture::East)
         .run_without(async |harness| {
@@ -121,7 +121,7 @@ async fn law_01_a_pod_force_deleted_while_the_syncer_is_away_loses_its_copy_and_
 }
 
 #[tokio::test]
-async fn a_terminated_syncer_ends_in_good_order_within_five_seconds() -> Result<()> {
+async fn a_terminated_syncer_exits_cleanly_within_five_seconds() -> Result<()> {
     pattern("term")
         .on(Fixture::East)
         .run_without(async |harness| {
@@ -190,7 +190,7 @@ async fn law_10_a_running_syncer_serves_metrics_health_and_log_level_and_logs_no
             assert_eq!(http(syncer.debug, "PUT", "/debug/log-level", "debug").await?.0, 200);
             harness.virtual_side.create(&harness.bound("last").build()).await?;
             harness.copy("last").await?;
-            ensure!(syncer.log()?.len() > quiet, "it logs no more");
+            ensure!(syncer.log()?.len() > quiet, "it logs nothing");
 
             // The two kubeconfigs' tokens, in no line of a trace.
             let log = syncer.log()?;
@@ -215,7 +215,7 @@ fn credential(kubeconfig: &str) -> Result<String> {
     Ok(signature[10..50].to_owned())
 }
 
-/// Exit code 1 and the three lines that people read; gives standard error.
+/// Exit code 1 and the three lines of an error; returns standard error.
 fn failed(output: &Output) -> Result<String> {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(output.status.code() == Some(1), "{:?}: {said}", output.status);
@@ -258,7 +258,7 @@ async fn law_10_a_syncer_that_cannot_start_says_why_and_shows_no_credential() ->
                 ensure!(!said.contains("hunter2"), "a credential was shown: {said}");
                 Ok(())
             };
-            expect(&run("nobody", &there).await?, &["cannot read ClusterBinding nobody", "does not exist"])?;
+            expect(&run("missing", &there).await?, &["cannot read ClusterBinding missing", "does not exist"])?;
             expect(&run("Not A Name", &there).await?, &["is not a name"])?;
             expect(
                 &run(&harness.name, "/no/such/file").await?,
@@ -277,7 +277,7 @@ async fn law_10_a_syncer_that_cannot_start_says_why_and_shows_no_credential() ->
                 expect(&run(&harness.name, &path.display().to_string()).await?, &words)?;
             }
 
-            // Now the binding's Secret: who asks is told; what a daemon does about it is told below.
+            // Now the binding's Secret: a command reports it; the next test shows what a syncer does about it.
             let look = async |binding: &str| -> Result<String> {
                 let mut command = tokio::process::Command::new(TAPESTRY);
                 command.args(["calendar", binding, "--kubeconfig", &there]).stdin(Stdio::null()).kill_on_drop(true);
@@ -305,14 +305,14 @@ async fn law_10_a_syncer_that_cannot_start_says_why_and_shows_no_credential() ->
             expect(&look(&harness.name).await?, &["Secret", "does not exist"])?;
             harness.virtual_side.create(&empty).await?;
             expect(&look(&harness.name).await?, &["no key `kubeconfig`"])?;
-            // And a binding that the schema lets pass.
+            // And an invalid binding that the schema accepts.
             let permissive = builders::binding("unstartable-2").cluster_id("unstartable-2").secret("", "").build();
             harness.virtual_side.create(&permissive).await?;
             let said = look("unstartable-2").await;
             harness.virtual_side.delete(BINDING, "unstartable-2").await?;
             expect(&said?, &["ClusterBinding unstartable-2 is invalid", "spec.mountNamespace"])?;
 
-            // Wrong usage is another code.
+            // Wrong usage has another exit code.
             let usage = tokio::process::Command::new(TAPESTRY).arg("syncer").output().await?;
             assert_eq!(usage.status.code(), Some(2));
             Ok(std::fs::remove_dir_all(&folder)?)
@@ -340,7 +340,7 @@ async fn a_syncer_started_without_its_kubeconfig_keeps_its_nodes_alive_until_it_
                     let binding = harness.binding().await.map_err(|error| error.to_string())?;
                     let connected = condition(&binding, "Connected");
                     let told = connected["reason"] == reason && text(&connected["message"]).contains(words);
-                    // What `kubectl get` and `kubectl wait` look at is as true.
+                    // `kubectl get` and `kubectl wait` see the same.
                     let (works, ready) = (connected["status"] == "True", condition(&binding, "Ready"));
                     let (phase, status) = if works { ("Ready", "True") } else { ("Failed", "False") };
                     let true_too = binding["status"]["phase"] == phase && ready["status"] == status;
@@ -351,7 +351,7 @@ async fn a_syncer_started_without_its_kubeconfig_keeps_its_nodes_alive_until_it_
             says("KubeconfigUnusable", "does not exist").await?;
             let pid = syncer.pid()?;
             harness.renews(2).await?;
-            // Another trouble is another word, and no credential.
+            // Another problem has another reason, and no credential.
             let secret = |text: &str| kubeconfig_secret(keys::NAMESPACE, &harness.name, text);
             harness.virtual_side.apply(&secret("users: [{user: {token: hunter2}}")).await?;
             says("KubeconfigUnreadable", "not the YAML").await?;
@@ -364,14 +364,14 @@ async fn a_syncer_started_without_its_kubeconfig_keeps_its_nodes_alive_until_it_
             assert_eq!([uid(&vpod_now), uid(&ppod_now)], [uid(&vpod), uid(&ppod)]);
             harness.virtual_side.create(&harness.bound("next").build()).await?;
             harness.runs("next").await?;
-            assert_eq!(syncer.pid()?, pid, "it was started anew");
+            assert_eq!(syncer.pid()?, pid, "it was restarted");
             Ok(())
         })
         .await
 }
 
 #[tokio::test]
-async fn crds_prints_what_an_api_server_takes() -> Result<()> {
+async fn crds_prints_what_an_api_server_accepts() -> Result<()> {
     timed(async {
         let output = tokio::process::Command::new(TAPESTRY).arg("crds").output().await?;
         ensure!(output.status.success(), "{:?}", output.status);
@@ -391,7 +391,7 @@ async fn crds_prints_what_an_api_server_takes() -> Result<()> {
 #[tokio::test]
 async fn law_11_ten_thousand_pods_cost_less_than_a_kilobyte_each() -> Result<()> {
     let many = own(bare("many")).await?;
-    // Harnesses live on clusters that live for ever; this one's processes end below.
+    // Clusters of harnesses live as long as the test binary; the processes of this one end below.
     let many: &'static Cluster = Box::leak(Box::new(many));
     let pattern = pattern("many").home(Home::Other).on(Fixture::Own(many)).node(node("many-0").cpu("900").pods(20_000));
     let test = pattern.run_without(async |harness| {
@@ -404,7 +404,7 @@ async fn law_11_ten_thousand_pods_cost_less_than_a_kilobyte_each() -> Result<()>
         };
         lends("20k").await?;
         let before = resident(syncer.pid()?)?;
-        // Strangers: each takes one place of what can be lent, so that we know when the syncer has seen them all.
+        // Foreign pods: each takes one place of what can be lent, so that we know when the syncer has seen them all.
         let numbers: Vec<u32> = (0..10_000).collect();
         for some in numbers.chunks(100) {
             let create = async |number: &u32| {

@@ -1,4 +1,4 @@
-//! How far a watch has come, on a real API server: told within seconds when somebody waits for it, although nothing happens.
+//! Which version a watch has reached, on a real API server: reported within seconds when a reader waits for it, although nothing happens.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use crate::looks::SOON;
 use crate::timing::timed;
 
 #[tokio::test]
-async fn a_quiet_watch_tells_within_seconds_that_it_has_come_to_a_version_that_is_waited_for() -> Result<()> {
+async fn a_quiet_watch_reports_within_seconds_that_it_has_reached_an_awaited_version() -> Result<()> {
     timed(async {
         let server = own(bare("progress")).await?;
         let cluster =
@@ -57,21 +57,21 @@ async fn a_quiet_watch_tells_within_seconds_that_it_has_come_to_a_version_that_i
         .await?;
         let objects = server.objects()?;
         for turn in 0..3 {
-            // No pod changes, and the version of everything goes on.
+            // No pod changes, while the cluster's version increases.
             let metadata = json!({ "name": format!("turn-{turn}"), "namespace": "default" });
             objects.create(&json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata })).await?;
             let target = Target::cluster(Side::Physical, &kind::POD, Name::parse("pods")?);
             let call = Call { target, verb: Verb::Version, why: "Test" };
             let answer = carry_out(&cluster, &call).await.map_err(|refusal| anyhow::anyhow!("{refusal:?}"))?;
             let needed = answer.version().context("no version")?;
-            ensure!(look().0 < needed, "it was told before it was asked");
+            ensure!(look().0 < needed, "it was reported before a reader asked");
             let asked = Instant::now();
-            eventually("the watch has come so far", SOON, async || match look() {
+            eventually("the watch has reached the version", SOON, async || match look() {
                 (reached, 1) if reached >= needed => Ok(()),
                 other => Err(format!("{other:?} instead of {needed}")),
             })
             .await?;
-            eprintln!("told {:?} after it was asked", asked.elapsed());
+            eprintln!("reported {:?} after the request", asked.elapsed());
             ensure!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
         }
         cancel.cancel();

@@ -1,4 +1,4 @@
-//! Capacity goes back: who has to go, in which order, how gently; on real servers with their own eviction and budgets.
+//! Capacity is reclaimed: which pods have to go, in which order, with how much grace; on real servers with their own eviction and budgets.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ async fn when_a_window_ends_with_force_pods_have_their_grace_and_only_exact_tole
             let told = event_reasons(&harness.virtual_side, &harness.name, "any").await?;
             ensure!(told.iter().any(|reason| reason == "Reclaimed"), "{told:?}");
             assert_eq!(phase(&harness.vpod("spared").await?), "Running");
-            ensure!(!deleting(&harness.vpod("spared").await?), "the spared one goes");
+            ensure!(!deleting(&harness.vpod("spared").await?), "the spared pod is being deleted");
             let always = json!({ "spec": { "timeWindows": [] } });
             harness.virtual_side.patch(POLICY, "ended", &always).await?;
             harness.vnode_when(harness.node(), "is open", |vnode| !closed(vnode) && !executed(vnode)).await?;
@@ -95,7 +95,7 @@ async fn with_reclaim_before_end_the_capacity_is_back_when_the_window_ends() -> 
                 harness.virtual_side.create(&pod).await?;
                 harness.runs(name).await?;
             }
-            // Taking back begins at the end − 15 s of grace − 15 s, the longest forced grace − 1 s: just before that.
+            // The reclaim begins at the end − 15 s of grace − 15 s, the longest forced grace − 1 s: just before that.
             let ahead = ends.duration_since(harness.now()) - SignedDuration::from_secs(34);
             harness.skip(Duration::try_from(ahead)?);
             harness.vnode_when(harness.node(), "is closed", closed).await?;
@@ -127,14 +127,14 @@ async fn when_less_is_lent_the_lowest_are_evicted_and_a_budget_is_respected_unti
             });
             harness.virtual_side.create(&budget).await?;
             let guarded = harness.bound("guarded").cpu("1").label("app", "guarded").build();
-            // Of pods that are created within the same second nobody is the youngest.
+            // Of pods that are created within the same second none is the youngest.
             let class = json!({
                 "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": { "name": "shrunk-high" }, "value": 100,
             });
             harness.virtual_side.create(&class).await?;
             let high = harness.bound("high").cpu("2").with("/spec/priorityClassName", "shrunk-high").build();
             running(harness, &[high, guarded, harness.bound("low").cpu("1").build()]).await?;
-            // Nobody goes for what a node may have had before it was first seen.
+            // No pod is evicted for capacity that a node had before the syncer first saw it.
             harness.skip(Duration::from_secs(121));
             // The owner's own pod: 2 CPUs are left for three pods that ask for four.
             let own = pod("shrunk-own").namespace(&harness.mount).on(harness.node()).cpu("2").build();
@@ -144,7 +144,7 @@ async fn when_less_is_lent_the_lowest_are_evicted_and_a_budget_is_respected_unti
             assert_eq!(condition(&harness.vpod("low").await?, "DisruptionTarget")["reason"], "EvictionByEvictionAPI");
             harness.play_removed(&harness.physical_leaving(&harness.copy("low").await?).await?).await?;
             harness.gone("low").await?;
-            // The budget allows nobody of its own to go.
+            // The budget allows no disruption of its pods.
             ensure!(!deleting(&harness.vpod("guarded").await?), "the budget was ignored");
             harness.skip(Duration::from_secs(31));
             harness.vpod_when("guarded", "is deleted by force", deleting).await?;
@@ -152,14 +152,14 @@ async fn when_less_is_lent_the_lowest_are_evicted_and_a_budget_is_respected_unti
             harness.play_removed(&harness.physical_leaving(&harness.copy("guarded").await?).await?).await?;
             harness.gone("guarded").await?;
             harness.vnode_when(harness.node(), "is no longer over-leased", |vnode| !over(vnode)).await?;
-            ensure!(!deleting(&harness.vpod("high").await?), "more went than needed");
+            ensure!(!deleting(&harness.vpod("high").await?), "more pods were deleted than needed");
             Ok(())
         })
         .await
 }
 
 #[tokio::test]
-async fn a_strangers_delete_of_a_virtual_node_is_a_drain_and_the_node_comes_back() -> Result<()> {
+async fn a_users_delete_of_a_virtual_node_is_a_drain_and_the_node_comes_back() -> Result<()> {
     pattern("kicked")
         .on(Fixture::Still)
         .policy(|policy| policy.with("/spec/gracefulReclaimPeriodSeconds", 1))
@@ -168,7 +168,10 @@ async fn a_strangers_delete_of_a_virtual_node_is_a_drain_and_the_node_comes_back
             running(harness, &[harness.bound("web").build()]).await?;
             harness.virtual_side.delete("v1/Node", &harness.vnode()).await?;
             harness.vpod_when("web", "goes", deleting).await?;
-            ensure!(harness.virtual_side.get("v1/Node", &harness.vnode()).await?.is_some(), "it went before its pod");
+            ensure!(
+                harness.virtual_side.get("v1/Node", &harness.vnode()).await?.is_some(),
+                "it was removed before its pod"
+            );
             harness.play_removed(&harness.physical_leaving(&harness.copy("web").await?).await?).await?;
             harness.gone("web").await?;
             let again = |vnode: &Value| vnode["metadata"]["uid"] != before["metadata"]["uid"];
@@ -179,7 +182,7 @@ async fn a_strangers_delete_of_a_virtual_node_is_a_drain_and_the_node_comes_back
 }
 
 #[tokio::test]
-async fn a_deleted_binding_gives_everything_back_and_then_goes() -> Result<()> {
+async fn a_deleted_binding_cleans_everything_up_before_it_is_gone() -> Result<()> {
     pattern("unbound")
         .on(Fixture::Still)
         .policy(|policy| policy.with("/spec/gracefulReclaimPeriodSeconds", 1))
@@ -194,7 +197,7 @@ async fn a_deleted_binding_gives_everything_back_and_then_goes() -> Result<()> {
             harness.vpod_when("web", "goes", deleting).await?;
             ensure!(
                 harness.virtual_side.get(BINDING, &harness.name).await?.is_some(),
-                "the binding went before its pods"
+                "the binding was gone before its pods"
             );
             harness.play_removed(&harness.physical_leaving(&harness.copy("web").await?).await?).await?;
             harness.gone("web").await?;

@@ -1,4 +1,4 @@
-//! Each way in which a call is not carried out, from real API servers through the gate, and how we class it.
+//! Each way in which a call is not carried out, from real API servers through the gate, and how we classify it.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ async fn connect(kubeconfig: &str) -> Result<Cluster> {
     Ok(Cluster::connect("test", kubeconfig, Trust::Operator, "tapestry-e2e").await?)
 }
 
-/// A connection to the still cluster, pinned to who it is.
+/// A connection to the still cluster, pinned to its identity.
 async fn right() -> Result<Cluster> {
     let still = Fixture::Still.cluster().await?;
     let cluster = connect(&still.kubeconfig_text()?).await?;
@@ -119,7 +119,7 @@ async fn law_02_another_object_or_another_version_is_replaced_whatever_the_verb(
 }
 
 #[tokio::test]
-async fn what_can_never_work_is_invalid() -> Result<()> {
+async fn a_request_that_can_never_succeed_is_invalid() -> Result<()> {
     timed(async {
         let cluster = right().await?;
         let invalid = |answer: Result<Answer, Refusal>| match answer {
@@ -144,12 +144,12 @@ async fn what_can_never_work_is_invalid() -> Result<()> {
 }
 
 #[tokio::test]
-async fn who_may_not_is_denied() -> Result<()> {
+async fn a_request_without_the_right_is_denied() -> Result<()> {
     timed(async {
         let still = Fixture::Still.cluster().await?;
-        let nobody = connect(&still.kubeconfig_for("nobody", None)?).await?;
+        let unprivileged = connect(&still.kubeconfig_for("unprivileged", None)?).await?;
         let forger = connect(&still.kubeconfig_with_token("not-a-token")?).await?;
-        for (who, cluster) in [("nobody", nobody), ("forger", forger)] {
+        for (who, cluster) in [("unprivileged", unprivileged), ("forger", forger)] {
             let evict = Verb::Evict { grace: None };
             for verb in [Verb::Get, Verb::Create(pod("denied").build()), Verb::Delete { grace: None }, evict] {
                 let shown = format!("{who}: {verb:?}");
@@ -164,7 +164,7 @@ async fn who_may_not_is_denied() -> Result<()> {
 
 const BUDGET: &str = "policy/v1/PodDisruptionBudget";
 
-/// A running, ready pod under budgets that allow so many disruptions each. Nobody but the test writes their status here.
+/// A running, ready pod under budgets that allow this many disruptions each. Only the test writes their status here.
 async fn guarded(name: &str, budgets: &[u32]) -> Result<Target> {
     let still = Fixture::Still.cluster().await?.objects()?;
     let object = still.create(&pod(name).label("guarded", name).on("nowhere").build()).await?;
@@ -187,7 +187,7 @@ async fn guarded(name: &str, budgets: &[u32]) -> Result<Target> {
 }
 
 #[tokio::test]
-async fn a_budget_that_allows_none_holds_the_pod_and_one_that_allows_lets_it_go() -> Result<()> {
+async fn a_budget_that_allows_no_disruption_holds_the_pod_and_one_that_does_lets_it_go() -> Result<()> {
     timed(async {
         let cluster = right().await?;
         let still = Fixture::Still.cluster().await?.objects()?;
@@ -200,7 +200,7 @@ async fn a_budget_that_allows_none_holds_the_pod_and_one_that_allows_lets_it_go(
             }
             other => anyhow::bail!("{other:?}"),
         }
-        // A change of the budget that nobody has looked at yet holds it too.
+        // A change of the budget that no controller has observed yet holds it too.
         still.patch(BUDGET, "default/held-0", &json!({ "spec": { "minAvailable": 0 } })).await?;
         let answer = call(&cluster, target, evict.clone()).await;
         ensure!(matches!(answer, Err(Refusal::Held(..))), "{answer:?}");
@@ -218,7 +218,7 @@ async fn a_budget_that_allows_none_holds_the_pod_and_one_that_allows_lets_it_go(
 }
 
 #[tokio::test]
-async fn law_02_an_eviction_hits_only_the_pod_it_was_planned_for() -> Result<()> {
+async fn law_02_an_eviction_ends_only_the_pod_it_was_planned_for() -> Result<()> {
     timed(async {
         let cluster = right().await?;
         let other = Uid::new("00000000-0000-4000-8000-000000000000");
@@ -258,13 +258,13 @@ async fn law_12_two_budgets_for_one_pod_are_reported() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_eviction_from_a_namespace_that_goes_is_held() -> Result<()> {
+async fn an_eviction_from_a_namespace_that_is_deleted_is_held() -> Result<()> {
     timed(async {
         let cluster = right().await?;
         let still = Fixture::Still.cluster().await?.objects()?;
         still.create(&namespace("evict-going")).await?;
         let object = still.create(&pod("evicted").namespace("evict-going").on("nowhere").build()).await?;
-        // Nobody finishes the deletion here: its content stays.
+        // No controller finishes the deletion here: its content stays.
         still.delete("v1/Namespace", "evict-going").await?;
         let target = pod_target("evict-going", "evicted")?.uid(&Uid::new(uid(&object)));
         let answer = call(&cluster, target, Verb::Evict { grace: None }).await;
@@ -279,7 +279,7 @@ fn status(code: u16, details: &Value) -> String {
 }
 
 #[tokio::test]
-async fn a_busy_cluster_is_asked_again_later_and_an_answer_that_is_none_proves_nothing() -> Result<()> {
+async fn a_busy_cluster_is_retried_later_and_an_answer_without_a_status_proves_nothing() -> Result<()> {
     timed(async {
         let stub = Stub::serve(|asked| {
             let (_, name) = asked.rsplit_once('/').unwrap_or_default();
@@ -303,7 +303,7 @@ async fn a_busy_cluster_is_asked_again_later_and_an_answer_that_is_none_proves_n
         let cluster = connect(&stub.kubeconfig()).await?;
         ensure!(cluster.pin(&Uid::new("stub")), "pinned already");
         let ask = async |name: &str| anyhow::Ok(call(&cluster, pod_target("default", name)?, Verb::Get).await);
-        assert_eq!(ask("missing").await?, Err(Refusal::Gone), "the stub is believed when it speaks properly");
+        assert_eq!(ask("missing").await?, Err(Refusal::Gone), "the stub counts when it answers with a Status");
         for (name, wait) in [("busy", 7), ("balancer", 1), ("starting", 3)] {
             assert_eq!(ask(name).await?, Err(Refusal::Later(Duration::from_secs(wait))), "{name}");
         }
@@ -326,9 +326,9 @@ async fn law_11_a_call_that_is_never_answered_ends_at_its_deadline() -> Result<(
         ensure!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
         let took = began.elapsed();
         ensure!(took >= CALL_DEADLINE && took < CALL_DEADLINE + Duration::from_secs(5), "{took:?}");
-        // Nobody listens at all: known at once.
-        let nobody = connect(&kubeconfig("http://127.0.0.1:1", "{}")).await?;
-        let answer = call(&nobody, pod_target("default", "silent")?, Verb::Get).await;
+        // No process listens at all: known at once.
+        let closed = connect(&kubeconfig("http://127.0.0.1:1", "{}")).await?;
+        let answer = call(&closed, pod_target("default", "silent")?, Verb::Get).await;
         ensure!(matches!(answer, Err(Refusal::Unknown(_))), "{answer:?}");
         Ok(())
     })

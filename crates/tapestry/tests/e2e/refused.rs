@@ -1,4 +1,4 @@
-//! Rights that are taken away from the shipped roles while a syncer works: who says so, what goes on, and how it heals.
+//! Rights that are removed from the shipped roles while a syncer works: what reports it, what continues, and how it heals.
 
 use std::time::{Duration, Instant};
 
@@ -16,9 +16,9 @@ use crate::process::syncer::{Process, http};
 const LEASE: &str = "coordination.k8s.io/v1/Lease";
 const ROLE: &str = "rbac.authorization.k8s.io/v1/Role";
 const CLUSTER_ROLE: &str = "rbac.authorization.k8s.io/v1/ClusterRole";
-/// What is refused is told after 40 s, at the next try, which comes within 30 s; the rest is for the machine.
+/// A refusal is reported after 40 s, at the next try, which comes within 30 s; the rest is for the machine.
 const TOLD: Duration = Duration::from_secs(100);
-/// From then on it is tried again within 30 s.
+/// From then on it is retried within 30 s.
 const HEALED: Duration = Duration::from_mins(1);
 
 /// A role that lacks something.
@@ -49,7 +49,7 @@ impl<'a> Lacking<'a> {
     }
 }
 
-/// Gives the syncer an account of its own in the virtual cluster, from which rights can be taken; its roles have this name.
+/// Gives the syncer its own account in the virtual cluster, from which rights can be removed; its roles have this name.
 async fn own_account(harness: &mut Harness) -> Result<String> {
     harness.pardon();
     let name = format!("own-{}", harness.name);
@@ -57,7 +57,7 @@ async fn own_account(harness: &mut Harness) -> Result<String> {
     Ok(format!("{name}-virtual"))
 }
 
-/// Waits until condition `Ready` of the binding has this status and reason; gives its message.
+/// Waits until condition `Ready` of the binding has this status and reason; returns its message.
 async fn ready(harness: &Harness, status: &str, reason: &str, within: Duration) -> Result<String> {
     eventually(&format!("Ready={status}/{reason}"), within, async || {
         let binding = harness.binding().await.map_err(|error| error.to_string())?;
@@ -85,7 +85,7 @@ async fn law_12_calls_that_are_refused_for_lack_of_a_right_show_on_the_binding_a
             let statuses = Lacking::take(vside, CLUSTER_ROLE, role, "pods/status", "patch").await?;
             vside.delete("v1/Pod", &harness.at("old")).await?;
             vside.create(&harness.bound("new").build()).await?;
-            let told = eventually("both are told", TOLD, async || {
+            let told = eventually("both are reported", TOLD, async || {
                 let told = ready(harness, "False", "RequestsRefused", TOLD).await.map_err(|error| error.to_string())?;
                 let both = ["refuses to delete pods: ", "refuses to patch pods/status: "];
                 if both.iter().all(|words| told.contains(words)) { Ok(told) } else { Err(told) }
@@ -189,7 +189,7 @@ async fn law_12_without_the_right_to_be_elected_node_leases_are_renewed_and_ever
                 lacks(syncer, "patch leases", SOON).await?;
                 ensure!(!syncer.leads().await?, "it cannot lead");
             }
-            // Longer than a node lives without a renewal.
+            // Longer than a node stays ready without a renewal.
             let (began, mut oldest) = (Instant::now(), 0.0_f64);
             let rv = binding["metadata"]["resourceVersion"].clone();
             while began.elapsed() < Duration::from_secs(55) {

@@ -50,13 +50,13 @@ fn pending(vpod: &Value) -> &Value {
 }
 
 #[tokio::test]
-async fn a_resize_that_fits_reaches_the_running_copy_and_what_the_kubelet_makes_of_it_comes_back() -> Result<()> {
+async fn a_resize_that_fits_reaches_the_running_copy_and_the_kubelets_answer_comes_back() -> Result<()> {
     still("resize-fits")
         .run(async |harness| {
             let before = run_pod(harness, "web", "1").await?;
             resize(harness, "web", "3").await?;
             let after = copy_asks_for(harness, "web", "3").await?;
-            assert_eq!(uid(&after), uid(&before), "the pod runs on");
+            assert_eq!(uid(&after), uid(&before), "the pod keeps running");
             let generation = harness.vpod("web").await?["metadata"]["generation"].clone();
 
             let place = format!("{}/{}", harness.mount, name(&after));
@@ -85,7 +85,7 @@ async fn law_09_a_resize_that_does_not_fit_is_deferred_and_carried_out_when_ther
             run_pod(harness, "web", "1").await?;
             let neighbour = run_pod(harness, "big", "2500m").await?;
             resize(harness, "web", "3").await?;
-            let vpod = harness.vpod_when("web", "is told to wait", |vpod| pending(vpod)["status"] == "True").await?;
+            let vpod = harness.vpod_when("web", "says that it waits", |vpod| pending(vpod)["status"] == "True").await?;
             assert_eq!(pending(&vpod)["reason"], "Deferred");
             eventually("an event says so", SOON, async || {
                 let reasons =
@@ -99,20 +99,20 @@ async fn law_09_a_resize_that_does_not_fit_is_deferred_and_carried_out_when_ther
             .await?;
             ensure!(*cpu(&harness.copy("web").await?) == "1", "nothing is taken that is not lent");
             let (_, other) = harness.runs("big").await?;
-            assert_eq!(uid(&other), uid(&neighbour), "nobody has to go for it");
+            assert_eq!(uid(&other), uid(&neighbour), "no pod has to go for it");
 
             harness.virtual_side.delete("v1/Pod", &harness.at("big")).await?;
             harness.physical_leaving(&neighbour).await?;
             harness.play_removed(&neighbour).await?;
             copy_asks_for(harness, "web", "3").await?;
-            harness.vpod_when("web", "is told nothing more", |vpod| pending(vpod).is_null()).await?;
+            harness.vpod_when("web", "says nothing more", |vpod| pending(vpod).is_null()).await?;
             Ok(())
         })
         .await
 }
 
 #[tokio::test]
-async fn law_12_a_resize_that_the_physical_cluster_refuses_is_told_with_its_words() -> Result<()> {
+async fn law_12_a_resize_that_the_physical_cluster_refuses_is_reported_with_its_message() -> Result<()> {
     still("resize-refused")
         .run(async |harness| {
             run_pod(harness, "web", "1").await?;
@@ -122,20 +122,20 @@ async fn law_12_a_resize_that_the_physical_cluster_refuses_is_told_with_its_word
                 "spec": { "limits": [limit] },
             });
             harness.physical_side.create(&range).await?;
-            // The API server learns of a limit by a watch of its own.
+            // The API server learns of a limit by its own watch.
             eventually("the limit holds", SOON, async || {
                 let pod = tapestry_testbed::builders::pod("probe").namespace(&harness.mount).cpu("3").build();
                 match harness.physical_side.create(&pod).await {
                     Err(_) => Ok(()),
                     Ok(made) => {
                         let gone = harness.play_removed(&made).await;
-                        Err(format!("a pod of 3 CPU was let in; {gone:?}"))
+                        Err(format!("a pod of 3 CPU was accepted; {gone:?}"))
                     }
                 }
             })
             .await?;
             resize(harness, "web", "3").await?;
-            let vpod = harness.vpod_when("web", "is told", |vpod| pending(vpod)["status"] == "True").await?;
+            let vpod = harness.vpod_when("web", "says so", |vpod| pending(vpod)["status"] == "True").await?;
             let message = pending(&vpod)["message"].as_str().unwrap_or_default();
             ensure!(message.starts_with("the physical cluster refused it: ") && message.contains("cpu"), "{message}");
             ensure!(*cpu(&harness.copy("web").await?) == "1", "the copy is as it was");

@@ -1,5 +1,5 @@
-//! API servers and stores that are killed and started again while pods come and go: who runs goes on, and afterwards everything
-//! is as it must be.
+//! API servers and stores that are killed and restarted while pods come and go: running pods keep running, and afterwards
+//! everything converges.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,25 +22,25 @@ use crate::looks::{LATE, SOON, name, phase, uid};
 const STEADY: usize = 12;
 /// Names of those that come and go.
 const FLEETING: usize = 24;
-/// Between two deaths, for everybody to have come back to work.
+/// Between two kills, for all components to work again.
 const BETWEEN: Duration = Duration::from_secs(2);
 
-/// Does something again until the server takes it: the test's own requests meet dead servers, too.
+/// Retries until the server accepts it: the test's own requests meet dead servers, too.
 async fn until_taken<T, Answer: Future<Output = kube::Result<T>>>(mut act: impl FnMut() -> Answer) -> Result<T> {
-    eventually("a server takes the test's own request", SOON, || {
+    eventually("a server accepts the test's own request", SOON, || {
         let acted = act();
         async { acted.await.map_err(|error| error.to_string()) }
     })
     .await
 }
 
-/// Creates and deletes pods until told to stop; gives how often.
+/// Creates and deletes pods until cancelled; returns how often.
 async fn come_and_go(harness: &Harness, stop: &CancellationToken) -> Result<usize> {
     let mut acts = 0;
     while !stop.is_cancelled() {
         let pod = format!("fleeting-{}", acts % FLEETING);
         let place = harness.at(&pod);
-        // Whoever is there goes, whoever is not comes.
+        // Deletes a pod that exists, creates one that does not.
         let there = until_taken(|| harness.virtual_side.get("v1/Pod", &place)).await?;
         let grace = DeleteParams { grace_period_seconds: (acts % 3 == 0).then_some(1), ..Default::default() };
         until_taken(|| async {
@@ -49,7 +49,7 @@ async fn come_and_go(harness: &Harness, stop: &CancellationToken) -> Result<usiz
                 Some(_) => harness.virtual_side.delete_with("v1/Pod", &place, &grace).await,
             };
             match acted {
-                // An answer that was lost: it was taken before.
+                // An answer was lost: the server had accepted it before.
                 Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
                 other => other,
             }
@@ -86,7 +86,7 @@ async fn who_runs(harness: &Harness, prefix: &str) -> Result<BTreeMap<String, (S
 async fn law_08_restarts_of_api_servers_and_stores_under_load_lose_no_pod_and_leave_no_orphan() -> Result<()> {
     static ABOVE: OnceCell<Cluster> = OnceCell::const_new();
     static BELOW: OnceCell<Cluster> = OnceCell::const_new();
-    // kwok alone: pods are bound past schedulers here.
+    // Only kwok: pods bypass the scheduler here.
     let below = ClusterConfig::physical("restarts-below", 0).without(Part::ControllerManager).without(Part::Scheduler);
     let (above, below) =
         tokio::try_join!(ABOVE.get_or_try_init(|| own(bare("restarts-above"))), BELOW.get_or_try_init(|| own(below)),)?;
@@ -121,11 +121,11 @@ async fn law_08_restarts_of_api_servers_and_stores_under_load_lose_no_pod_and_le
 
             let began = Instant::now();
             harness.at_peace(&[], LATE).await?;
-            eprintln!("at peace after {:?}", began.elapsed());
+            eprintln!("converged after {:?}", began.elapsed());
             assert_eq!(who_runs(harness, "steady-").await?, before);
             let failed = harness.virtual_side.list("v1/Pod", &harness.name).await?;
             let failed: Vec<&Value> = failed.iter().filter(|vpod| phase(vpod) == "Failed").collect();
-            ensure!(failed.is_empty(), "nobody ended these: {failed:?}");
+            ensure!(failed.is_empty(), "no user ended these: {failed:?}");
             Ok(())
         })
         .await

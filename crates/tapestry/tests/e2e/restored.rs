@@ -1,4 +1,4 @@
-//! A cluster that is restored from a backup: what we know is of a future that never was. And one that begins anew, empty.
+//! A cluster that is restored from a backup: our tables hold a state that it has lost. And one that starts again, empty.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::fixtures::{Fixture, Home, bare, own};
 use crate::harness::{Harness, TEST, pattern};
 use crate::looks::{SOON, condition, name, phase, uid};
 
-/// What is planned is done in a hundredth of it.
+/// A hundred times as long as a plan takes.
 const A_WHILE: Duration = Duration::from_secs(3);
 
 async fn copy(from: &Path, to: &Path) -> Result<()> {
@@ -25,7 +25,7 @@ async fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Does something to the files of etcd while nobody uses them.
+/// Changes the files of etcd while it is stopped.
 async fn offline(cluster: &Cluster, work: impl AsyncFnOnce(&Path) -> Result<()>) -> Result<()> {
     cluster.apiserver().stop().await?;
     cluster.etcd().stop().await?;
@@ -42,8 +42,8 @@ async fn run_pod(harness: &Harness, pod: &str) -> Result<(Value, Value)> {
     harness.runs(pod).await
 }
 
-/// Makes the state much younger than its backup, as hours would: a server that starts writes a little by itself, and what is as
-/// young as what we have read looks like what we have read.
+/// Makes the state much newer than its backup, as hours would: a server that starts writes a little by itself, and a version as
+/// new as what we have read does not look restored.
 async fn grow_old(side: &Objects, pod: &str) -> Result<()> {
     for time in 0..100 {
         let note = json!({ "metadata": { "annotations": { "example.com/time": time.to_string() } } });
@@ -52,7 +52,7 @@ async fn grow_old(side: &Objects, pod: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the binding says of its clusters.
+/// Waits until condition `Connected` of the binding has this reason.
 async fn says(harness: &Harness, reason: &str) -> Result<Value> {
     eventually(&format!("the binding says {reason}"), SOON, async || {
         let binding = harness.binding().await.map_err(|error| error.to_string())?;
@@ -63,7 +63,7 @@ async fn says(harness: &Harness, reason: &str) -> Result<Value> {
     .await
 }
 
-/// The copies as they were, and nobody asked them to go.
+/// The copies are unchanged and not being deleted.
 async fn untouched(harness: &Harness, before: &[Value]) -> Result<()> {
     let now = harness.ppods().await?;
     for copy in before {
@@ -75,7 +75,7 @@ async fn untouched(harness: &Harness, before: &[Value]) -> Result<()> {
 }
 
 #[tokio::test]
-async fn law_01_a_restored_physical_cluster_ends_no_pod_until_somebody_starts_us_anew() -> Result<()> {
+async fn law_01_a_restored_physical_cluster_ends_no_pod_until_the_syncer_is_restarted() -> Result<()> {
     static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
     let cluster = CLUSTER.get_or_try_init(|| own(bare("restored"))).await?;
     pattern("restored")
@@ -102,10 +102,10 @@ async fn law_01_a_restored_physical_cluster_ends_no_pod_until_somebody_starts_us
             let kept = copies.iter().find(|ppod| uid(ppod) == uid(&early_copy)).context("the early copy is gone")?;
             ensure!(kept["metadata"]["deletionTimestamp"].is_null(), "{kept}");
 
-            // Anew, from what is there: what is proven to be gone is told, what is there runs on.
+            // After the restart: pods that are proven gone are reported as lost, the others keep running.
             harness.stop().await?;
             harness.start().await?;
-            let lost = harness.vpod_when("late", "is told to be lost", |vpod| phase(vpod) == "Failed").await?;
+            let lost = harness.vpod_when("late", "is reported as lost", |vpod| phase(vpod) == "Failed").await?;
             assert_eq!(lost["status"]["reason"], "PhysicalPodLost");
             let (vpod, ppod) = harness.runs("early").await?;
             assert_eq!((uid(&vpod), uid(&ppod)), (uid(&early), uid(&early_copy)));
@@ -115,7 +115,7 @@ async fn law_01_a_restored_physical_cluster_ends_no_pod_until_somebody_starts_us
 }
 
 #[tokio::test]
-async fn law_01_a_restored_virtual_cluster_ends_no_pod_until_somebody_starts_us_anew() -> Result<()> {
+async fn law_01_a_restored_virtual_cluster_ends_no_pod_until_the_syncer_is_restarted() -> Result<()> {
     static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
     let cluster = CLUSTER.get_or_try_init(|| own(bare("restored-above"))).await?;
     pattern("restored-above")
@@ -140,7 +140,7 @@ async fn law_01_a_restored_virtual_cluster_ends_no_pod_until_somebody_starts_us_
             })
             .await?;
 
-            // A pod that nobody made any more, and one that has ended and is back: nothing is done about either.
+            // A pod that the backup does not have, and one that had ended and is back: the syncer touches neither.
             let told = says(harness, "VirtualClusterRestored").await?;
             ensure!(told["message"].as_str().is_some_and(|message| message.contains("restart the syncer")), "{told}");
             harness.virtual_side.create(&harness.bound("new").build()).await?;
@@ -150,18 +150,18 @@ async fn law_01_a_restored_virtual_cluster_ends_no_pod_until_somebody_starts_us_
             for pod in ["early", "asked", "ended"] {
                 assert_eq!(phase(&harness.vpod(pod).await?), "Running");
             }
-            // Told once.
+            // Reported once.
             let again = says(harness, "VirtualClusterRestored").await?;
             assert_eq!(again, told);
 
-            // Anew, from what is there, and by evidence: who is proven not to be there any more goes, or is told to be lost.
+            // After the restart, on evidence: copies of pods that are proven gone are deleted, pods without a copy are reported as lost.
             harness.stop().await?;
             harness.start().await?;
             let leaving = harness.physical_leaving(&late_copy).await?;
             harness.play_removed(&leaving).await?;
-            let lost = harness.vpod_when("ended", "is told to be lost", |vpod| phase(vpod) == "Failed").await?;
+            let lost = harness.vpod_when("ended", "is reported as lost", |vpod| phase(vpod) == "Failed").await?;
             assert_eq!(lost["status"]["reason"], "PhysicalPodLost");
-            // What was asked for meanwhile is done, and what is there runs on.
+            // Requests made meanwhile are carried out, and the other pods keep running.
             harness.play_removed(&harness.physical_leaving(&asked_copy).await?).await?;
             harness.gone("asked").await?;
             harness.play_running(&harness.copy("new").await?).await?;
@@ -180,7 +180,7 @@ async fn law_01_an_emptied_physical_cluster_at_the_same_address_is_another_one_a
     pattern("emptied")
         .on(Fixture::Own(cluster))
         .run_without(async |harness| {
-            // A certificate: it is as good in the new cluster, where a token would be unknown.
+            // A certificate: it is also valid in the new cluster, where a token would be unknown.
             let user = format!("system:serviceaccount:{}:{}", keys::NAMESPACE, harness.mount);
             let kubeconfig = cluster.kubeconfig_for(&user, None)?;
             harness.virtual_side.apply(&kubeconfig_secret(keys::NAMESPACE, &harness.name, &kubeconfig)).await?;
@@ -190,7 +190,7 @@ async fn law_01_an_emptied_physical_cluster_at_the_same_address_is_another_one_a
             let (leaving, _) = run_pod(harness, "leaving").await?;
 
             offline(cluster, async |data| Ok(tokio::fs::remove_dir_all(data).await?)).await?;
-            // With the same rights and a node of the same name: only who it is differs.
+            // With the same rights and a node of the same name: only the identity differs.
             cluster.apply(&namespace(&harness.mount)).await?;
             let mark = cluster.audit().mark().await?;
             cluster.physical_account(&harness.mount).await?;

@@ -1,4 +1,4 @@
-//! Who the syncer is and what it may do: the shipped accounts, told by the API servers' authorizers and audit logs.
+//! The syncer's accounts and what they may do: the shipped roles, checked with the API servers' authorizers and audit logs.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -18,7 +18,7 @@ use crate::fixtures::Fixture;
 use crate::harness::{BINDING, Harness, POLICY, pattern};
 use crate::looks::SOON;
 
-/// The same question as the API server's authorizer was asked.
+/// The same question that the API server asked its authorizer.
 fn ask(side: Side, request: &Request) -> Ask<'_> {
     let (resource, group) = request.resource.split_once('.').unwrap_or((&request.resource, ""));
     // The log fills the name in from the body; the authorizer does not see it.
@@ -35,7 +35,7 @@ fn ask(side: Side, request: &Request) -> Ask<'_> {
 }
 
 #[tokio::test]
-async fn law_10_a_syncer_asks_for_what_is_declared_and_is_refused_nothing() -> Result<()> {
+async fn law_10_a_syncer_requests_only_what_is_declared_and_is_never_refused() -> Result<()> {
     pattern("least")
         .on(Fixture::East)
         .node(node("least-0").cpu("4"))
@@ -49,7 +49,7 @@ async fn law_10_a_syncer_asks_for_what_is_declared_and_is_refused_nothing() -> R
             }
             harness.virtual_side.delete("v1/Pod", &harness.at("goes")).await?;
             harness.gone("goes").await?;
-            // Nobody goes for what a node may have had before it was first seen.
+            // No pod is evicted for capacity that a node had before the syncer first saw it.
             harness.skip(Duration::from_secs(121));
             // One CPU is lent and two are used.
             let less = json!({ "spec": { "resourceLimits": [{ "resource": "cpu", "quantity": "1" }] } });
@@ -70,7 +70,7 @@ async fn law_10_a_syncer_asks_for_what_is_declared_and_is_refused_nothing() -> R
             harness.stop().await?;
             let seen = declared(harness).await?;
             for (side, verb, resource) in [
-                // What no plan asks for, but every start.
+                // What no plan reads, but every start.
                 (Side::Virtual, "get", "namespaces"),
                 (Side::Virtual, "get", "clusterbindings"),
                 (Side::Virtual, "get", "secrets"),
@@ -88,7 +88,7 @@ async fn law_10_a_syncer_asks_for_what_is_declared_and_is_refused_nothing() -> R
         .await
 }
 
-/// Checks that all that was asked is declared, and gives it.
+/// Checks that every request is declared, and returns them.
 async fn declared(harness: &Harness) -> Result<BTreeSet<(Side, String, String)>> {
     let mut seen = BTreeSet::new();
     for (side, (cluster, requests)) in Side::BOTH.into_iter().zip(harness.asked().await?) {
@@ -98,7 +98,7 @@ async fn declared(harness: &Harness) -> Result<BTreeSet<(Side, String, String)>>
         };
         for request in &requests.0 {
             assert_eq!(request.user, format!("system:serviceaccount:{}:{account}", keys::NAMESPACE));
-            // Discovery, which is everybody's.
+            // Discovery, which every authenticated user may read.
             if request.resource.starts_with('/') {
                 continue;
             }
@@ -125,7 +125,7 @@ async fn law_10_the_shipped_accounts_may_do_nothing_else() -> Result<()> {
             let audit = harness.physical_cluster.audit();
             let mark = audit.mark().await?;
             let there = Objects::connect(&harness.physical_kubeconfig).await?;
-            ensure!(there.list("v1/Pod", "").await.is_ok(), "what is idle cannot be known");
+            ensure!(there.list("v1/Pod", "").await.is_ok(), "idle capacity cannot be computed");
             refused("a pod elsewhere", &there.create(&pod("x").namespace("default").build()).await)?;
             refused("a pod elsewhere is deleted", &there.delete("v1/Pod", "default/x").await)?;
             refused("a Secret", &there.get("v1/Secret", &format!("{}/x", harness.mount)).await)?;
@@ -138,7 +138,7 @@ async fn law_10_the_shipped_accounts_may_do_nothing_else() -> Result<()> {
             let account = format!("{}/{}", harness.mount, keys::POD_SERVICE_ACCOUNT);
             refused("a token", &there.create_subresource("token", "v1/ServiceAccount", &account, &token).await)?;
 
-            // The log tells who had no right, which is what every other test relies on.
+            // The audit log shows refused requests, which every other test relies on.
             let told = audit.since(&mark).await?.only(|request| request.forbidden && request.user.ends_with(&harness.mount));
             assert_eq!(told.count(), 8, "\n{}", told.summary());
 

@@ -1,6 +1,6 @@
-//! Everything at once, by chance: a user, an owner, a syncer that is killed, and storms on both proxies; then peace, and
-//! everything is as it must be.
-//! One seed decides what is done and what goes wrong; how the two meet is up to the machine.
+//! Everything at once, at random: a user, an owner, a syncer that is killed, and storms on both proxies; then no faults,
+//! and everything converges.
+//! One seed decides the actions and the faults; their timing depends on the machine.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -27,15 +27,15 @@ use crate::process::syncer::Process;
 
 /// Names of pods; a name that is free again is used again.
 const PODS: usize = 16;
-/// Who failed again and again waits up to five minutes (`engine::desk`), and a watch half a minute.
+/// A key that failed often waits up to five minutes (`engine::desk`), and a watch half a minute.
 const CALM: Duration = Duration::from_mins(6);
 const NODES: [&str; 2] = ["storm-0", "storm-1"];
 
 #[tokio::test]
-async fn law_08_after_a_storm_on_both_connections_everything_is_as_it_must_be() -> Result<()> {
+async fn law_08_after_a_storm_on_both_connections_everything_converges() -> Result<()> {
     let lasts = Duration::from_secs(number("TAPESTRY_CHAOS_SECONDS").unwrap_or(60));
     let seed = number("TAPESTRY_CHAOS_SEED").unwrap_or_else(|| fastrand::u64(..));
-    // For whoever wants to see the same storm again.
+    // To replay the same storm.
     eprintln!("TAPESTRY_CHAOS_SEED={seed} TAPESTRY_CHAOS_SECONDS={}", lasts.as_secs());
     pattern("storm")
         .on(Fixture::West)
@@ -75,27 +75,27 @@ async fn weather(harness: &Harness, syncer: &Process, seed: u64, lasts: Duration
     );
     acted?;
     let People { acts, taken, .. } = people;
-    eprintln!("{acts} acts; peace");
+    eprintln!("{acts} actions; no more faults");
     ensure!(acts > 10, "nothing happened");
     let six = Limit { resource: ResourceName::Cpu, quantity: Quantity::parse("6").ok(), percent: None };
     let began = Instant::now();
     harness.at_peace(&[six], CALM).await?;
     let (vpods, ppods) = (harness.virtual_side.list("v1/Pod", &harness.name).await?, harness.ppods().await?);
     let run = vpods.iter().filter(|vpod| phase(vpod) == "Running").count();
-    eprintln!("at peace after {:?}: {run} of {} virtual pods run", began.elapsed(), vpods.len());
+    eprintln!("converged after {:?}: {run} of {} virtual pods run", began.elapsed(), vpods.len());
     let touched = lodgers.touched(&ppods);
     ensure!(touched.is_empty(), "{}", touched.join("\n"));
-    // Nobody but the owner ended a pod.
+    // Only the owner ended pods.
     for vpod in vpods.iter().filter(|vpod| phase(vpod) == "Failed") {
         let copy = annotation(vpod, keys::PHYSICAL_POD_NAME);
-        ensure!(taken.contains(copy), "{} failed, and nobody had deleted {copy:?}: {vpod}", name(vpod));
+        ensure!(taken.contains(copy), "{} failed, and the owner had not deleted {copy:?}: {vpod}", name(vpod));
     }
-    // And it works as on the first day.
+    // And it works as at the start.
     harness.virtual_side.create(&harness.bound("afterwards").build()).await?;
     harness.runs("afterwards").await.map(drop)
 }
 
-/// Pods of somebody else, in the very namespace of the copies: on our nodes, and one that looks like a copy of another origin.
+/// Foreign pods in the namespace of the copies: on our nodes, and one that looks like a copy of another origin.
 async fn lodge(harness: &Harness) -> Result<Strangers> {
     for (number, node) in NODES.into_iter().enumerate() {
         let lodger = pod(&format!("lodger-{number}")).namespace(&harness.mount).on(node).cpu("1");
@@ -104,7 +104,7 @@ async fn lodge(harness: &Harness) -> Result<Strangers> {
     let other = pod("other").namespace(&harness.mount).on(NODES[0]).tolerate_all();
     let other = other.label(keys::MANAGED_BY, keys::MANAGED_BY_TAPESTRY).annotation(keys::ORIGIN, "some/body");
     harness.physical_side.create(&other.build()).await?;
-    eventually("the lodgers run", SOON, async || {
+    eventually("the foreign pods run", SOON, async || {
         let pods = harness.ppods().await.map_err(|error| error.to_string())?;
         let run = pods.iter().filter(|pod| phase(pod) == "Running").count();
         if run == 3 { Ok(()) } else { Err(format!("{run}")) }
@@ -113,7 +113,7 @@ async fn lodge(harness: &Harness) -> Result<Strangers> {
     Ok(Strangers::among(&harness.ppods().await?, &harness.origin().await?))
 }
 
-/// Users of the virtual cluster and the owner of the physical one, who know nothing of storms.
+/// The users of the virtual cluster and the owner of the physical one.
 struct People<'a> {
     harness: &'a Harness,
     syncer: &'a Process,
@@ -126,7 +126,7 @@ struct People<'a> {
 
 impl People<'_> {
     async fn live(&mut self, until: Instant) -> Result<()> {
-        // Who is killed every eight seconds or so never waits long after failures; the other half of the seeds shows that.
+        // A syncer that is killed every eight seconds or so never reaches a long back-off; the other half of the seeds does.
         let mortal = self.rng.bool();
         while Instant::now() < until {
             if mortal && self.rng.u32(..25) == 0 {
@@ -176,7 +176,7 @@ impl People<'_> {
         Ok(())
     }
 
-    /// The name of one of our copies, by chance.
+    /// The name of a random copy.
     async fn copy(&mut self) -> Result<Option<String>> {
         let origin = self.harness.origin().await?;
         let copies = self.harness.ppods().await?;

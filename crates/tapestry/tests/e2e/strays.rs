@@ -1,4 +1,4 @@
-//! Copies that somebody took the back-pointer from while no syncer ran, and what `tapestry drift` says of them.
+//! Copies whose back-pointer a user removed while no syncer ran, and what `tapestry drift` reports.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::fixtures::Fixture;
 use crate::harness::{Harness, event_reasons, pattern};
 use crate::looks::{SOON, annotation, name, uid};
 
-/// Takes from a copy what says whose it is; the rest of our marks stays.
+/// Removes the back-pointer of a copy; the rest of our marks stays.
 async fn strip(harness: &Harness, ppod: &Value) -> Result<String> {
     let place = format!("{}/{}", harness.mount, name(ppod));
     let back = [keys::VIRTUAL_POD_NAMESPACE, keys::VIRTUAL_POD_NAME, keys::VIRTUAL_POD_UID];
@@ -64,7 +64,7 @@ async fn a_copy_that_lost_its_back_pointer_is_drift_until_it_is_marked_again_or_
             })
             .await?;
             harness.runs("kept").await?;
-            eventually("the other one is told", SOON, async || {
+            eventually("the other one is reported", SOON, async || {
                 let told = event_reasons(&harness.virtual_side, "default", &harness.name).await;
                 let told = told.map_err(|error| error.to_string())?;
                 if told.iter().any(|reason| reason == "OrphanFound") { Ok(()) } else { Err(format!("{told:?}")) }
@@ -73,7 +73,7 @@ async fn a_copy_that_lost_its_back_pointer_is_drift_until_it_is_marked_again_or_
             let seen = harness.physical_side.get("v1/Pod", &left_at).await?;
             ensure!(
                 seen.is_some_and(|seen| seen["metadata"]["deletionTimestamp"].is_null()),
-                "told, and not yet touched"
+                "reported, and not yet touched"
             );
 
             harness.skip(Duration::from_mins(11));
@@ -86,8 +86,8 @@ async fn a_copy_that_lost_its_back_pointer_is_drift_until_it_is_marked_again_or_
             })
             .await?;
 
-            // Where nothing can be looked at, that is neither yes nor no.
-            let output = harness.tapestry(&["drift", "nobody"]).await?;
+            // If the clusters cannot be read, the exit code is neither 0 nor 1.
+            let output = harness.tapestry(&["drift", "missing"]).await?;
             let told = String::from_utf8(output.stderr)?;
             ensure!(output.status.code() == Some(2) && told.contains("hint:"), "{told}");
             Ok(())

@@ -1,4 +1,4 @@
-//! Virtual nodes that somebody strips of our labels and annotations: mended, never doubled, and their pods run on.
+//! Virtual nodes that a user strips of our labels and annotations: they get them back, are never created twice, and their pods keep running.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Map, Value, json};
@@ -21,7 +21,7 @@ pub(crate) async fn strip(harness: &Harness) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the virtual node says again whose it is; it must be the same one, and the only one for its physical node.
+/// Waits until the virtual node has our marks again; it must be the same one, and the only one for its physical node.
 pub(crate) async fn mended(harness: &Harness, before: &Value) -> Result<()> {
     let says = |vnode: &Value| {
         label(vnode, keys::ORIGIN) == label(before, keys::ORIGIN)
@@ -36,7 +36,7 @@ pub(crate) async fn mended(harness: &Harness, before: &Value) -> Result<()> {
     Ok(())
 }
 
-/// A pod runs; gives its virtual node, it, and its copy.
+/// Runs a pod; returns its virtual node, the pod, and its copy.
 async fn web_runs(harness: &Harness) -> Result<[Value; 3]> {
     let vnode = harness.vnode_ready(harness.node()).await?;
     harness.virtual_side.create(&harness.bound("web").build()).await?;
@@ -45,7 +45,7 @@ async fn web_runs(harness: &Harness) -> Result<[Value; 3]> {
     Ok([vnode, vpod, copy])
 }
 
-/// The pod and its copy are the same as before and nobody ends them.
+/// The pod and its copy are the same as before and not being deleted.
 async fn runs_on(harness: &Harness, vpod: &Value, copy: &Value) -> Result<()> {
     for (now, before) in [(harness.vpod("web").await?, vpod), (harness.copy("web").await?, copy)] {
         ensure!(uid(&now) == uid(before) && phase(&now) == "Running", "{now}");
@@ -55,7 +55,8 @@ async fn runs_on(harness: &Harness, vpod: &Value, copy: &Value) -> Result<()> {
 }
 
 #[tokio::test]
-async fn law_09_a_virtual_node_stripped_of_all_our_marks_is_mended_never_doubled_and_its_pods_run_on() -> Result<()> {
+async fn law_09_a_virtual_node_stripped_of_all_our_marks_gets_them_back_is_never_doubled_and_its_pods_keep_running()
+-> Result<()> {
     pattern("bare-vnode")
         .on(Fixture::Still)
         .run(async |harness| {
@@ -68,7 +69,7 @@ async fn law_09_a_virtual_node_stripped_of_all_our_marks_is_mended_never_doubled
             }
             mended(harness, &vnode).await?;
             runs_on(harness, &vpod, &copy).await?;
-            // What is bound to it is admitted as ever.
+            // Pods that are bound to it are admitted as before.
             harness.virtual_side.create(&harness.bound("next").build()).await?;
             harness.copy("next").await?;
             Ok(())

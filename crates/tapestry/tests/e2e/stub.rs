@@ -1,5 +1,5 @@
-//! A server that says what a test wants: for answers that a healthy API server does not give when asked to.
-//! Must not be used where a real server can be brought to say the same.
+//! A server that answers what a test wants: for answers that a healthy API server does not give on demand.
+//! Must not be used where a real server can give the same answer.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ pub(crate) enum Reply {
     Open(String),
     /// The head promises more than comes.
     Torn(String),
-    /// The connection is closed without a word.
+    /// The connection is closed without an answer.
     Nothing,
-    /// The connection stays open without a word.
+    /// The connection stays open without an answer.
     Silence,
 }
 
@@ -41,7 +41,7 @@ impl Stub {
             while let Ok((client, _)) = listener.accept().await {
                 let answer = Arc::clone(&answer);
                 clients.spawn(async move {
-                    // A client that leaves early is its own business.
+                    // A client may leave early.
                     let _ = one_request(client, &*answer).await;
                 });
             }

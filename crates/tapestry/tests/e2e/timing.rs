@@ -35,7 +35,7 @@ impl Note {
 impl Drop for Note {
     fn drop(&mut self) {
         let line = format!("{:.1} {}\n", self.began.elapsed().as_secs_f32(), self.name);
-        // Nobody waits for these figures: without them there is just no list of the slowest.
+        // Without these figures there is just no list of the slowest tests.
         if let Some(path) = times() {
             let file = OpenOptions::new().create(true).append(true).open(path);
             let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));

@@ -76,7 +76,7 @@ fn decode(json: &Bytes) -> Result<Option<Thing>, serde_json::Error> {
     Ok(Some(thing).filter(|thing| namespace == "default" && thing.name != "kube-root-ca.crt"))
 }
 
-/// A watch and all that came out of it.
+/// A watch and all changes it delivered.
 struct Observer<R> {
     mailbox: Mailbox<R>,
     seen: Mutex<Vec<Change<R>>>,
@@ -105,7 +105,7 @@ impl<R: Row + Clone + std::fmt::Debug> Observer<R> {
         Ok(Self { mailbox, seen: Mutex::default(), cancel, _tasks: tasks })
     }
 
-    /// Waits until all that was seen satisfies a condition; gives it.
+    /// Waits until all changes satisfy a condition; returns them.
     async fn until(&self, what: &str, holds: impl Fn(&[Change<R>]) -> bool) -> Result<Vec<Change<R>>> {
         eventually(what, SOON, async || {
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,7 +133,7 @@ fn was_put(seen: &[Change<Thing>], name: &str) -> bool {
     seen.iter().any(|change| matches!(change, Change::Put(thing, _) if thing.name == name))
 }
 
-/// How a thing went: `Some(proven)`.
+/// How a thing left the watch: `Some(proven)`.
 fn went(seen: &[Change<Thing>], name: &str) -> Option<bool> {
     seen.iter().find_map(|change| match change {
         Change::Gone { row, proven } if row.name == name => Some(*proven),
@@ -154,7 +154,7 @@ fn map(name: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name, "namespace": "default" } })
 }
 
-/// One API server for the tests that only write objects of their own names.
+/// One API server for the tests that write only objects with their own names.
 async fn fixture() -> Result<&'static Cluster> {
     static FIXTURE: OnceCell<Cluster> = OnceCell::const_new();
     FIXTURE.get_or_try_init(|| own(bare("watched"))).await
@@ -204,7 +204,7 @@ async fn law_01_rows_arrive_and_only_a_deletion_timestamp_proves_a_deletion() ->
 }
 
 #[tokio::test]
-async fn law_12_an_object_that_cannot_be_read_is_skipped_and_the_rest_go_on() -> Result<()> {
+async fn law_12_an_object_that_cannot_be_decoded_is_skipped_and_does_not_affect_the_rest() -> Result<()> {
     timed(async {
         let cluster = fixture().await?;
         let objects = cluster.objects()?;
@@ -216,9 +216,9 @@ async fn law_12_an_object_that_cannot_be_read_is_skipped_and_the_rest_go_on() ->
         create(&objects, "skip", &["good-3"]).await?;
         observer.until("the next one arrives", |seen| was_put(seen, "good-3")).await?;
         objects.delete("v1/ConfigMap", "default/good-3").await?;
-        let seen = observer.until("it goes again", |seen| went(seen, "good-3").is_some()).await?;
+        let seen = observer.until("it is deleted", |seen| went(seen, "good-3").is_some()).await?;
         ensure!(!listed(&seen, 2), "it started over");
-        // Who went is not readable either: only a list can say who is left.
+        // The deleted object cannot be decoded either: only a list shows which objects are left.
         objects.delete("v1/ConfigMap", "default/bad").await?;
         let seen = observer.until("it starts over", |seen| listed(seen, 2)).await?;
         assert_eq!(names(&seen, 2), ["good-1", "good-2"].into());
@@ -256,7 +256,7 @@ async fn pods_with_odd_but_legal_fields_are_rows_too() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_watch_whose_line_was_cut_goes_on_where_it_was() -> Result<()> {
+async fn a_watch_whose_connection_was_cut_resumes_where_it_was() -> Result<()> {
     timed(async {
         let cluster = fixture().await?;
         let objects = cluster.objects()?;
@@ -306,7 +306,7 @@ async fn law_01_after_a_restart_of_the_server_what_is_gone_is_only_absent_from_a
         assert_eq!(names(&seen, 2), ["restart-new", "restart-stays"].into());
         assert_eq!(went(&seen, "restart-goes"), None, "a deletion was invented");
         create(&cluster.objects()?, "restart", &["restart-later"]).await?;
-        observer.until("it goes on", |seen| was_put(seen, "restart-later")).await?;
+        observer.until("it continues", |seen| was_put(seen, "restart-later")).await?;
         Ok(())
     })
     .await
@@ -420,9 +420,9 @@ async fn a_page_that_expired_starts_the_list_over_and_half_a_list_completes_noth
 }
 
 #[tokio::test]
-async fn law_01_another_cluster_behind_the_address_is_a_broken_line_and_no_restore() -> Result<()> {
+async fn law_01_another_cluster_at_the_same_address_is_a_broken_connection_and_no_restore() -> Result<()> {
     timed(async {
-        // Who answers, and at which version; and how often it was asked for the latter.
+        // The identity and version of the server; and how often it was asked for the version.
         let now = Arc::new(Mutex::new(("ours", 10)));
         let asks = Arc::new(AtomicU32::new(0));
         let (answers, count) = (Arc::clone(&now), Arc::clone(&asks));
@@ -443,7 +443,7 @@ async fn law_01_another_cluster_behind_the_address_is_a_broken_line_and_no_resto
             if who != "ours" {
                 return Reply::Nothing;
             }
-            // Torn as well, so that every watch is followed by a question.
+            // Torn as well, so that after every watch the client asks for the version.
             let bookmark = event("BOOKMARK", &json!({ "metadata": { "resourceVersion": version.to_string() } }));
             Reply::Torn(event("ADDED", &thing(&format!("ours-{version}"), version)) + &bookmark)
         })
@@ -471,12 +471,12 @@ async fn law_01_another_cluster_behind_the_address_is_a_broken_line_and_no_resto
             assert_eq!(cluster.restored(), None, "at {version}");
         }
         turn("ours", 20).await?;
-        observer.until("it goes on", |seen| was_put(seen, "ours-20")).await?;
+        observer.until("it continues", |seen| was_put(seen, "ours-20")).await?;
         assert_eq!(cluster.restored(), None, "back again");
         // The same from the right cluster is a restore.
         turn("ours", 15).await?;
         let restored = || cluster.restored().filter(|what| what.contains("from 20 to 15")).map(drop);
-        eventually("it is told", SOON, async || restored().ok_or_else(|| format!("{:?}", cluster.restored()))).await
+        eventually("it is reported", SOON, async || restored().ok_or_else(|| format!("{:?}", cluster.restored()))).await
     })
     .await
 }
@@ -535,7 +535,7 @@ fn lists(seen: &[Change<Thing>]) -> Vec<Epoch> {
 }
 
 #[tokio::test]
-async fn an_optional_kind_is_told_to_be_unserved_until_it_is_served_and_again_when_it_is_not() -> Result<()> {
+async fn an_optional_kind_is_reported_as_not_served_until_it_is_and_again_when_it_is_not() -> Result<()> {
     timed(async {
         let cluster = fixture().await?;
         let objects = cluster.objects()?;
@@ -544,7 +544,7 @@ async fn an_optional_kind_is_told_to_be_unserved_until_it_is_served_and_again_wh
         assert_eq!(seen, [Change::Unserved], "the group is not known");
 
         let gadgets = format!("{}/{}", GADGET.api_version(), GADGET.kind);
-        // The other one keeps group and version in discovery when the first one goes.
+        // The other one keeps group and version in discovery when the first one is deleted.
         for (plural, kind) in [("gizmos", "Gizmo"), (GADGET.plural, GADGET.kind)] {
             objects.create(&definition(plural, kind)).await?;
         }
@@ -575,7 +575,7 @@ fn gadgets_are_absent(asked: &str) -> Reply {
 }
 
 #[tokio::test]
-async fn that_a_kind_is_not_served_is_said_once_and_to_late_readers_too() -> Result<()> {
+async fn a_kind_that_is_not_served_is_reported_once_and_to_late_readers_too() -> Result<()> {
     timed(async {
         let looks = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&looks);
@@ -592,7 +592,7 @@ async fn that_a_kind_is_not_served_is_said_once_and_to_late_readers_too() -> Res
         let told = async |mailbox: &Mailbox<Thing>| {
             let look =
                 async || Some(mailbox.drain()).filter(|seen| !seen.is_empty()).ok_or_else(|| "nothing".to_owned());
-            eventually("it is said that there is nothing", SOON, look).await
+            eventually("the kind is reported as not served", SOON, look).await
         };
         let first = told(&early).await?;
         assert_eq!(first, [Change::Unserved]);
@@ -600,13 +600,13 @@ async fn that_a_kind_is_not_served_is_said_once_and_to_late_readers_too() -> Res
             let looks = looks.load(Ordering::Relaxed);
             if looks >= 2 { Ok(()) } else { Err(format!("{looks} looks")) }
         };
-        eventually("it has looked again", SOON, look).await?;
+        eventually("it has checked again", SOON, look).await?;
         let again = early.drain();
-        ensure!(again.is_empty(), "told twice: {again:?}");
+        ensure!(again.is_empty(), "reported twice: {again:?}");
         let began = std::time::Instant::now();
         let late = feed.subscribe(Arc::default());
         told(&late).await?;
-        ensure!(began.elapsed() < std::time::Duration::from_secs(5), "a late reader waits for the next look");
+        ensure!(began.elapsed() < std::time::Duration::from_secs(5), "a late reader waits for the next check");
         cancel.cancel();
         Ok(())
     })
@@ -614,7 +614,7 @@ async fn that_a_kind_is_not_served_is_said_once_and_to_late_readers_too() -> Res
 }
 
 #[tokio::test]
-async fn law_01_a_404_without_the_word_of_discovery_and_a_403_are_failures_and_no_empty_list() -> Result<()> {
+async fn law_01_a_404_that_discovery_does_not_confirm_and_a_403_are_failures_and_no_empty_list() -> Result<()> {
     timed(async {
         let nothing = |_: &str| Reply::Whole(404, "", "not found".to_owned());
         let named = |_: &str| {
@@ -624,7 +624,7 @@ async fn law_01_a_404_without_the_word_of_discovery_and_a_403_are_failures_and_n
             Reply::Whole(200, "", list.to_string())
         };
         let doubtful = [
-            ("a proxy has lost its way", 404, optional(&GADGET), nothing as fn(&str) -> Reply),
+            ("a proxy answers with 404", 404, optional(&GADGET), nothing as fn(&str) -> Reply),
             ("discovery names it", 404, optional(&GADGET), named),
             ("we may not look", 403, optional(&GADGET), gadgets_are_absent),
             ("it must be served", 404, query(&GADGET), gadgets_are_absent),
@@ -656,7 +656,7 @@ async fn law_01_a_404_without_the_word_of_discovery_and_a_403_are_failures_and_n
 }
 
 #[tokio::test]
-async fn a_watch_that_is_refused_is_tried_ever_less_often_although_lists_are_allowed() -> Result<()> {
+async fn a_watch_that_is_refused_is_retried_ever_less_often_although_lists_are_allowed() -> Result<()> {
     timed(async {
         let tries = Arc::new(Mutex::new(Vec::new()));
         let note = Arc::clone(&tries);

@@ -1,4 +1,4 @@
-//! Hours: when the calendar and owners open and close the door, what the policies say of themselves.
+//! Hours: when the calendar and owners start and stop lending, and the status of policies.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(crate) fn hour(at: Timestamp) -> String {
     at.strftime("%H:%M").to_string()
 }
 
-/// The next whole minute that is at least so many away.
+/// The next whole minute that is at least this far away.
 pub(crate) fn minute_after(now: Timestamp, minutes: i64) -> Result<Timestamp> {
     let second = now.as_second() + 60 * minutes;
     Ok(Timestamp::from_second(second - second.rem_euclid(60) + 60)?)
@@ -43,7 +43,7 @@ fn refused(vpod: &Value, reason: &str) -> bool {
 }
 
 #[tokio::test]
-async fn the_edges_of_a_window_are_met_within_a_second_and_the_door_follows_them() -> Result<()> {
+async fn lending_and_admission_follow_the_edges_of_a_window_within_a_second() -> Result<()> {
     let start = SystemClock::start().now().wall;
     let (opens, closes) = (minute_after(start, 3)?, minute_after(start, 33)?);
     pattern("edges")
@@ -53,9 +53,9 @@ async fn the_edges_of_a_window_are_met_within_a_second_and_the_door_follows_them
             let vnode = harness.vnode_when(harness.node(), "is closed", closed).await?;
             assert_eq!(condition(&vnode, keys::CONDITION_LENDING)["reason"], "OutOfTimeWindows");
             let status =
-                policy_when(harness, "edges", "is told", |policy| policy["status"]["phase"] == "Inactive").await?;
+                policy_when(harness, "edges", "is inactive", |policy| policy["status"]["phase"] == "Inactive").await?;
             assert_eq!(text(&status["status"]["nextTransitionTime"]).parse::<Timestamp>()?, opens);
-            // Past every scheduler and every taint, and still not in.
+            // It bypasses scheduler and taints, and is still not admitted.
             harness.virtual_side.create(&harness.bound("early").tolerate_all().build()).await?;
             harness.vpod_when("early", "is refused", |vpod| refused(vpod, "OutOfTimeWindows")).await?;
             assert_eq!(harness.ppods().await?.len(), 0);
@@ -65,7 +65,7 @@ async fn the_edges_of_a_window_are_met_within_a_second_and_the_door_follows_them
             harness.skip(Duration::try_from(ahead)?);
             harness.vnode_when(harness.node(), "is open", |vnode| !closed(vnode)).await?;
             let late = harness.now().duration_since(opens);
-            ensure!(late > SignedDuration::ZERO, "it opened before its time");
+            ensure!(late > SignedDuration::ZERO, "it opened too early");
             harness.play_running(&harness.copy("early").await?).await?;
             harness.runs("early").await?;
             let status =
@@ -96,7 +96,7 @@ async fn the_edges_of_a_window_are_met_within_a_second_and_the_door_follows_them
 }
 
 #[tokio::test]
-async fn law_12_an_invalid_policy_is_told_what_to_change_and_the_next_one_holds() -> Result<()> {
+async fn law_12_an_invalid_policy_says_what_to_change_and_the_next_one_is_in_force() -> Result<()> {
     pattern("slips")
         .on(Fixture::Still)
         .policy(|policy| policy.with("/spec/timeZone", "Mars/Olympus_Mons"))
@@ -106,8 +106,8 @@ async fn law_12_an_invalid_policy_is_told_what_to_change_and_the_next_one_holds(
             let message = text(&condition(&failed, "Valid")["message"]).to_owned();
             ensure!(message.contains("spec.timeZone") && message.contains("Mars/Olympus_Mons"), "{message}");
             ensure!(harness.virtual_side.get("v1/Node", &harness.vnode()).await?.is_none(), "it lends");
-            let mend = json!({ "spec": { "timeZone": "Europe/Berlin" } });
-            harness.virtual_side.patch(POLICY, "slips", &mend).await?;
+            let fix = json!({ "spec": { "timeZone": "Europe/Berlin" } });
+            harness.virtual_side.patch(POLICY, "slips", &fix).await?;
             harness.vnode_ready(harness.node()).await?;
             let active = |policy: &Value| condition(policy, "Active")["status"] == "True";
             policy_when(harness, "slips", "is active", active).await?;

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_tells_the_same_story_each_time() {
+    fn a_seed_gives_the_same_run_each_time() {
         let story = |seed| Storm::new(seed).take(50).collect::<Vec<_>>();
         assert_eq!(story(7), story(7));
         assert_ne!(story(7), story(8));

@@ -78,7 +78,7 @@ fn law_02_only_a_stand_in_acts_while_the_election_is_closed_to_us_and_only_until
     let keeps = works.clone().or_stand_in();
     assert!(keeps.lead().is_none());
     assert!(fence.bar(Some("cannot patch leases")) && !fence.bar(Some("in other words")));
-    assert!(works.lead().is_none(), "nobody works");
+    assert!(works.lead().is_none(), "a loop without stand-in works");
     let first = keeps.lead().unwrap();
     assert_eq!(keeps.why_stand_in(&first).as_deref(), Some("cannot patch leases"));
     assert!(first.lasts() && fence.bar(None) && !first.lasts());

@@ -1,4 +1,4 @@
-//! The test as the kubelet of a still cluster: says what containers do, and confirms their end.
+//! The test acts as the kubelet of a still cluster: it reports the state of containers, and confirms their end.
 //! Must not be used where kwok plays the kubelets.
 
 use anyhow::Result;
@@ -8,7 +8,7 @@ use tapestry_testbed::eventually;
 use super::Harness;
 use crate::looks::{SOON, items, name};
 
-/// What a kubelet would say of a healthy node.
+/// What a kubelet reports for a healthy node.
 pub(super) fn make_ready(node: &mut Value) {
     let since = "2026-01-01T00:00:00Z";
     node["status"]["conditions"] = json!([{
@@ -17,7 +17,7 @@ pub(super) fn make_ready(node: &mut Value) {
     }]);
 }
 
-/// Plays the kubelet of [`Fixture::Still`].
+/// Acts as the kubelet of [`Fixture::Still`].
 impl Harness {
     /// The copy's container runs.
     pub(crate) async fn play_running(&self, ppod: &Value) -> Result<()> {
@@ -40,7 +40,7 @@ impl Harness {
                 json!({
                     "name": container["name"], "image": container["image"], "imageID": "", "restartCount": 0,
                     "ready": running, "started": running, "state": state,
-                    // Without this the API server takes the node for one that cannot resize pods.
+                    // Without this the API server thinks that the node cannot resize pods.
                     "resources": container["resources"], "allocatedResources": container["resources"]["requests"],
                 })
             })
@@ -57,14 +57,14 @@ impl Harness {
         Ok(())
     }
 
-    /// The kubelet has confirmed the end: the object goes.
+    /// The kubelet has confirmed the end: removes the object.
     pub(crate) async fn play_removed(&self, ppod: &Value) -> Result<()> {
         let place = format!("{}/{}", self.mount, name(ppod));
         let now = kube::api::DeleteParams { grace_period_seconds: Some(0), ..Default::default() };
         Ok(self.physical_side.delete_with("v1/Pod", &place, &now).await?)
     }
 
-    /// Waits until a physical pod is being deleted; gives it as it is then.
+    /// Waits until a physical pod is being deleted; returns it.
     pub(crate) async fn physical_leaving(&self, ppod: &Value) -> Result<Value> {
         let place = format!("{}/{}", self.mount, name(ppod));
         eventually(&format!("{place} is being deleted"), SOON, async || {

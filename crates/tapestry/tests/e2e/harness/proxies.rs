@@ -1,4 +1,4 @@
-//! Fault proxies between a syncer and its two clusters. The test itself speaks to the clusters directly.
+//! Fault proxies between a syncer and its two clusters. The test itself talks to the clusters directly.
 
 use anyhow::Result;
 use tapestry_cluster::Side;
@@ -34,7 +34,7 @@ impl Harness {
         }
     }
 
-    /// The kubeconfig that the syncer uses; that of the physical side stands in the binding's Secret.
+    /// The kubeconfig that the syncer uses; that of the physical side is in the binding's Secret.
     pub(crate) fn kubeconfig(&self, side: Side) -> &str {
         match (&self.proxies, side) {
             (Some(_), _) => self.proxy(side).kubeconfig(),

@@ -13,12 +13,12 @@ use super::Harness;
 use crate::looks::{label, text, uid};
 
 impl Harness {
-    /// The origin of everything that the syncer makes.
+    /// The origin of everything that the syncer creates.
     pub(crate) async fn origin(&self) -> Result<String> {
         Ok(format!("{}/{}", self.virtual_cluster.identity(), uid(&self.binding().await?)))
     }
 
-    /// Everything that is not as it must be, at this moment.
+    /// All violations at this moment.
     pub(crate) async fn violations(&self, limits: &[Limit]) -> Result<Vec<String>> {
         let (vside, pside) = (&self.virtual_side, &self.physical_side);
         let (vpods, vnodes) = tokio::try_join!(vside.list("v1/Pod", ""), vside.list("v1/Node", ""))?;
@@ -39,9 +39,9 @@ impl Harness {
         Ok(snapshot.violations())
     }
 
-    /// Waits until everything is as it must be.
+    /// Waits until there is no violation.
     pub(crate) async fn at_peace(&self, limits: &[Limit], deadline: Duration) -> Result<()> {
-        eventually("both clusters are at peace", deadline, async || {
+        eventually("both clusters have converged", deadline, async || {
             let violations = self.violations(limits).await.map_err(|error| error.to_string())?;
             if violations.is_empty() { Ok(()) } else { Err(violations.join("\n")) }
         })

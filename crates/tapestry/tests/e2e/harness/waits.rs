@@ -56,7 +56,7 @@ impl Harness {
         .await
     }
 
-    /// Waits until a virtual pod runs; gives it and its copy.
+    /// Waits until a virtual pod runs; returns it and its copy.
     pub(crate) async fn runs(&self, pod: &str) -> Result<(Value, Value)> {
         let vpod = self.vpod_when(pod, "runs", |vpod| phase(vpod) == "Running").await?;
         Ok((vpod, self.copy(pod).await?))
@@ -94,7 +94,7 @@ impl Harness {
         self.vnode_when(node, "is ready", takes_pods).await
     }
 
-    /// Waits until a virtual node is no more.
+    /// Waits until a virtual node is gone.
     pub(crate) async fn vnode_gone(&self, node: &str) -> Result<()> {
         let vnode = self.vnode_of(node);
         eventually(&format!("{vnode} is gone"), SOON, async || {

@@ -1,7 +1,7 @@
-//! Silences that last longer than Kubernetes is patient: 50 s until a node without renewals is called unknown (the default of the
-//! controller-manager, which runs here), and the time that pods tolerate it. All cases wait together, in one virtual cluster.
-//! One of them is a syncer that is dead: that its pods are evicted shows that those of the others would be, too. And a
-//! healthy cluster stands beside: where all nodes are down the controller-manager evicts nobody.
+//! Outages longer than Kubernetes' grace periods: 50 s until a node without renewals becomes unknown (the default of the
+//! controller-manager, which runs here), and the time that pods tolerate it. All cases wait together, in one virtual cluster. One of them is a dead
+//! syncer: the eviction of its pods shows that those of the others would be evicted, too. A healthy cluster is part of the test: if all nodes are
+//! down, the controller-manager evicts no pod.
 
 use std::time::{Duration, Instant};
 
@@ -23,9 +23,9 @@ use crate::timing::timed;
 
 /// `--node-monitor-grace-period` of the controller-manager.
 const MONITOR_GRACE: Duration = Duration::from_secs(50);
-/// How long the pods here tolerate a node that is not ready or not heard of.
+/// How long the pods here tolerate a node that is not ready or unreachable.
 const TOLERATED: Duration = Duration::from_secs(5);
-/// Longer than both: the controller-manager looks every 5 s.
+/// Longer than both: the controller-manager checks every 5 s.
 const LONG: Duration = MONITOR_GRACE.saturating_add(TOLERATED).saturating_add(Duration::from_secs(5));
 /// What nodes of the dark and of the bright cluster have in common.
 const POOL: &str = "example.com/pool";
@@ -41,7 +41,7 @@ fn brief(mut pod: Pod) -> Pod {
     pod
 }
 
-/// A pod that runs on both sides, and is to stay the same.
+/// A pod that runs on both sides, and must stay the same.
 struct Runner<'a> {
     harness: &'a Harness,
     name: &'static str,
@@ -50,14 +50,14 @@ struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    /// Where kwok plays the kubelets.
+    /// Where kwok is the kubelet.
     async fn start(harness: &'a Harness, name: &'static str, pod: Pod) -> Result<Self> {
         harness.virtual_side.create(&pod.build()).await?;
         let (vpod, ppod) = harness.runs(name).await?;
         Ok(Self { harness, name, vpod, ppod })
     }
 
-    /// Where the test does.
+    /// Where the test is the kubelet.
     async fn play(harness: &'a Harness, name: &'static str, pod: Pod) -> Result<Self> {
         harness.virtual_side.create(&pod.build()).await?;
         harness.play_running(&harness.copy(name).await?).await?;
@@ -65,7 +65,7 @@ impl<'a> Runner<'a> {
         Ok(Self { harness, name, vpod, ppod })
     }
 
-    /// It is the one that was started, it runs, and nobody has asked it to go.
+    /// It is the same pod, it runs, and it is not being deleted.
     async fn lives_above(&self) -> Result<()> {
         let vpod = self.harness.vpod(self.name).await?;
         let lives = vpod["metadata"]["deletionTimestamp"].is_null() && phase(&vpod) == "Running";
@@ -73,7 +73,7 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// The same of both, and no container was started again.
+    /// The same for both, and no container was restarted.
     async fn lives(&self) -> Result<()> {
         self.lives_above().await?;
         let ppod = self.harness.copy(self.name).await?;
@@ -100,7 +100,7 @@ fn reachable(vnode: &Value) -> &str {
     text(&condition(vnode, keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE)["status"])
 }
 
-/// Whether the taint stands on the node by which Kubernetes evicts.
+/// Whether the node has the taint by which Kubernetes evicts.
 fn given_up(vnode: &Value) -> bool {
     items(&vnode["spec"]["taints"]).iter().any(|taint| taint["effect"] == "NoExecute")
 }
@@ -113,7 +113,7 @@ async fn vnode(harness: &Harness) -> Result<Value> {
     harness.virtual_side.get("v1/Node", &harness.vnode()).await?.context("no virtual node")
 }
 
-/// Says of a pod that it is not ready, as the controller-manager does when it takes a node for dead.
+/// Marks a pod as not ready, as the controller-manager does when it thinks that a node is dead.
 async fn flip_ready(harness: &Harness, pod: &str) -> Result<()> {
     let mut conditions = items(&harness.vpod(pod).await?["status"]["conditions"]).to_vec();
     for condition in conditions.iter_mut().filter(|condition| condition["type"] == "Ready") {
@@ -124,7 +124,7 @@ async fn flip_ready(harness: &Harness, pod: &str) -> Result<()> {
     Ok(())
 }
 
-/// Two seconds apart, for as long as the silence lasts: nothing of what would hurt is there for a moment.
+/// Checks every two seconds while the outage lasts: no harmful state appears, not even for a moment.
 async fn all_the_while(began: Instant, look: impl AsyncFn() -> Result<()>) -> Result<()> {
     while began.elapsed() < LONG {
         look().await?;
@@ -133,7 +133,7 @@ async fn all_the_while(began: Instant, look: impl AsyncFn() -> Result<()>) -> Re
     Ok(())
 }
 
-/// `partition: Hold`, the default: the physical API server is gone, and nobody is.
+/// `partition: Hold`, the default: the physical API server is gone, and no pod is.
 async fn hold(cluster: &Cluster, harness: &Harness, bright: &Harness) -> Result<()> {
     harness.vnode_ready(harness.node()).await?;
     bright.vnode_ready(bright.node()).await?;
@@ -144,12 +144,14 @@ async fn hold(cluster: &Cluster, harness: &Harness, bright: &Harness) -> Result<
     cluster.apiserver().kill().await?;
     let began = Instant::now();
     harness
-        .vnode_when(harness.node(), "says that its cluster is gone", |vnode| dark(vnode) && reachable(vnode) == "False")
+        .vnode_when(harness.node(), "says that its cluster is unreachable", |vnode| {
+            dark(vnode) && reachable(vnode) == "False"
+        })
         .await?;
     let took = began.elapsed();
     ensure!(took < Duration::from_secs(15), "visible only after {took:?}");
     flip_ready(harness, "web").await?;
-    // One that may go there only, and some that may go to either.
+    // One pod that may run only there, and some that may run on either.
     harness.virtual_side.create(&brief(harness.pod("late")).build()).await?;
     for pod in ["either-0", "either-1", "either-2"] {
         let toleration = json!({ "key": keys::TAINT_VNODE, "operator": "Exists" });
@@ -166,7 +168,7 @@ async fn hold(cluster: &Cluster, harness: &Harness, bright: &Harness) -> Result<
         ensure!(held, "the node was given up after {:?}: {} {}", began.elapsed(), seen["spec"], seen["status"]);
         web.lives_above().await?;
         let late = harness.vpod("late").await?;
-        ensure!(late["spec"]["nodeName"].is_null(), "placed where nobody answers: {late}");
+        ensure!(late["spec"]["nodeName"].is_null(), "placed on an unreachable cluster: {late}");
         beside.lives().await
     })
     .await?;
@@ -182,27 +184,27 @@ async fn hold(cluster: &Cluster, harness: &Harness, bright: &Harness) -> Result<
     harness.play_running(&late).await?;
     harness.runs("late").await?;
     let took = returned.elapsed();
-    eprintln!("all is well {took:?} after the return");
-    // The probe asks every 5 s; watches must not sleep on after it has been answered.
+    eprintln!("everything is ready {took:?} after the return");
+    // The probe asks every 5 s; watches must not stay in back-off after it was answered.
     ensure!(took < Duration::from_secs(12), "{took:?} after the return");
     web.lives().await?;
     beside.lives().await?;
-    // What was known is said again before anything new begins.
+    // Statuses of running pods are written before new pods start.
     let said = harness.virtual_cluster.audit().since(&mark).await?.by_agent(&user_agent(&harness.name));
     let about = |pod: &str, subresource: &str| {
         let these = said.only(|request| {
             request.namespace == harness.name && request.name == pod && request.subresource == subresource
         });
-        these.0.iter().map(|request| request.received).min().with_context(|| format!("nothing was said of {pod}"))
+        these.0.iter().map(|request| request.received).min().with_context(|| format!("no write for {pod}"))
     };
     let (ready, mapped) = (about("web", "status")?, about("late", "")?);
-    ensure!(ready < mapped, "late was mapped at {mapped}, and web told to be ready at {ready}");
+    ensure!(ready < mapped, "late was mapped at {mapped}, and web became ready at {ready}");
     harness.at_peace(&[], SOON).await?;
     bright.at_peace(&[], SOON).await
 }
 
-/// Nobody renews: Kubernetes calls the node unknown and evicts who does not tolerate it. Whoever comes back finishes that,
-/// and leaves the others as they are.
+/// No process renews: the node becomes unknown and Kubernetes evicts pods that do not tolerate it. A syncer that comes
+/// back finishes that, and leaves the others as they are.
 async fn dead(harness: &Harness) -> Result<()> {
     let syncer = Process::new(harness, "info,tapestry_cluster=debug")?;
     syncer.start()?;
@@ -221,18 +223,18 @@ async fn dead(harness: &Harness) -> Result<()> {
     .await?;
     let took = began.elapsed();
     eprintln!("without a syncer: evicted after {took:?}");
-    // At its death the last renewal was ten seconds old at most.
-    ensure!(took + Duration::from_secs(10) > MONITOR_GRACE, "{took:?}: it was not the silence");
+    // When it died, the last renewal was ten seconds old at most.
+    ensure!(took + Duration::from_secs(10) > MONITOR_GRACE, "{took:?}: too early for missing renewals");
     stays.lives_above().await?;
     assert_eq!(condition(&harness.vpod("stays").await?, "Ready")["status"], "False", "the controller-manager said so");
-    // Nobody was there to end anything.
+    // No syncer ran that could end a copy.
     let copies = harness.ppods().await?;
     ensure!(copies.len() == 2 && copies.iter().all(|ppod| !leaving(ppod)), "{copies:?}");
     ensure!(copies.iter().any(|ppod| uid(ppod) == uid(&goes.ppod)), "{copies:?}");
 
     syncer.start()?;
     harness
-        .vnode_when(harness.node(), "is trusted again", |vnode| {
+        .vnode_when(harness.node(), "is ready again", |vnode| {
             condition(vnode, "Ready")["status"] == "True" && !given_up(vnode)
         })
         .await?;
@@ -242,7 +244,7 @@ async fn dead(harness: &Harness) -> Result<()> {
     harness.at_peace(&[], SOON).await
 }
 
-/// A physical node that is not ready is no outage: mirrored as it is, and Kubernetes does what it does.
+/// A physical node that is not ready is no outage: the syncer mirrors it, and Kubernetes evicts as usual.
 async fn broken(harness: &Harness) -> Result<()> {
     let kubelet_says = async |ready: &str| {
         let ready = json!([{
@@ -299,7 +301,7 @@ async fn clocks(harness: &Harness) -> Result<()> {
     all_the_while(began, async || {
         let seen = vnode(harness).await?;
         let ready = condition(&seen, "Ready")["status"] == "True" && !given_up(&seen);
-        ensure!(ready, "called dead after {:?}: {} {}", began.elapsed(), seen["spec"], seen["status"]);
+        ensure!(ready, "not ready after {:?}: {} {}", began.elapsed(), seen["spec"], seen["status"]);
         web.lives().await
     })
     .await?;
@@ -311,7 +313,7 @@ async fn clocks(harness: &Harness) -> Result<()> {
 }
 
 #[tokio::test]
-async fn law_01_silences_longer_than_every_grace_end_no_pod_while_somebody_renews() -> Result<()> {
+async fn law_01_outages_longer_than_every_grace_end_no_pod_while_a_syncer_renews() -> Result<()> {
     static DARK: OnceCell<Cluster> = OnceCell::const_new();
     // Boxed: it holds several harnesses.
     Box::pin(timed(async {
@@ -319,7 +321,7 @@ async fn law_01_silences_longer_than_every_grace_end_no_pod_while_somebody_renew
         let pooled = |name: &str| node(name).label(POOL, "long");
         let (mut held, mut bright, lost, mut broke, mut clock) = tokio::try_join!(
             pattern("long-dark").on(Fixture::Own(cluster)).node(pooled("long-dark-0")).set_up(),
-            // More nodes than can be down: else the controller-manager would take it for its own fault and evict nobody.
+            // More nodes than can be down: otherwise the controller-manager would suspect its own network and evict no pod.
             pattern("long-bright").on(Fixture::East).node(pooled("long-bright-0")).node(node("long-bright-1")).set_up(),
             pattern("long-dead").on(Fixture::West).set_up(),
             pattern("long-broken").on(Fixture::Still).set_up(),

@@ -1,4 +1,4 @@
-//! `tapestry syncer` as a child: started, signalled, asked. Must not outlive the test, however that ends.
+//! `tapestry syncer` as a child process. Must not outlive the test, however that ends.
 
 use std::net::SocketAddrV4;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -28,12 +28,12 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Not started yet. Started anew after a crash it bears the same name, so that it need not wait for its own Lease.
+    /// Not started yet. After a crash it restarts under the same name, so that it need not wait for its own Lease.
     pub(crate) fn new(harness: &Harness, log: &str) -> Result<Self> {
         Self::named(harness, "alone", log, &[])
     }
 
-    /// As [`Self::new`], for several of one binding: each with a name of its own, and flags.
+    /// Like [`Self::new`], for several of one binding: each with its own name and flags.
     pub(crate) fn named(harness: &Harness, identity: &str, log: &str, flags: &[&str]) -> Result<Self> {
         let folder = format!("tapestry-e2e-{}-{}-{identity}", std::process::id(), harness.name);
         let folder = std::env::temp_dir().join(folder);
@@ -41,7 +41,7 @@ impl Process {
         let supervisor = Supervisor::start(&folder)?;
         let kubeconfig = supervisor.folder().join("kubeconfig");
         std::fs::write(&kubeconfig, harness.kubeconfig(Side::Virtual))?;
-        // An address of its own, so that no two processes meet.
+        // Its own address, so that processes do not collide.
         let address = Address::reserve()?;
         let (metrics, health) = (address.at(Port::ApiServer), address.at(Port::Kubelet));
         let debug = address.at(Port::Scheduler);
@@ -97,7 +97,7 @@ impl Process {
         Ok(line.with_context(|| format!("no leader in {metrics}"))? == "1")
     }
 
-    /// Starts it again whenever it ends, as a Deployment would. Never returns but to fail.
+    /// Restarts it whenever it ends, as a Deployment would. Returns only errors.
     pub(crate) async fn keep(&self) -> Result<()> {
         loop {
             if let State::Ended(how) = self.supervisor.state("syncer")? {
@@ -113,13 +113,13 @@ impl Process {
         self.supervisor.signal("syncer", signal).map(drop)
     }
 
-    /// Sends a signal and waits for the end; tells how it ended.
+    /// Sends a signal and waits for the end; returns how it ended.
     pub(crate) async fn end(&self, signal: Signal) -> Result<String> {
         self.supervisor.signal("syncer", signal)?;
         self.ended().await
     }
 
-    /// Waits for its end; tells how it ended.
+    /// Waits for its end; returns how it ended.
     pub(crate) async fn ended(&self) -> Result<String> {
         eventually("the syncer has ended", SOON, async || match self.supervisor.state("syncer") {
             Ok(State::Ended(how)) => Ok(how),
