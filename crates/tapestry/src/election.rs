@@ -43,7 +43,8 @@ impl Election {
         let timings =
             LeaseTimings { lease: self.lease_duration, renew_deadline: self.renew_deadline, retry: self.retry_period };
         timings.check().map_err(|bad| {
-            Failure::new("leader election cannot work with these flags", bad, "see the flags --leader-elect-…").wrong_usage()
+            Failure::new("leader election cannot work with these flags", bad, "see the flags --leader-elect-…")
+                .wrong_usage()
         })?;
         let identity = self.identity.filter(|name| !name.is_empty()).unwrap_or_else(own_identity);
         Ok(self.elect.then_some((identity, timings)))

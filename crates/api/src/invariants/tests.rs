@@ -140,7 +140,7 @@ fn pods_that_have_not_converged_are_found() {
     assert_eq!(violations(&[with(vpod(), "/status/conditions", refused)], &[]), [""; 0]);
     let finished = with(vpod(), "/status/phase", "Failed");
     assert_eq!(violations(std::slice::from_ref(&finished), &[]), [""; 0]);
-    finds(&[finished], &[with(ppod(), "/metadata/uid", "p2")], "runs on");
+    finds(&[finished], &[with(ppod(), "/metadata/uid", "p2")], "still runs");
 }
 
 #[test]

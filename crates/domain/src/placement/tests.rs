@@ -27,7 +27,7 @@ fn taint(text: &str) -> TaintRef<'_> {
     TaintRef { key, value, effect }
 }
 
-fn tolerates(toleration: &str, against: &str) -> bool {
+fn tolerates_text(toleration: &str, against: &str) -> bool {
     let toleration: Toleration<'_> = serde_json::from_str(toleration).unwrap();
     tolerates(&[toleration], &taint(against))
 }
@@ -175,7 +175,7 @@ fn a_toleration_tolerates_the_same_taints_as_in_kubernetes() {
         (r#"{"key":"k","operator":"Exists","effect":"NoAnything"}"#, "k=v:NoSchedule", false),
         (r#"{"key":null,"operator":null,"value":null,"effect":null}"#, "k:NoSchedule", true),
     ] {
-        assert_eq!(tolerates(toleration, against), expected, "{toleration} {against}");
+        assert_eq!(tolerates_text(toleration, against), expected, "{toleration} {against}");
     }
 }
 
@@ -193,7 +193,11 @@ fn numbers_are_compared_only_when_both_are_plainly_written() {
         ("Gt", "1", "99999999999999999999", false),
     ] {
         let toleration = format!(r#"{{"key":"k","operator":"{operator}","value":"{bound}"}}"#);
-        assert_eq!(tolerates(&toleration, &format!("k={value}:NoSchedule")), expected, "{operator} {bound} {value}");
+        assert_eq!(
+            tolerates_text(&toleration, &format!("k={value}:NoSchedule")),
+            expected,
+            "{operator} {bound} {value}"
+        );
     }
 }
 
