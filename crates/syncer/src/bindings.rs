@@ -60,6 +60,15 @@ const GUARDED: &str = "GuardsInForce";
 const POLICIES_KNOWN: &str = "PoliciesKnown";
 
 impl Bound {
+    /// The identity of the cluster that it was made for; `None` until it was first seen.
+    pub(crate) fn pin(&self, side: Side) -> Option<&str> {
+        let pinned = &self.binding.pinned;
+        match side {
+            Side::Virtual => pinned.virtual_cluster.as_deref(),
+            Side::Physical => pinned.physical_cluster.as_deref(),
+        }
+    }
+
     /// The binding is deleted by a user who meant it: everything goes back, in order.
     pub(crate) fn leaving(&self) -> bool {
         self.row.deleting && self.deletion_confirmed
@@ -157,49 +166,23 @@ impl Pair {
         }
     }
 
-    /// The binding, when everything may be planned: both clusters answer and are the right ones, all lists are in.
-    pub(crate) fn working(&self) -> Option<&Bound> {
-        let up = Side::BOTH.into_iter().all(|side| self.answers(side));
-        self.knowing().filter(|_| up)
-    }
-
-    /// The binding, when what we know may be relied on: as above, but a cluster may be silent at the moment.
-    pub(crate) fn knowing(&self) -> Option<&Bound> {
-        let bound = self.bound.as_ref()?;
-        let pinned = Side::BOTH.iter().all(|side| {
-            let seen = self.identity(*side);
-            seen.is_some() && seen.map(Uid::as_str) == pin(bound, *side)
-        });
-        // What is known of a restored cluster is of a future that never was.
-        let restored = matches!(self.connection(Side::Virtual), Connection::Restored(_));
-        (pinned && !restored && self.complete()).then_some(bound)
-    }
-
-    /// Whether the virtual cluster is the one that our nodes were made in. Known without the binding: whatever becomes of it,
-    /// its nodes must not look dead.
-    pub(crate) fn at_home(&self) -> bool {
-        let seen = self.identity(Side::Virtual).map(Uid::as_str);
-        let pinned = self.bound.as_ref().and_then(|bound| pin(bound, Side::Virtual));
-        seen == Some(self.origin.virtual_cluster()) && pinned.is_none_or(|pinned| seen == Some(pinned))
-    }
-
     pub(crate) fn plan_binding(&self, now: Now) -> Plan<Why> {
         let Some(bound) = &self.bound else { return self.plan_unheeded(now) };
         let target = target(&bound.row);
-        let virtual_pin = pin(bound, Side::Virtual);
-        let virtual_seen = self.identity(Side::Virtual).map(Uid::as_str);
+        let virtual_pin = bound.pin(Side::Virtual);
+        let virtual_seen = self.connections.identity(Side::Virtual).map(Uid::as_str);
         if virtual_seen.is_none() || (virtual_pin.is_some() && virtual_pin != virtual_seen) {
             // Not the cluster this binding was made in: not a word.
             return Plan::Rest;
         }
-        if let Connection::Restored(what) = self.connection(Side::Virtual) {
+        if let Connection::Restored(what) = self.connections.get(Side::Virtual) {
             let message = format!("the virtual cluster was restored from a backup ({what}): {ANEW}");
             // Nothing of it can be as new as the row, so the answer to this report is the last word.
             let row = bound.told.as_deref().unwrap_or(&bound.row);
             return self.report_connection(row, ("False", "VirtualClusterRestored", message), now);
         }
         if bound.doubted.is_some() {
-            return match self.connection(Side::Virtual) {
+            return match self.connections.get(Side::Virtual) {
                 Connection::Up(_) => Why::LookForBinding.call(target, Verb::Get),
                 _ => Plan::Rest,
             };
@@ -207,7 +190,7 @@ impl Pair {
         // Whoever connects first pins; what is pinned is never overwritten.
         let mut pins = serde_json::Map::new();
         for (side, field) in [(Side::Virtual, "virtualClusterUID"), (Side::Physical, "physicalClusterUID")] {
-            if let (None, Some(seen)) = (pin(bound, side), self.identity(side)) {
+            if let (None, Some(seen)) = (bound.pin(side), self.connections.identity(side)) {
                 pins.insert(field.to_owned(), json!(seen.as_str()));
             }
         }
@@ -219,7 +202,7 @@ impl Pair {
             let verb = Verb::Merge(Sub::Main, json!({"metadata": {"finalizers": finalizers}}));
             return Why::Finalizer.call(target.rv(bound.row.rv), verb);
         }
-        if self.connection(Side::Physical) == &Connection::Unknown {
+        if self.connections.get(Side::Physical) == &Connection::Unknown {
             return Plan::Rest;
         }
         if let Some(ends) = self.unwritten_ends(now) {
@@ -251,7 +234,7 @@ impl Pair {
         };
         let ours = self.origin.virtual_cluster();
         let strange = row.pinned.virtual_cluster.as_deref().is_some_and(|pinned| pinned != ours);
-        if strange || !self.at_home() {
+        if strange || !self.in_own_cluster() {
             return Plan::Rest;
         }
         let Err(invalid) = &row.parsed else { return Plan::Rest };
@@ -320,14 +303,14 @@ impl Pair {
             let message = format!("the binding is invalid, and what it said before stays in force: {invalid}");
             return ("Unknown", invalid.reason(), message);
         }
-        match self.connection(Side::Physical) {
-            Connection::Up(seen) if pin(bound, Side::Physical).is_some_and(|pin| pin != seen.as_str()) => {
+        match self.connections.get(Side::Physical) {
+            Connection::Up(seen) if bound.pin(Side::Physical).is_some_and(|pin| pin != seen.as_str()) => {
                 let message = format!(
                     "the kubeconfig leads to cluster {seen}, which is not the one this binding was made for; nothing is written"
                 );
                 ("False", CHANGED, message)
             }
-            Connection::Up(_) => match self.tell_out_of_sync() {
+            Connection::Up(_) => match self.out_of_sync.tell(&self.connections) {
                 Some(message) => ("False", OUT_OF_SYNC, message),
                 None => match &bound.row.report.connected {
                     // Before all lists are in, a syncer that has just started knows no better than the one before it.
@@ -362,14 +345,6 @@ fn target(row: &BindingRow) -> Target {
 fn with_name(mut body: Value, name: &Name) -> Value {
     body["metadata"]["name"] = json!(name.as_str());
     body
-}
-
-fn pin(bound: &Bound, side: Side) -> Option<&str> {
-    let pinned = &bound.binding.pinned;
-    match side {
-        Side::Virtual => pinned.virtual_cluster.as_deref(),
-        Side::Physical => pinned.physical_cluster.as_deref(),
-    }
 }
 
 #[cfg(test)]

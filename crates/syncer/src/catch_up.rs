@@ -2,10 +2,10 @@
 //! another process led) each side is asked once which version its pods have. Until both watches have come so far, a pod that
 //! is missing on one side may only be late: it is not weighed, and nothing ends that was not asked to end. Lists nothing.
 
-use tapestry_cluster::{Answer, Name, Refusal, Rv, Side, Target, Uid, Verb, kind};
-use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
+use tapestry_cluster::{Answer, Name, Refusal, Rv, Side, Target, Verb, kind};
+use tapestry_engine::{Plan, Reason as _, reasons};
 
-use crate::pair::{Key, Pair};
+use crate::pair::Key;
 
 reasons! {
     /// What its calls are for.
@@ -66,6 +66,31 @@ impl CatchUp {
     fn asks(&self, side: Side, gap: u32) -> bool {
         gap == self.gap && self.sides[side as usize].need == Need::Unknown
     }
+
+    /// The watch of this side's pods has told everything up to this version. True when that was the last of what is needed.
+    pub(crate) fn observe(&mut self, side: Side, rv: Rv) -> bool {
+        self.progress(side, |side| side.reached = Some(rv))
+    }
+
+    /// Asks which version the pods of a side have now.
+    pub(crate) fn plan(&self, side: Side, gap: u32) -> Plan<Why> {
+        let (true, Ok(pods)) = (self.asks(side, gap), Name::parse(kind::POD.plural)) else { return Plan::Rest };
+        Why::CatchUp.call(Target::cluster(side, &kind::POD, pods), Verb::Version)
+    }
+
+    /// Folds in which version that is. True when the watch has told all of it already, and nothing else is needed.
+    pub(crate) fn settle(&mut self, side: Side, gap: u32, done: Result<Answer, Refusal>) -> bool {
+        let version = done.ok().and_then(|answer| answer.version()).filter(|_| self.asks(side, gap));
+        version.is_some_and(|rv| self.progress(side, |side| side.need = Need::Version(rv)))
+    }
+
+    fn progress(&mut self, side: Side, change: impl FnOnce(&mut Progress)) -> bool {
+        let behind = !self.done();
+        let progress = &mut self.sides[side as usize];
+        change(progress);
+        progress.settle();
+        behind && self.done()
+    }
 }
 
 impl Progress {
@@ -75,56 +100,6 @@ impl Progress {
         {
             self.need = Need::Nothing;
         }
-    }
-}
-
-impl Pair {
-    /// The watch of this side's pods has told everything up to this version.
-    pub(crate) fn note_reached(&mut self, side: Side, rv: Rv, now: Now, dirty: &mut Dirty<Key>) {
-        self.progress(side, now, dirty, |side| side.reached = Some(rv));
-    }
-
-    /// Asks which version the pods of a side have now.
-    pub(crate) fn plan_catch_up(&self, side: Side, gap: u32) -> Plan<Why> {
-        let asks = self.catch_up.asks(side, gap) && self.working().is_some();
-        let (true, Ok(pods)) = (asks, Name::parse(kind::POD.plural)) else { return Plan::Rest };
-        let target = Target::cluster(side, &kind::POD, pods);
-        Why::CatchUp.call(target, Verb::Version)
-    }
-
-    pub(crate) fn settle_catch_up(
-        &mut self,
-        (side, gap): (Side, u32),
-        done: Result<Answer, Refusal>,
-        now: Now,
-        dirty: &mut Dirty<Key>,
-    ) {
-        let version = done.ok().and_then(|answer| answer.version());
-        if let Some(rv) = version.filter(|_| self.catch_up.asks(side, gap)) {
-            self.progress(side, now, dirty, |side| side.need = Need::Version(rv));
-        }
-    }
-
-    fn progress(&mut self, side: Side, now: Now, dirty: &mut Dirty<Key>, change: impl FnOnce(&mut Progress)) {
-        let behind = !self.catch_up.done();
-        let progress = &mut self.catch_up.sides[side as usize];
-        change(progress);
-        progress.settle();
-        if behind && self.catch_up.done() {
-            // What was held back until now is weighed, and what somebody said to it is heard.
-            self.heed_binding(now, dirty);
-            dirty.mark_all();
-        }
-    }
-
-    /// Whether this pod may end although its end was not asked for: everything is known, and the breaker has counted it.
-    pub(crate) fn may_end(&self, uid: &Uid) -> bool {
-        self.catch_up.done() && self.breaker.lets_go(uid)
-    }
-
-    /// Whether the end of this pod, which was not asked for, has to wait. What does not run is not weighed.
-    pub(crate) fn must_wait(&self, uid: &Uid) -> bool {
-        self.pods.runs(uid) && !self.may_end(uid)
     }
 }
 

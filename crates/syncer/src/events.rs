@@ -9,7 +9,7 @@ use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
 
 use crate::json::stable_hash;
 use crate::nodes::row::{Condition, VNode};
-use crate::pair::{Key, Pair};
+use crate::pair::Key;
 use crate::pods::row::VPod;
 
 /// An event to be written.
@@ -111,17 +111,16 @@ impl Events {
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
         self.waiting.keys().copied().map(Key::Event)
     }
-}
 
-impl Pair {
-    pub(crate) fn plan_event(&self, id: u64) -> Plan<Why> {
-        let (Some(event), Some(_)) = (self.events.waiting.get(&id), self.knowing()) else { return Plan::Rest };
+    /// Writes it.
+    pub(crate) fn plan(&self, id: u64) -> Plan<Why> {
+        let Some(event) = self.waiting.get(&id) else { return Plan::Rest };
         let target = Target::namespaced(Side::Virtual, &kind::EVENT, event.namespace.clone(), event.name.clone());
         Why::Event.call(target, Verb::Create(event.body.clone()))
     }
 
     /// Written or not, an event is tried once.
-    pub(crate) fn settle_event(&mut self, id: u64) {
-        self.events.waiting.shift_remove(&id);
+    pub(crate) fn settle(&mut self, id: u64) {
+        self.waiting.shift_remove(&id);
     }
 }

@@ -4,6 +4,7 @@
 pub mod bindings;
 mod breaker;
 mod catch_up;
+mod connections;
 pub mod csinodes;
 pub mod drift;
 mod events;
@@ -20,6 +21,7 @@ pub mod pods;
 pub mod policies;
 pub mod prerequisites;
 mod refused;
+mod reliance;
 pub mod rights;
 #[cfg(test)]
 mod scene;

@@ -6,10 +6,8 @@ use std::collections::BTreeMap;
 use tapestry_cluster::watch::{Trouble, WatchState};
 use tapestry_cluster::watches::{Reader, Watched};
 use tapestry_cluster::{Kind, Side, kind};
-use tapestry_engine::{Dirty, Now};
 
-use crate::guards::Guard;
-use crate::pair::{Key, Pair};
+use crate::connections::Connections;
 
 /// What does not bear on who may enter a virtual node. Every other kind does.
 const NOT_FOR_ADMISSION: [&Kind; 4] = [&kind::CSI_NODE, &kind::RESOURCE_QUOTA, &kind::NETWORK_POLICY, &kind::SECRET];
@@ -25,8 +23,8 @@ struct Entry {
 }
 
 impl OutOfSync {
-    /// Folds in how a watch stands; says whether that is news.
-    fn learn(&mut self, watched: Watched, state: WatchState) -> bool {
+    /// Folds in the state of a watch; says whether that is news.
+    pub(crate) fn observe(&mut self, watched: Watched, state: WatchState) -> bool {
         match state {
             WatchState::OutOfSync(trouble) => {
                 let known = self.0.get(&watched);
@@ -39,7 +37,7 @@ impl OutOfSync {
         }
     }
 
-    fn lacks(&self, watched: &Watched) -> bool {
+    pub(crate) fn lacks(&self, watched: &Watched) -> bool {
         self.0.contains_key(watched)
     }
 
@@ -60,39 +58,25 @@ pub(crate) fn tell(Watched { reader, side, kind }: Watched, Trouble { verb, why 
     format!("{who}cannot {verb} {} in the {} cluster: {why}", kind.plural, side.as_str())
 }
 
-impl Pair {
-    pub(crate) fn see_watch(&mut self, watched: Watched, state: WatchState, now: Now, dirty: &mut Dirty<Key>) {
-        let blind = self.blind();
-        if !self.out_of_sync.learn(watched, state) {
-            return;
-        }
-        if self.out_of_sync.lacks(&watched) && Guard::ALL.iter().any(|guard| guard.kind() == watched.kind) {
-            // These are in the mount namespace: perhaps it is gone, and our rights with it.
-            self.prerequisites.doubt(now, dirty);
-        }
-        dirty.mark(Key::Binding);
-        if blind != self.blind() {
-            self.admit_all(now, dirty);
-        }
-    }
-
+impl OutOfSync {
     /// Whether something that admission relies on may have changed without us knowing. An outage alone is no reason: nodes keep
     /// what they offer, and nothing is made while it lasts. It is no cure either.
-    pub(crate) fn blind(&self) -> bool {
+    pub(crate) fn concerns_admission(&self, connections: &Connections) -> bool {
         let relied = |watched: &Watched| watched.reader == Reader::Syncer && !NOT_FOR_ADMISSION.contains(&watched.kind);
-        let counts = |watched: &Watched, entry: &Entry| entry.before_outage || self.answers(watched.side);
-        self.out_of_sync.0.iter().any(|(watched, entry)| relied(watched) && counts(watched, entry))
+        let counts = |watched: &Watched, entry: &Entry| entry.before_outage || connections.answers(watched.side);
+        self.0.iter().any(|(watched, entry)| relied(watched) && counts(watched, entry))
     }
 
     /// What cannot be watched, why, and what to do; `None` when everything is in sync.
-    pub(crate) fn tell_out_of_sync(&self) -> Option<String> {
+    pub(crate) fn tell(&self, connections: &Connections) -> Option<String> {
         // Where the cluster itself does not answer, that is what has to be said.
-        let said = self.out_of_sync.0.iter().filter(|(watched, _)| self.answers(watched.side));
+        let said = self.0.iter().filter(|(watched, _)| connections.answers(watched.side));
         let told: Vec<String> = said.map(|(watched, entry)| tell(*watched, &entry.trouble)).collect();
         if told.is_empty() {
             return None;
         }
-        let then = if self.blind() { "no new pod is admitted until this works again" } else { "pods are not affected" };
+        let blocked = self.concerns_admission(connections);
+        let then = if blocked { "no new pod is admitted until this works again" } else { "pods are not affected" };
         Some(format!(
             "{}; {then}; check the rights of the kubeconfig (deploy/rbac) and the API server",
             told.join("; ")

@@ -5,12 +5,13 @@ use tapestry_cluster::feed::Change;
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::watch::WatchState;
 use tapestry_cluster::watches::Watched;
-use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Uid};
+use tapestry_cluster::{Answer, Call, Name, Refusal, Rv, Side, Uid};
 use tapestry_engine::{Dirty, Model, Now, Plan, Table, reasons};
 
 use crate::bindings::{self, BindingRow, Bound};
 use crate::breaker::Breaker;
 use crate::catch_up::{self, CatchUp};
+use crate::connections::{Connections, Transition};
 use crate::csinodes::row::{PCsiNode, VCsiNode};
 use crate::csinodes::{self, CsiNodes};
 use crate::events::{self, Events};
@@ -27,7 +28,6 @@ use crate::prerequisites::{self, Prerequisite, Prerequisites};
 use crate::refused::Refused;
 use crate::rights::Ask;
 use crate::serving::Serving;
-use crate::terms::Stop;
 
 /// What work is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -149,9 +149,7 @@ pub struct Pair {
     pub(crate) reported: Option<std::time::Duration>,
     /// The latest time on the wall, to notice when the clock is set back.
     wall: jiff::Timestamp,
-    connections: [Connection; 2],
-    /// Who each cluster last said it is, kept while it is silent.
-    identities: [Option<Uid>; 2],
+    pub(crate) connections: Connections,
     pub(crate) out_of_sync: OutOfSync,
     pub(crate) refused: Refused,
     pub(crate) policies: Policies,
@@ -178,8 +176,7 @@ impl Pair {
             binding_serving: Serving::default(),
             reported: None,
             wall: jiff::Timestamp::UNIX_EPOCH,
-            connections: [Connection::Unknown, Connection::Unknown],
-            identities: [None, None],
+            connections: Connections::default(),
             out_of_sync: OutOfSync::default(),
             refused: Refused::after(TELL_REFUSED),
             policies: Policies::default(),
@@ -194,39 +191,19 @@ impl Pair {
         }
     }
 
-    pub(crate) fn connection(&self, side: Side) -> &Connection {
-        &self.connections[side as usize]
-    }
-
-    /// Whether a cluster answers at the moment, whichever it is.
-    pub(crate) fn answers(&self, side: Side) -> bool {
-        matches!(self.connection(side), Connection::Up(_))
-    }
-
-    pub(crate) fn identity(&self, side: Side) -> Option<&Uid> {
-        self.identities[side as usize].as_ref()
-    }
-
     fn see_connection(&mut self, side: Side, connection: Connection, now: Now, dirty: &mut Dirty<Key>) {
-        let blind = self.blind();
-        let before = self.connection(side);
-        match &connection {
-            Connection::Up(identity) => {
-                if *before != Connection::Unknown {
-                    self.catch_up.begin_gap();
-                }
-                self.identities[side as usize] = Some(identity.clone());
-            }
-            _ if matches!(before, Connection::Up(_)) => self.out_of_sync.begin_outage(side),
-            Connection::Unknown | Connection::Down(_) | Connection::Refused(_) | Connection::Restored(_) => {}
+        let out_of_sync = self.admission_out_of_sync();
+        match self.connections.observe(side, connection) {
+            Transition::Back => self.catch_up.begin_gap(),
+            Transition::Lost => self.out_of_sync.begin_outage(side),
+            Transition::Same => {}
         }
-        self.connections[side as usize] = connection;
         // What was proven before may have been another cluster's word; what failed before may work now.
         self.pods.doubt_evidence();
         self.breaker.doubt();
         self.csinodes.doubt_evidence();
         self.weigh_ends(now, dirty);
-        if blind != self.blind() {
+        if out_of_sync != self.admission_out_of_sync() {
             self.admit_all(now, dirty);
         }
         dirty.urge_all();
@@ -235,6 +212,45 @@ impl Pair {
     /// What a room plans that only works while everything may be planned.
     fn when_working<W>(&self, plan: impl FnOnce(&Bound) -> Plan<W>) -> Plan<W> {
         self.working().map_or(Plan::Rest, plan)
+    }
+
+    fn see_watch(&mut self, watched: Watched, state: WatchState, now: Now, dirty: &mut Dirty<Key>) {
+        let out_of_sync = self.admission_out_of_sync();
+        if !self.out_of_sync.observe(watched, state) {
+            return;
+        }
+        if self.out_of_sync.lacks(&watched) && Guard::ALL.iter().any(|guard| guard.kind() == watched.kind) {
+            // These are in the mount namespace: perhaps it is gone, and our rights with it.
+            self.prerequisites.doubt(now, dirty);
+        }
+        dirty.mark(Key::Binding);
+        if out_of_sync != self.admission_out_of_sync() {
+            self.admit_all(now, dirty);
+        }
+    }
+
+    /// The watches of pods have told everything that happened before the last gap ended: what was held back until now is weighed,
+    /// and what a user said to it is heard.
+    fn follow_catch_up(&mut self, now: Now, dirty: &mut Dirty<Key>) {
+        self.heed_binding(now, dirty);
+        dirty.mark_all();
+    }
+
+    /// The watch of this side's pods has told everything up to this version.
+    pub(crate) fn note_reached(&mut self, side: Side, rv: Rv, now: Now, dirty: &mut Dirty<Key>) {
+        if self.catch_up.observe(side, rv) {
+            self.follow_catch_up(now, dirty);
+        }
+    }
+
+    /// Whether this pod may end although its end was not asked for: everything is known, and the breaker has counted it.
+    pub(crate) fn may_end(&self, uid: &Uid) -> bool {
+        self.catch_up.done() && self.breaker.lets_go(uid)
+    }
+
+    /// Whether the end of this pod, which was not asked for, has to wait. What does not run is not weighed.
+    pub(crate) fn must_wait(&self, uid: &Uid) -> bool {
+        self.pods.runs(uid) && !self.may_end(uid)
     }
 
     fn be_at(&mut self, now: Now) {
@@ -264,36 +280,6 @@ impl Pair {
             nodes: &self.nodes,
         };
         self.policies.plan_status(side, uid, &setting, now)
-    }
-
-    /// Whether all lists are in.
-    pub(crate) fn complete(&self) -> bool {
-        self.nodes.complete()
-            && self.policies.complete()
-            && self.pods.vpods.complete()
-            && self.pods.ppods.complete()
-            && self.bound.is_some()
-    }
-
-    /// Whether all lists are in, the owner's policies too.
-    pub(crate) fn listed(&self) -> bool {
-        self.complete() && self.policies.owner_known()
-    }
-
-    /// Whether all lists are in and both clusters are the right ones: it works.
-    #[must_use]
-    pub fn ready(&self) -> bool {
-        let known = self.policies.owner_known() && self.policies.unknown(Side::Virtual).is_none();
-        self.working().is_some() && known
-    }
-
-    /// What is missing before the process may call itself ready; `None` when nothing is.
-    #[must_use]
-    pub fn lacks(&self) -> Option<String> {
-        let policies =
-            || self.policies.unknown(Side::Virtual).map(|served| Stop::PoliciesUnknown(served).message().to_owned());
-        let lists = || (!self.ready()).then(|| "both clusters and all lists".to_owned());
-        self.tell_out_of_sync().or_else(policies).or_else(lists).or_else(|| self.refused.tell())
     }
 }
 
@@ -353,8 +339,11 @@ impl Model for Pair {
             Key::Serving(side) => self.plan_serving(*side, now).map(Why::Serving),
             Key::BindingServing => self.plan_binding_serving(now).map(Why::BindingServing),
             Key::Policy(side, uid) => self.plan_policy(*side, uid, now).map(Why::Policy),
-            Key::Event(id) => self.plan_event(*id).map(Why::Event),
-            Key::CatchUp(side, gap) => self.plan_catch_up(*side, *gap).map(Why::CatchUp),
+            Key::Event(id) if self.trusted().is_some() => self.events.plan(*id).map(Why::Event),
+            Key::CatchUp(side, gap) if self.operational().is_some() => {
+                self.catch_up.plan(*side, *gap).map(Why::CatchUp)
+            }
+            Key::Event(_) | Key::CatchUp(..) => Plan::Rest,
         };
         // INVARIANT: no call goes beyond the declared rights (law 10).
         if let Some(call) = plan.call() {
@@ -399,8 +388,12 @@ impl Model for Pair {
                     self.change_policies(now, dirty);
                 }
             }
-            (Why::Event(_), Key::Event(id)) => self.settle_event(*id),
-            (Why::CatchUp(_), Key::CatchUp(side, gap)) => self.settle_catch_up((*side, *gap), done, now, dirty),
+            (Why::Event(_), Key::Event(id)) => self.events.settle(*id),
+            (Why::CatchUp(_), Key::CatchUp(side, gap)) => {
+                if self.catch_up.settle(*side, *gap, done) {
+                    self.follow_catch_up(now, dirty);
+                }
+            }
             (
                 Why::Binding(_)
                 | Why::BindingServing(_)

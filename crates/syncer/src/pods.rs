@@ -3,7 +3,9 @@
 //! This file folds facts in and keeps the sums; what to do about them is in `plan`, who may enter is in `door`.
 
 pub(crate) mod admission;
+mod admissions;
 mod case;
+mod change;
 pub(crate) mod digest;
 mod drain;
 mod plan;
@@ -26,10 +28,12 @@ use tapestry_domain::resources::Resources;
 use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Now, Table, reasons};
 
+use self::admissions::Admissions;
 use self::case::{Case, Ended, Last, NotAdmitted, Proof, Request, Told};
 use self::digest::Amend;
 use self::row::{PPod, VPod};
 use self::strays::Strays;
+use self::sums::Delta;
 use crate::breaker::LossState;
 use crate::json::fingerprint;
 use crate::pair::{Key, Pair};
@@ -98,17 +102,18 @@ reasons! {
 
 /// Everything known about pods.
 pub(crate) struct Pods {
-    pub(crate) vpods: Table<VPod>,
-    pub(crate) ppods: Table<PPod>,
+    vpods: Table<VPod>,
+    ppods: Table<PPod>,
     cases: HashMap<Uid, Case, RandomState>,
-    admissions: HashMap<Name, Admission, RandomState>,
+    admissions: Admissions,
     /// All virtual pods of a virtual node, carried or not.
     residents: HashMap<Name, BTreeSet<Uid>, RandomState>,
     /// What others use of each physical node (DESIGN §8), kept up by differences.
     used: HashMap<Name, Resources, RandomState>,
     /// Where the random part of names comes from; passed in, so that plans stay pure and tests repeatable.
     entropy: Entropy,
-    turns: u64,
+    /// How many marks were drawn.
+    marks: u64,
     /// When a name was last asked for and could not be drawn.
     nameless: Option<Duration>,
     strays: Strays,
@@ -119,32 +124,17 @@ pub(crate) struct Pods {
 /// A source of random names; `None` when the operating system gives no random numbers.
 pub type Entropy = Box<dyn FnMut() -> Option<[u8; 8]> + Send>;
 
-/// Before a virtual node: who is in, who waits.
-#[derive(Default)]
-struct Admission {
-    held: Resources,
-    waiting: BTreeMap<u64, Uid>,
-}
-
-/// What a case counts for, before and after a change.
-#[derive(Default, PartialEq)]
-struct Footprint {
-    used: Vec<(Name, Resources)>,
-    held: Option<(Name, Resources)>,
-    waits: Option<Name>,
-}
-
 impl Pods {
     pub(crate) fn new(entropy: Entropy) -> Self {
         Self {
             vpods: Table::default(),
             ppods: Table::default(),
             cases: HashMap::default(),
-            admissions: HashMap::default(),
+            admissions: Admissions::default(),
             residents: HashMap::default(),
             used: HashMap::default(),
             entropy,
-            turns: 0,
+            marks: 0,
             nameless: None,
             strays: Strays::default(),
             unreadable: BTreeMap::new(),
@@ -185,7 +175,7 @@ impl Pods {
 
     /// What the pods inside a virtual node ask for.
     pub(crate) fn held(&self, vnode: &Name) -> Option<&Resources> {
-        self.admissions.get(vnode).map(|admission| &admission.held)
+        self.admissions.held(vnode)
     }
 
     /// Whether we carry a pod; those that only stand on a node (daemons, excluded ones) or wait before it are not carried.
@@ -218,8 +208,9 @@ impl Pods {
 
     /// A mark that nobody has had before.
     pub(crate) fn fresh_mark(&mut self) -> String {
-        // Nobody gains by foreseeing it: without random numbers the trip still needs one.
-        let entropy = (self.entropy)().unwrap_or_else(|| fingerprint(self.turns).to_be_bytes());
+        self.marks += 1;
+        // No user gains by foreseeing it: without random numbers the trip still needs one.
+        let entropy = (self.entropy)().unwrap_or_else(|| fingerprint(self.marks).to_be_bytes());
         physical_pod_name("trip", entropy)
     }
 
@@ -275,7 +266,7 @@ impl Pair {
             Change::Put(row, epoch) => self.put_vpod(row, Some(epoch), now, dirty),
             Change::Gone { row, proven } => {
                 let uid = row.uid.clone();
-                self.around(&uid, now, dirty, |pods| {
+                self.change_pod(&uid, now, dirty, |pods| {
                     if proven {
                         pods.vpods.remove_proven(&uid, row.rv);
                         pods.case(&uid).vpod_gone = Some(Proof::Seen);
@@ -288,7 +279,7 @@ impl Pair {
             Change::Listed(epoch) => {
                 for uid in self.pods.vpods.listed(epoch) {
                     // Absence from a list proves nothing (law 1): the plan will look.
-                    self.around(&uid, now, dirty, |pods| {
+                    self.change_pod(&uid, now, dirty, |pods| {
                         if pods.vpods.remove(&uid).is_some_and(|row| row.deleting()) {
                             pods.case(&uid).request = Request::Seen;
                         }
@@ -324,7 +315,7 @@ impl Pair {
             row.inherit(known);
         }
         let mut asked = false;
-        self.around(&uid, now, dirty, |pods| {
+        self.change_pod(&uid, now, dirty, |pods| {
             let deleting = row.deleting();
             let known = pods.vpods.get(&uid);
             let grown = known.is_some_and(|known| row.request.fits_within(&known.request).is_err());
@@ -405,7 +396,7 @@ impl Pair {
                 let before = self.pods.contribution(stranger);
                 self.pods.ppods.remove(&row.uid);
                 self.forget_stray(&row.uid, LossState::Fine, now);
-                self.recount(before.into_iter().collect(), Vec::new(), now, dirty);
+                self.recount(before, None, now, dirty);
             }
             _ => {}
         }
@@ -413,7 +404,7 @@ impl Pair {
             return self.put_stranger(row, epoch, now, dirty);
         };
         let uid = row.uid.clone();
-        self.around(&vuid, now, dirty, |pods| {
+        self.change_pod(&vuid, now, dirty, |pods| {
             if let Put::Fresh(_) = pods.ppods.put(row, epoch) {
                 let case = pods.case(&vuid);
                 if !case.claimants.contains(&uid) {
@@ -436,7 +427,7 @@ impl Pair {
         self.see_stray(&uid, now, dirty);
         let before = before.and_then(|row| self.pods.contribution(&row));
         if before != after {
-            self.recount(before.into_iter().collect(), after.into_iter().collect(), now, dirty);
+            self.recount(before, after, now, dirty);
         }
     }
 
@@ -455,7 +446,7 @@ impl Pair {
             // Counted as a stranger's until now.
             let before = self.pods.ppods.remove(&uid).and_then(|known| self.pods.contribution(&known));
             self.forget_stray(&uid, LossState::Over, now);
-            self.recount(before.into_iter().collect(), Vec::new(), now, dirty);
+            self.recount(before, None, now, dirty);
         }
         let Some(vuid) = known.or_else(|| row.ours.as_ref().map(|copy| copy.vpod.uid.clone())) else {
             if proven {
@@ -463,7 +454,7 @@ impl Pair {
             }
             return;
         };
-        self.around(&vuid, now, dirty, |pods| {
+        self.change_pod(&vuid, now, dirty, |pods| {
             let sought = pods.copy(&vuid).is_some_and(|copy| copy.uid == uid && copy.deleting.is_some());
             if proven {
                 pods.ppods.remove_proven(&uid, row.rv);
@@ -492,6 +483,21 @@ impl Pair {
 }
 
 impl Pods {
+    #[cfg(test)]
+    pub(crate) fn vpod(&self, uid: &str) -> Option<&VPod> {
+        self.vpods.get(&Uid::new(uid))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn copy_of(&self, vuid: &str) -> Option<&PPod> {
+        self.copy(&Uid::new(vuid))
+    }
+
+    /// Whether all pods of both sides have been listed.
+    pub(crate) fn complete(&self) -> bool {
+        self.vpods.complete() && self.ppods.complete()
+    }
+
     /// Whether something is known of a virtual pod, or of a copy that points to it.
     pub(crate) fn knows(&self, vuid: &Uid) -> bool {
         self.cases.contains_key(vuid)
@@ -511,16 +517,6 @@ impl Pods {
         self.strays.doubt();
     }
 
-    /// A door before which nobody stands and behind which nobody is need not be kept.
-    fn close_unused(&mut self, vnode: &Name) {
-        let unused = |admission: &Admission| {
-            admission.waiting.is_empty() && admission.held.iter().all(|(_, quantity)| quantity.is_zero())
-        };
-        if self.admissions.get(vnode).is_some_and(unused) {
-            self.admissions.remove(vnode);
-        }
-    }
-
     /// A case with nothing on either side has nothing to say.
     fn drop_finished(&mut self, vuid: &Uid) {
         let finished = |case: &Case| case.claimants.is_empty() && self.vpods.get(vuid).is_none();
@@ -529,20 +525,16 @@ impl Pods {
         }
     }
 
+    /// A pod that waits does so somewhere else now, or no more.
     fn queue(&mut self, vuid: &Uid, before: Option<&Name>, after: Option<&Name>) {
         if before == after {
             return;
         }
-        if let (Some(vnode), Some(turn)) = (before, self.case(vuid).turn.take())
-            && let Some(admission) = self.admissions.get_mut(vnode)
-        {
-            admission.waiting.remove(&turn);
+        if let Some(vnode) = before {
+            self.admissions.leave(vnode, vuid);
         }
         if let Some(vnode) = after {
-            self.turns += 1;
-            let turn = self.turns;
-            self.case(vuid).turn = Some(turn);
-            self.admissions.entry(vnode.clone()).or_default().waiting.insert(turn, vuid.clone());
+            self.admissions.enqueue(vnode, vuid);
         } else if let Some(case) = self.cases.get_mut(vuid) {
             case.not_admitted = None;
         }

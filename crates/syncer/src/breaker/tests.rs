@@ -52,7 +52,7 @@ fn round(scene: &mut Scene, pods: usize) -> usize {
             "LookForCopy" => scene.settle(&key(n), &call, Err(Refusal::Gone)),
             "PhysicalPodLost" => {
                 lost += 1;
-                let row = scene.pair.pods.vpods.get(&Uid::new(format!("v-p{n}"))).unwrap();
+                let row = scene.pair.pods.vpod(&format!("v-p{n}")).unwrap();
                 let mut failed = vpod(row.name.as_str());
                 merge(&mut failed, json!({"status": {"phase": "Failed"}}));
                 let object = scene.stamp(failed);
@@ -233,7 +233,7 @@ fn an_old_resume_does_not_clear_a_new_trip() {
 fn pods_that_users_deleted_by_force_are_no_mass_deletion_because_the_line_broke() {
     let (mut scene, crowd) = crowd(PODS);
     for (up, _) in &crowd {
-        let row = scene.pair.pods.vpods.get(&Uid::new(up["metadata"]["uid"].as_str().unwrap())).unwrap().clone();
+        let row = scene.pair.pods.vpod(up["metadata"]["uid"].as_str().unwrap()).unwrap().clone();
         scene.see(Fact::VPod(Change::Gone { row, proven: true }));
     }
     scene.see(Fact::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))));

@@ -87,7 +87,8 @@ impl Pair {
         let until = terms.as_ref().and_then(|terms| terms.until);
         let force = lending_state.force_at().filter(|at| *at > now.wall);
         let placement = case.placement.until.filter(|until| *until > now.steady);
-        let unknown = unknown_from(bound, Some(vnode), self.connection(Side::Physical)).filter(|at| *at > now.wall);
+        let unknown =
+            unknown_from(bound, Some(vnode), self.connections.get(Side::Physical)).filter(|at| *at > now.wall);
         let settles = case.settles.filter(|at| *at > now.wall);
         let edges = until.into_iter().chain(force).chain(unknown).chain(settles).map(|at| steady_at(at, now));
         let next = edges.chain(placement).min();
@@ -158,7 +159,7 @@ impl Pair {
         lending_state: &LendingState,
         now: Now,
     ) -> Want {
-        let connection = self.connection(Side::Physical);
+        let connection = self.connections.get(Side::Physical);
         let crowded = case.placement.until.is_some_and(|until| until > now.steady);
         Want::new(
             pnode,

@@ -20,22 +20,17 @@ impl Pair {
     /// The plan for the virtual node of a physical node that we have not seen yet. Without it a restart would hide the trouble:
     /// pods would be scheduled onto a cluster that nobody reaches or knows, and `partition: Evict` would never come true.
     pub(super) fn plan_unseen(&self, name: &Name, now: Now) -> Plan<Why> {
-        let known = self.speaks_at_home() && self.nodes.vnodes.complete();
+        let known = self.own_cluster_answers() && self.nodes.vnodes.complete();
         let vnode = self.nodes.vnode_of(name).filter(|vnode| known && vnode.unread.is_none());
-        match (vnode, self.connection(Side::Physical)) {
+        match (vnode, self.connections.get(Side::Physical)) {
             (Some(vnode), Connection::Down(_) | Connection::Refused(_)) => self.plan_unreachable(vnode, now),
             (Some(vnode), Connection::Up(_)) if self.blind() => plan_blind(vnode, now),
             _ => Plan::Rest,
         }
     }
 
-    /// Whether the virtual cluster answers and is the right one.
-    pub(crate) fn speaks_at_home(&self) -> bool {
-        self.at_home() && self.answers(Side::Virtual)
-    }
-
     fn plan_unreachable(&self, vnode: &VNode, now: Now) -> Plan<Why> {
-        let connection = self.connection(Side::Physical);
+        let connection = self.connections.get(Side::Physical);
         let Some(bound) = &self.bound else { return Plan::Rest };
         if !vnode.has_taint(keys::TAINT_PHYSICAL_UNREACHABLE) {
             return add_taint(vnode, keys::TAINT_PHYSICAL_UNREACHABLE, Why::NodeUnreachable);

@@ -79,32 +79,39 @@ impl Verdict {
     }
 }
 
+/// Whether a pod is carried at all, room or not; `None` when the user need not be told why not.
+pub(super) fn eligible(bound: Option<&Bound>, vpod: &VPod) -> Result<(), Option<Verdict>> {
+    let Some(Bound { binding, .. }) = bound else { return Err(None) };
+    match vpod.daemon {
+        Daemon::Yes if !binding.running_daemonset_by_default => return Err(None),
+        Daemon::Yes | Daemon::OptedIn | Daemon::No => {}
+    }
+    if binding.excludes(vpod.namespace.as_str()) {
+        let message = format!("namespace {} is excluded by the binding: run the pod in another one", vpod.namespace);
+        return Err(Some(Verdict { reason: PendingReason::NamespaceExcluded, message }));
+    }
+    if let Some(part) = vpod.unreadable {
+        let message = format!(
+            "the {} of the pod has a form that this version of Tapestry does not know, so it is not run: delete it, or update Tapestry",
+            part.as_str()
+        );
+        return Err(Some(Verdict { reason: PendingReason::PodUnreadable, message }));
+    }
+    match &vpod.unsupported {
+        Some(unsupported) => Err(Some(Verdict { reason: (&**unsupported).into(), message: unsupported.to_string() })),
+        None => Ok(()),
+    }
+}
+
+/// Whether a pod that is not inside waits for room.
+pub(super) fn may_wait(bound: Option<&Bound>, vpod: &VPod) -> bool {
+    vpod.deleting.is_none() && !vpod.terminal() && !vpod.was_copied() && eligible(bound, vpod).is_ok()
+}
+
 impl Pair {
-    /// Whether a pod is carried at all, room or not.
+    /// As [`eligible`], by the binding in force.
     pub(crate) fn eligible(&self, vpod: &VPod) -> Result<(), Option<Verdict>> {
-        let Some(Bound { binding, .. }) = &self.bound else { return Err(None) };
-        match vpod.daemon {
-            Daemon::Yes if !binding.running_daemonset_by_default => return Err(None),
-            Daemon::Yes | Daemon::OptedIn | Daemon::No => {}
-        }
-        if binding.excludes(vpod.namespace.as_str()) {
-            let message =
-                format!("namespace {} is excluded by the binding: run the pod in another one", vpod.namespace);
-            return Err(Some(Verdict { reason: PendingReason::NamespaceExcluded, message }));
-        }
-        if let Some(part) = vpod.unreadable {
-            let message = format!(
-                "the {} of the pod has a form that this version of Tapestry does not know, so it is not run: delete it, or update Tapestry",
-                part.as_str()
-            );
-            return Err(Some(Verdict { reason: PendingReason::PodUnreadable, message }));
-        }
-        match &vpod.unsupported {
-            Some(unsupported) => {
-                Err(Some(Verdict { reason: (&**unsupported).into(), message: unsupported.to_string() }))
-            }
-            None => Ok(()),
-        }
+        eligible(self.bound.as_ref(), vpod)
     }
 
     /// Whether a virtual pod is none that we run, and nobody need be told.
@@ -113,18 +120,12 @@ impl Pair {
         vpod.is_some_and(|vpod| vpod.mapping.is_none() && matches!(self.eligible(vpod), Err(None)))
     }
 
-    /// Whether a pod that is not inside stands in the queue.
-    pub(super) fn may_wait(&self, vpod: &VPod) -> bool {
-        vpod.deleting.is_none() && !vpod.terminal() && !vpod.was_copied() && self.eligible(vpod).is_ok()
-    }
-
     /// Lets in whoever fits, in order of arrival; the others learn why not.
     pub(crate) fn admit(&mut self, vnode: &Name, now: Now, dirty: &mut Dirty<Key>) {
         let lent = self.lent(vnode, now.wall);
         let mut moved = self.ask_out(vnode, lent.as_ref());
-        let Some(admission) = self.pods.admissions.get(vnode) else { return self.weigh(vnode, None, dirty) };
-        let mut held = admission.held.clone();
-        let queue: Vec<(u64, Uid)> = admission.waiting.iter().map(|(turn, uid)| (*turn, uid.clone())).collect();
+        let Some(queue) = self.pods.admissions.waiting(vnode) else { return self.weigh(vnode, None, dirty) };
+        let mut held = self.pods.held(vnode).cloned().unwrap_or_default();
         // Lists are still to come: nothing to tell a user of yet.
         let starting = !self.listed() && !self.blind();
         for (turn, uid) in queue {
@@ -170,14 +171,9 @@ impl Pair {
             }
             held.add(&more);
             moved = true;
-            let case = self.pods.case(&uid);
-            case.turn = None;
-            case.not_admitted = None;
+            self.pods.case(&uid).not_admitted = None;
+            self.pods.admissions.enter(vnode, turn, &more);
             dirty.mark(Key::Pod(uid));
-            if let Some(admission) = self.pods.admissions.get_mut(vnode) {
-                admission.waiting.remove(&turn);
-                admission.held.clone_from(&held);
-            }
         }
         if moved {
             // It tells what is held.
@@ -204,18 +200,20 @@ impl Pair {
         }
         let promised = |uid: &&Uid| (over && self.pods.unmade(uid)) || self.pods.may_grow(uid);
         let promised: Vec<Uid> = self.pods.residents(vnode).filter(promised).cloned().collect();
+        let bound = self.bound.as_ref();
         for uid in &promised {
-            let before = self.footprint(uid);
-            let case = self.pods.case(uid);
-            case.sizing = None;
-            if over && case.claimants.is_empty() {
-                case.name = None;
-            }
-            let after = self.footprint(uid);
-            let admission = self.pods.admissions.entry(vnode.clone()).or_default();
-            before.held.iter().for_each(|(_, request)| admission.held.saturating_sub(request));
-            after.held.iter().for_each(|(_, request)| admission.held.add(request));
-            self.pods.queue(uid, before.waits.as_ref(), after.waits.as_ref());
+            // What follows from more room on this node is what `admit` does next.
+            self.pods.apply(
+                uid,
+                |vpod| may_wait(bound, vpod),
+                |pods| {
+                    let case = pods.case(uid);
+                    case.sizing = None;
+                    if over && case.claimants.is_empty() {
+                        case.name = None;
+                    }
+                },
+            );
         }
         !promised.is_empty()
     }
@@ -275,23 +273,11 @@ impl Pair {
         conflicts.min_by_key(|port| port.port).cloned()
     }
 
-    /// All admissions anew: the rules changed.
+    /// Judges all pods that wait once more: the rules changed.
     pub(crate) fn admit_all(&mut self, now: Now, dirty: &mut Dirty<Key>) {
-        // Who waited longer stays before who came later.
-        let mut queue: Vec<(Option<u64>, Uid)> = Vec::with_capacity(self.pods.cases.len());
-        queue.extend(self.pods.cases.iter_mut().map(|(uid, case)| (case.turn.take(), uid.clone())));
-        queue.sort_unstable();
-        self.pods.admissions.clear();
-        for (_, uid) in &queue {
-            let footprint = self.footprint(uid);
-            if let Some((vnode, request)) = footprint.held {
-                self.pods.admissions.entry(vnode).or_default().held.add(&request);
-            }
-            self.pods.queue(uid, None, footprint.waits.as_ref());
-        }
-        let mut vnodes: Vec<Name> = self.pods.admissions.keys().cloned().collect();
-        vnodes.sort_unstable();
-        for vnode in vnodes {
+        let bound = self.bound.as_ref();
+        self.pods.recount_admissions(|vpod| may_wait(bound, vpod));
+        for vnode in self.pods.admissions.vnodes() {
             self.admit(&vnode, now, dirty);
         }
         dirty.mark_all();

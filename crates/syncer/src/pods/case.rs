@@ -21,8 +21,6 @@ pub(super) struct Case {
     pub(super) name: Option<Name>,
     /// The name that a mapping had which somebody took away.
     pub(super) former: Option<Name>,
-    /// Its place in the queue before the door.
-    pub(super) turn: Option<u64>,
     /// How far the sizes have come that it asks for and its copy does not have.
     pub(super) sizing: Option<Box<Sizing>>,
     /// Why the door is not_admitted.

@@ -67,7 +67,7 @@ impl Pair {
             let fresh = vpod.deleting.is_none() && !vpod.terminal() && !vpod.was_copied() && vpod.mapping.is_none();
             fresh && self.pods.copy(vuid).is_none() && self.nodes.vnode(&vpod.node).is_some()
         };
-        let blind = self.blind() && self.speaks_at_home();
+        let blind = self.blind() && self.own_cluster_answers();
         let Some(vpod) = self.pods.vpods.get(vuid).filter(|vpod| blind && waits(vpod)) else { return Plan::Rest };
         let verdict = match self.eligible(vpod) {
             Err(None) => return Plan::Rest,

@@ -194,7 +194,7 @@ impl Pair {
             Some(refusal) => Step::Denied { why: why(refusal), at: now.steady },
         };
         let sizing = Sizing { mark: mark.into(), step };
-        self.around(vuid, now, dirty, |pods| {
+        self.change_pod(vuid, now, dirty, |pods| {
             if let Some(case) = pods.cases.get_mut(vuid) {
                 case.sizing = Some(Box::new(sizing));
             }

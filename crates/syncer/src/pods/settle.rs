@@ -113,7 +113,7 @@ impl Pair {
         if let Ok(Some(row)) = VPod::decode(&answer.object, &self.home) {
             self.put_vpod(row, None, now, dirty);
         }
-        self.around(vuid, now, dirty, |pods| pods.case(vuid).vpod_gone = Some(Proof::Read));
+        self.change_pod(vuid, now, dirty, |pods| pods.case(vuid).vpod_gone = Some(Proof::Read));
     }
 
     fn learn_vpod(&mut self, vuid: &Uid, why: Why, call: &Call, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
@@ -123,7 +123,7 @@ impl Pair {
         if matches!(call.verb, Verb::Delete { grace: Some(0) }) && !row.finalizers {
             // Deleted without grace under its UID, and no finalizer holds it.
             let rv = row.rv;
-            return self.around(vuid, now, dirty, |pods| drop(pods.vpods.remove_proven(vuid, rv)));
+            return self.change_pod(vuid, now, dirty, |pods| drop(pods.vpods.remove_proven(vuid, rv)));
         }
         self.tell_written(vuid, why, &row, now, dirty);
         let after = row.digest.hash();
@@ -196,7 +196,7 @@ impl Pair {
         if self.pods.cases.get(vuid).is_some_and(|case| case.taken) {
             // A stranger has our name: take another one.
             let name = self.new_name(vuid);
-            return self.around(vuid, now, dirty, |pods| {
+            return self.change_pod(vuid, now, dirty, |pods| {
                 let case = pods.case(vuid);
                 (case.name, case.taken) = (name, false);
             });
@@ -210,7 +210,7 @@ impl Pair {
         let recorded = vpod.recorded() == Some(&row.uid);
         if row.ours.is_some() && vpod.digest.phase == Phase::Pending {
             // Another pod's copy: this mapping was copied from that one, or forged. It never had a copy, and enters by the door.
-            return self.around(vuid, now, dirty, |pods| {
+            return self.change_pod(vuid, now, dirty, |pods| {
                 if let Some(vpod) = pods.vpods.get_mut(vuid) {
                     vpod.mapping = None;
                 }
@@ -239,7 +239,7 @@ impl Pair {
             let message = format!("the physical pod {name} {says}: it is left running, delete it by hand");
             self.events.add(Event::about_vpod(vpod, "PhysicalPodLeft", &message, now), dirty);
         }
-        self.around(vuid, now, dirty, |pods| {
+        self.change_pod(vuid, now, dirty, |pods| {
             pods.case(vuid).ended = Some(Box::new(Ended { existed, seen: false, last: None }));
         });
     }
@@ -247,11 +247,11 @@ impl Pair {
     fn learn_refusal(&mut self, vuid: &Uid, why: Why, refusal: Refusal, now: Now, dirty: &mut Dirty<Key>) {
         match (refusal, why) {
             (Refusal::Gone, Why::LookForVirtualPod | Why::ReadPod) => {
-                self.around(vuid, now, dirty, |pods| pods.case(vuid).vpod_gone = Some(Proof::Read));
+                self.change_pod(vuid, now, dirty, |pods| pods.case(vuid).vpod_gone = Some(Proof::Read));
             }
             (Refusal::Gone, Why::LookForCopy | Why::ReadStatus) => {
                 let existed = self.pods.vpods.get(vuid).is_some_and(VPod::was_copied);
-                self.around(vuid, now, dirty, |pods| {
+                self.change_pod(vuid, now, dirty, |pods| {
                     if let Some(vpod) = pods.vpods.get_mut(vuid).filter(|vpod| existed && !vpod.may_have_run()) {
                         // It never ran, and is admitted like any other.
                         vpod.mapping = None;

@@ -43,7 +43,7 @@ impl Syncer {
                 for side in Side::BOTH {
                     // A list may take long; from a cluster that does not answer, or refuses us, it never comes.
                     let address = || addresses[side as usize].clone();
-                    match pair.connection(side) {
+                    match pair.connections.get(side) {
                         Connection::Down(why) => {
                             return Err(LookError::Unreachable { side, address: address(), why: why.clone() });
                         }

@@ -98,10 +98,8 @@ fn stay(scene: &mut Scene) {
 }
 
 fn end(scene: &mut Scene, name: &str) {
-    let (vpods, ppods) = (&scene.pair.pods.vpods, &scene.pair.pods.ppods);
-    let vpod = vpods.get(&Uid::new(format!("v-{name}"))).unwrap().clone();
-    let copies = |ppod: &&crate::pods::row::PPod| ppod.ours.as_ref().is_some_and(|copy| copy.vpod.uid == vpod.uid);
-    let ppod = ppods.iter().find(copies).unwrap().clone();
+    let vpod = scene.pair.pods.vpod(&format!("v-{name}")).unwrap().clone();
+    let ppod = scene.pair.pods.copy_of(&format!("v-{name}")).unwrap().clone();
     scene.see(Fact::PPod(Change::Gone { row: ppod, proven: true }));
     scene.see(Fact::VPod(Change::Gone { row: vpod, proven: true }));
 }
