@@ -13,6 +13,9 @@ use tapestry_api::binding::{BreakerTrip, UnaskedEnds};
 use tapestry_cluster::Uid;
 use tapestry_engine::Now;
 
+pub(crate) use self::deleted::{MANY_DELETED, tell_deleted};
+pub(crate) use self::weigh::{Circumstances, Verdict};
+
 /// How long an end counts, and how long while more than a few are out of sight: those belong to the same loss.
 const WINDOW: Duration = Duration::from_mins(1);
 const LONG_WINDOW: Duration = Duration::from_hours(1);
@@ -20,6 +23,8 @@ const LONG_WINDOW: Duration = Duration::from_hours(1);
 const FRESH: Duration = Duration::from_secs(30);
 /// Reason of condition and event while it holds pods back.
 pub(crate) const MASS_DELETION: &str = "MassDeletion";
+/// Reason of the event when it holds none back any more.
+pub(crate) const CLEARED: &str = "BreakerCleared";
 
 /// So many may end without a question.
 const FEW: usize = 20;
@@ -225,6 +230,14 @@ pub(crate) fn tell_trip(trip: &BreakerTrip, binding: &str) -> String {
     format!(
         "{} of {} pods would end although nobody asked for the end of each: nothing ends; look, then run `tapestry resume {binding}`",
         trip.ends, trip.pods
+    )
+}
+
+/// What people are told of a trip that cleared itself.
+pub(crate) fn tell_cleared(trip: &BreakerTrip) -> String {
+    format!(
+        "each of the {} pods that the mass-delete breaker counted is there again or was asked to end: pods end as usual",
+        trip.ends
     )
 }
 

@@ -1,6 +1,8 @@
 //! All that is known about one pair of clusters, and the one Model made of its rooms.
 //! Only hands facts, plans and answers to the room they belong to.
 
+mod ends;
+
 use tapestry_cluster::feed::Change;
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::watch::WatchState;

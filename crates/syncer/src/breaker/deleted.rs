@@ -4,13 +4,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use tapestry_engine::{Dirty, Now};
+use tapestry_engine::Now;
 
-use super::{FEW, WINDOW};
-use crate::events::Event;
-use crate::pair::{Key, Pair};
+use super::{Breaker, FEW, WINDOW};
 
-const MANY: &str = "PhysicalPodsDeleted";
+/// Reason of the event.
+pub(crate) const MANY_DELETED: &str = "PhysicalPodsDeleted";
 
 /// When running pods ended because their copies were deleted.
 #[derive(Default)]
@@ -20,30 +19,27 @@ pub(super) struct DeletedCopies {
     told: Option<Duration>,
 }
 
-impl DeletedCopies {
-    /// Counts one more; how many there were within a minute, when that is to be told.
-    fn count(&mut self, now: Now) -> Option<usize> {
-        self.recent.push_back(now.steady);
-        while self.recent.front().is_some_and(|at| *at + WINDOW < now.steady) {
-            self.recent.pop_front();
+impl Breaker {
+    /// A running pod has ended because its copy was deleted in the physical cluster; how many did within a minute, when that is to
+    /// be told.
+    #[must_use]
+    pub(crate) fn count_deleted(&mut self, now: Now) -> Option<usize> {
+        let DeletedCopies { recent, told } = &mut self.deleted;
+        recent.push_back(now.steady);
+        while recent.front().is_some_and(|at| *at + WINDOW < now.steady) {
+            recent.pop_front();
         }
-        let quiet = self.told.is_none_or(|told| told + WINDOW <= now.steady);
-        let many = Some(self.recent.len()).filter(|count| *count > FEW && quiet)?;
-        self.told = Some(now.steady);
+        let quiet = told.is_none_or(|told| told + WINDOW <= now.steady);
+        let many = Some(recent.len()).filter(|count| *count > FEW && quiet)?;
+        *told = Some(now.steady);
         Some(many)
     }
 }
 
-impl Pair {
-    /// A running pod has ended because its copy was deleted in the physical cluster.
-    pub(crate) fn count_deleted_copy(&mut self, now: Now, dirty: &mut Dirty<Key>) {
-        let Some(many) = self.breaker.deleted.count(now) else { return };
-        let message = format!(
-            "{many} running pods ended within a minute because their copies in namespace {} of the physical cluster were deleted there, and more may follow: \
-             its audit log says who deletes them; set spec.suspend of the binding to stop lending",
-            self.home.mount
-        );
-        let told = self.bound.as_ref().and_then(|bound| Event::about_binding(&bound.binding, MANY, &message, now));
-        self.events.add(told, dirty);
-    }
+/// What people are told of them.
+pub(crate) fn tell_deleted(many: usize, mount: &str) -> String {
+    format!(
+        "{many} running pods ended within a minute because their copies in namespace {mount} of the physical cluster were deleted there, and more may follow: \
+         its audit log says who deletes them; set spec.suspend of the binding to stop lending"
+    )
 }

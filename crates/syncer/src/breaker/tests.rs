@@ -14,6 +14,7 @@ use crate::pair::{Fact, Key};
 use crate::scene::{Scene, mapped, merge, vpod, why};
 
 mod drains;
+mod weigh;
 
 const PODS: usize = 30;
 

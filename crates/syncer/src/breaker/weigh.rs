@@ -1,38 +1,72 @@
-//! When the breaker trips, grows, clears itself, and whom it lets go: decided from all pods of a pair.
-//! Only once both sides have caught up; see `catch_up`.
+//! When the breaker trips, grows, clears itself, and which pods it lets go. Decides, and changes its own books only: what
+//! follows for other rooms it returns. Only once both sides have caught up; see `catch_up`.
 
 use tapestry_api::binding::{BreakerTrip, UnaskedEnds};
 use tapestry_cluster::Uid;
-use tapestry_engine::{Dirty, Now};
+use tapestry_engine::Now;
 
-use super::{FEW, LetGo, MASS_DELETION, SHARE, Tally, tell_trip};
-use crate::events::Event;
-use crate::pair::{Key, Pair};
+use super::{Breaker, Evidence, FEW, LetGo, SHARE, Tally};
 
-const CLEARED: &str = "BreakerCleared";
+/// What it reads of the pair when it weighs.
+pub(crate) struct Circumstances<'a> {
+    /// All lists are in, and both watches of pods have caught up.
+    pub(crate) known: bool,
+    /// Both clusters answer and are the right ones.
+    pub(crate) working: bool,
+    /// Whether a pod runs as far as either side knows.
+    pub(crate) runs: &'a dyn Fn(&Uid) -> bool,
+    /// How many do. Reads every pod, so it is asked only when it matters.
+    pub(crate) running: &'a dyn Fn() -> usize,
+}
 
-impl Pair {
+/// What follows from weighing.
+#[must_use]
+#[derive(Debug, PartialEq)]
+pub(crate) enum Verdict {
+    /// Nothing.
+    Nothing,
+    /// Too many pods would end: it is to [`Breaker::trip_with`] a new mark.
+    Trip {
+        /// So many would end at most.
+        ends: usize,
+        /// Of so many.
+        pods: usize,
+    },
+    /// It holds back more pods than the binding says.
+    Grown,
+    /// Every pod of this trip is there again or was asked to end: pods end as usual.
+    Cleared(BreakerTrip),
+    /// Pods may end once the binding says, under our name ([`Breaker::sign`]), how many.
+    Count,
+    /// These may end: [`Breaker::let_go`] each.
+    LetGo(Vec<Uid>),
+}
+
+impl Breaker {
     /// Trips when too many would end: as soon as more than a few are proven to, and those that are not in sight either make up
     /// too large a share. Waiting for the proof of each would let those go that were proven first.
-    pub(crate) fn weigh_ends(&mut self, now: Now, dirty: &mut Dirty<Key>) {
-        let known = self.breaker.begun && self.complete() && self.catch_up.done();
-        if !known || (self.breaker.alone.is_empty() && self.breaker.trip.is_none()) {
-            return;
+    pub(crate) fn weigh(&mut self, circumstances: &Circumstances<'_>, now: Now) -> Verdict {
+        let known = self.begun && circumstances.known;
+        if !known || (self.alone.is_empty() && self.trip.is_none()) {
+            return Verdict::Nothing;
         }
-        self.breaker.forget_old(now);
-        let tally = self.breaker.tally(now);
-        if self.breaker.trip.is_some() {
-            return self.weigh_trip(tally, now, dirty);
+        self.forget_old(now);
+        let tally = self.tally(now);
+        if self.trip.is_some() {
+            return self.weigh_trip(tally, circumstances);
         }
         if tally.certain <= FEW {
-            return self.let_go(tally, now, dirty);
+            return self.weigh_waiting(tally, now);
         }
-        let pods = self.pods_there();
+        let pods = self.pods_there(circumstances);
         if tally.most * SHARE <= pods {
-            return self.let_go(tally, now, dirty);
+            return self.weigh_waiting(tally, now);
         }
-        let id = self.pods.fresh_mark();
-        let ends = tally.most;
+        Verdict::Trip { ends: tally.most, pods }
+    }
+
+    /// Holds everything back from now on, under this mark.
+    pub(crate) fn trip_with(&mut self, id: String, ends: usize, pods: usize, now: Now) -> &BreakerTrip {
         tracing::error!(
             ends,
             pods,
@@ -40,101 +74,88 @@ impl Pair {
             "pods would end that nobody asked to end: nothing is ended until `tapestry resume`"
         );
         let since = format!("{:.0}", now.wall);
-        let trip = BreakerTrip { id, since, ends: number(ends), pods: number(pods) };
-        let told = self.bound.as_ref().and_then(|bound| {
-            let message = tell_trip(&trip, &bound.binding.name);
-            Event::about_binding(&bound.binding, MASS_DELETION, &message, now)
-        });
-        self.events.add(told, dirty);
-        self.breaker.trip = Some(trip);
-        dirty.mark(Key::Binding);
+        self.trip.insert(BreakerTrip { id, since, ends: number(ends), pods: number(pods) })
     }
 
     /// How many pods there are: those that run as far as either side knows, and those that are counted although they do not.
-    fn pods_there(&self) -> usize {
-        let counted = self.breaker.alone.keys().chain(self.breaker.let_go.keys());
-        let gone = counted.filter(|uid| !self.pods.runs(uid)).count();
-        self.pods.living() + gone + self.breaker.inherited.map_or(0, |(ends, _)| ends)
+    fn pods_there(&self, circumstances: &Circumstances<'_>) -> usize {
+        let counted = self.alone.keys().chain(self.let_go.keys());
+        let gone = counted.filter(|uid| !(circumstances.runs)(uid)).count();
+        (circumstances.running)() + gone + self.inherited.map_or(0, |(ends, _)| ends)
     }
 
     /// A trip grows with what is missing, and clears itself when nothing is missing any more.
-    fn weigh_trip(&mut self, tally: Tally, now: Now, dirty: &mut Dirty<Key>) {
-        if self.breaker.unapproved() == 0 && self.working().is_some() {
-            return self.clear_trip(now, dirty);
+    fn weigh_trip(&mut self, tally: Tally, circumstances: &Circumstances<'_>) -> Verdict {
+        if self.unapproved() == 0 && circumstances.working {
+            return self.clear_trip();
         }
-        if self.breaker.trip.as_ref().is_none_or(|trip| number(tally.most) <= trip.ends) {
-            return;
+        if self.trip.as_ref().is_none_or(|trip| number(tally.most) <= trip.ends) {
+            return Verdict::Nothing;
         }
-        let pods = number(self.pods_there());
-        if let Some(trip) = &mut self.breaker.trip {
-            (trip.ends, trip.pods) = (number(tally.most), pods.max(trip.pods));
-            dirty.mark(Key::Binding);
-        }
+        let pods = number(self.pods_there(circumstances));
+        let Some(trip) = &mut self.trip else { return Verdict::Nothing };
+        (trip.ends, trip.pods) = (number(tally.most), pods.max(trip.pods));
+        Verdict::Grown
     }
 
-    fn clear_trip(&mut self, now: Now, dirty: &mut Dirty<Key>) {
-        let Some(trip) = self.breaker.trip.take() else { return };
+    fn clear_trip(&mut self) -> Verdict {
+        let Some(trip) = self.trip.take() else { return Verdict::Nothing };
         tracing::info!(id = trip.id, "no pod is missing any more: the breaker is closed again");
-        let message = format!(
-            "each of the {} pods that the mass-delete breaker counted is there again or was asked to end: pods end as usual",
-            trip.ends
-        );
-        let told = self.bound.as_ref().and_then(|bound| Event::news(&bound.binding, CLEARED, &message, now));
-        self.events.add(told, dirty);
-        self.breaker.closed = Some(trip.id);
-        dirty.mark_all();
+        self.closed = Some(trip.id.clone());
+        Verdict::Cleared(trip)
     }
 
-    /// Lets those end that are proven to, once the binding says how many there are: a next process counts on from there.
-    fn let_go(&mut self, tally: Tally, now: Now, dirty: &mut Dirty<Key>) {
-        let waiting: Vec<Uid> = self.breaker.waiting().cloned().collect();
+    /// Those end that are proven to, once the binding says how many there are: a next process counts on from there.
+    fn weigh_waiting(&self, tally: Tally, now: Now) -> Verdict {
+        let waiting: Vec<Uid> = self.waiting().cloned().collect();
         if waiting.is_empty() {
-            return;
-        }
-        if self.breaker.name.is_none() {
-            self.breaker.name = Some(self.pods.fresh_mark());
-        }
-        if !self.breaker.is_written(tally.certain, now) {
-            return dirty.mark(Key::Binding);
-        }
-        for uid in waiting {
-            self.breaker.alone.remove(&uid);
-            self.breaker.proven -= 1;
-            dirty.mark(if self.pods.knows(&uid) { Key::Pod(uid.clone()) } else { Key::Stray(uid.clone()) });
-            let drained = self.is_drained(&uid);
-            if let Some(physical) = self.node_of(&uid).filter(|_| drained) {
-                // Kubernetes may be told to evict them.
-                dirty.mark(Key::Node(physical));
-            }
-            self.breaker.let_go.insert(uid, LetGo { at: now.steady, over: false, drained });
+            Verdict::Nothing
+        } else if self.is_written(tally.certain, now) {
+            Verdict::LetGo(waiting)
+        } else {
+            Verdict::Count
         }
     }
 
-    /// What the binding has to say before more pods may end that nobody asked to end; `None` when it says so, or none waits.
-    pub(crate) fn unwritten_ends(&self, now: Now) -> Option<UnaskedEnds> {
-        let weighed = self.breaker.begun && self.catch_up.done() && self.breaker.trip.is_none();
-        self.breaker.waiting().next().filter(|_| weighed)?;
-        let ends = self.breaker.tally(now).certain;
-        if self.breaker.is_written(ends, now) {
+    /// Takes a name for this term, if it has none: under it the binding says what we let go.
+    pub(crate) fn sign(&mut self, mark: impl FnOnce() -> String) {
+        self.name.get_or_insert_with(mark);
+    }
+
+    /// This pod may end; `drained` because its node is, so it ends by our deletion.
+    pub(crate) fn let_go(&mut self, uid: Uid, drained: bool, now: Now) {
+        let before = self.alone.remove(&uid);
+        self.proven -= usize::from(before == Some(Evidence::Proven));
+        self.let_go.insert(uid, LetGo { at: now.steady, over: false, drained });
+    }
+
+    /// What the binding has to say before more pods may end that nobody asked to end; `None` when it says so, when none waits,
+    /// and while the watches have not caught up.
+    pub(crate) fn unwritten(&self, caught_up: bool, now: Now) -> Option<UnaskedEnds> {
+        let weighed = self.begun && caught_up && self.trip.is_none();
+        self.waiting().next().filter(|_| weighed)?;
+        let ends = self.tally(now).certain;
+        if self.is_written(ends, now) {
             return None;
         }
-        Some(UnaskedEnds { ends: number(ends), at: format!("{:.0}", now.wall), by: self.breaker.name.clone()? })
+        Some(UnaskedEnds { ends: number(ends), at: format!("{:.0}", now.wall), by: self.name.clone()? })
     }
 
-    /// Folds in what the binding says of the breaker: it survives us, and somebody may have resumed.
-    pub(crate) fn follow_breaker(
+    /// Folds in what the binding says of the breaker: it survives us, and a user may have resumed, which is heard once all is
+    /// `known`. Says whether it was resumed just now; otherwise it has to weigh.
+    #[must_use]
+    pub(crate) fn follow(
         &mut self,
         (kept, written): (Option<BreakerTrip>, Option<UnaskedEnds>),
         resume: Option<&str>,
+        known: bool,
         now: Now,
-        dirty: &mut Dirty<Key>,
-    ) {
-        // Before all is known nobody knows to what it is said.
-        let resume = resume.filter(|_| self.breaker.begun && self.complete() && self.catch_up.done());
-        let breaker = &mut self.breaker;
-        breaker.read(written, now);
-        let own = breaker.trip.take();
-        let kept = kept.filter(|kept| breaker.closed.as_ref() != Some(&kept.id));
+    ) -> bool {
+        // Before all is known it is not known either which pods the user looked at.
+        let resume = resume.filter(|_| self.begun && known);
+        self.read(written, now);
+        let own = self.trip.take();
+        let kept = kept.filter(|kept| self.closed.as_ref() != Some(&kept.id));
         let tripped = match (kept, own) {
             // We may know of more by now than was written.
             (Some(kept), Some(own)) if kept.id == own.id => {
@@ -142,17 +163,17 @@ impl Pair {
             }
             (kept, own) => kept.or(own),
         };
-        let Some(trip) = tripped else { return self.weigh_ends(now, dirty) };
-        // Whoever resumes names the number that was shown: more than that were not looked at.
-        let most = number(breaker.tally(now).most);
+        let Some(trip) = tripped else { return false };
+        // A user who resumes names the number that was shown: more than that were not looked at.
+        let most = number(self.tally(now).most);
         if resume != Some(&*trip.resume_mark()) || most > trip.ends {
-            breaker.trip = Some(trip);
-            return self.weigh_ends(now, dirty);
+            self.trip = Some(trip);
+            return false;
         }
-        tracing::warn!(id = trip.id, pods = breaker.alone.len(), "resumed: these pods end, each when that is proven");
-        breaker.approve_all();
-        breaker.closed = Some(trip.id);
-        dirty.mark_all();
+        tracing::warn!(id = trip.id, pods = self.alone.len(), "resumed: these pods end, each when that is proven");
+        self.approve_all();
+        self.closed = Some(trip.id);
+        true
     }
 }
 
