@@ -1,5 +1,5 @@
-//! The mass-delete breaker (law 1): when many pods would end at once and nobody asked for the end of each, nothing ends until
-//! somebody has looked, or until all of them are there again. Kept in the binding's status, so that a restart does not forget
+//! The mass-delete breaker (law 1): when many pods would end at once and no user asked for the end of each, nothing ends until
+//! a user has looked, or until all of them are there again. Kept in the binding's status, so that a restart does not forget
 //! it; cleared by `tapestry resume`, or by itself. Counts and holds back; what would be done about a pod is its own plan.
 
 mod deleted;
@@ -19,7 +19,7 @@ pub(crate) use self::weigh::{Circumstances, Verdict};
 /// How long an end counts, and how long while more than a few are out of sight: those belong to the same loss.
 const WINDOW: Duration = Duration::from_mins(1);
 const LONG_WINDOW: Duration = Duration::from_hours(1);
-/// What is written in the binding is good for this long, so that whoever reads it after a crash still counts it.
+/// What is written in the binding is good for this long, so that the process that reads it after a crash still counts it.
 const FRESH: Duration = Duration::from_secs(30);
 /// Reason of condition and event while it holds pods back.
 pub(crate) const MASS_DELETION: &str = "MassDeletion";
@@ -31,17 +31,17 @@ const FEW: usize = 20;
 /// More than this share of the pods is too much: one in so many.
 const SHARE: usize = 4;
 
-/// What is known of ends that nobody asked for.
+/// What is known of ends that no user asked for.
 /// INVARIANT: no pod is both in `alone` and in `let_go`.
 #[derive(Default)]
 pub(crate) struct Breaker {
     /// All lists are in, and how each pod stands has been noted.
     begun: bool,
-    /// Pods that run on one side and are not in sight on the other, although nobody asked for their end.
+    /// Pods that run on one side and are not in sight on the other, although no user asked for their end.
     alone: BTreeMap<Uid, Evidence>,
     /// How many of them are proven to end.
     proven: usize,
-    /// Those of them that somebody has looked at.
+    /// Those of them that a user has looked at.
     approved: BTreeSet<Uid>,
     /// Those that may end because the binding says that they are counted, and those that have.
     let_go: BTreeMap<Uid, LetGo>,
@@ -77,11 +77,11 @@ struct LetGo {
 pub(crate) enum LossState {
     /// The other side is not in sight, and it is not proven yet that it is gone.
     Alone,
-    /// It would end now although nobody asked for it.
+    /// It would end now although no user asked for it.
     Ends,
     /// It does not run (any more).
     Over,
-    /// It goes on, or somebody asked for its end.
+    /// It goes on, or a user asked for its end.
     Fine,
 }
 
@@ -103,7 +103,7 @@ impl Breaker {
         self.trip.is_some() && !self.approved.contains(uid)
     }
 
-    /// Whether this pod is counted, in the binding too, or somebody has looked at it.
+    /// Whether this pod is counted, in the binding too, or a user has looked at it.
     pub(crate) fn lets_go(&self, uid: &Uid) -> bool {
         self.approved.contains(uid) || (self.trip.is_none() && self.let_go.contains_key(uid))
     }
@@ -135,7 +135,7 @@ impl Breaker {
         }
     }
 
-    /// All evidence is gathered anew.
+    /// All evidence has to be gathered again.
     pub(crate) fn doubt(&mut self) {
         self.alone.values_mut().for_each(|evidence| *evidence = Evidence::Lacking);
         self.proven = 0;
@@ -153,7 +153,7 @@ impl Breaker {
         self.doubt();
     }
 
-    /// Somebody has looked at all that are missing: nothing of it counts any more.
+    /// A user has looked at all pods that are missing: none of them counts any more.
     fn approve_all(&mut self) {
         for (uid, _) in std::mem::take(&mut self.let_go).into_iter().filter(|(_, gone)| !gone.over) {
             self.alone.insert(uid, Evidence::Proven);
@@ -173,7 +173,7 @@ impl Breaker {
         self.alone.keys().any(is)
     }
 
-    /// Those that nobody has looked at.
+    /// Those that no user has looked at.
     fn unapproved(&self) -> usize {
         self.alone.len() - self.approved.iter().filter(|uid| self.alone.contains_key(*uid)).count()
     }
@@ -217,7 +217,7 @@ impl Breaker {
             && self.name.as_ref() != Some(by)
         {
             let age = at.parse().map_or(Duration::ZERO, |at: Timestamp| age(at, now));
-            // Whoever wrote it has counted ours, if there were any.
+            // The process that wrote it has counted ours, if there were any.
             let others = sane(*ends).saturating_sub(self.let_go.len());
             self.inherited = Some((others, now.steady.saturating_sub(age)));
         }
@@ -241,7 +241,7 @@ pub(crate) fn tell_cleared(trip: &BreakerTrip) -> String {
     )
 }
 
-/// A count as a user may have edited it: nobody ends fewer than none, and no cluster has more pods than this.
+/// A count as a user may have edited it: none is fewer than zero, and no cluster has more pods than this.
 fn sane(count: i64) -> usize {
     const MOST: i64 = 1_000_000;
     usize::try_from(count.clamp(0, MOST)).unwrap_or_default()

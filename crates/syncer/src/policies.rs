@@ -63,7 +63,7 @@ impl Policies {
         &self.serving[side as usize]
     }
 
-    /// Whether what is not there was deleted by somebody who meant it.
+    /// Whether a policy that is not there was deleted by a user, and did not go with its kind.
     pub(crate) fn confirmed(&self, side: Side) -> bool {
         self.serving(side).confirmed()
     }
@@ -73,7 +73,7 @@ impl Policies {
         self.serving(side).awaited()
     }
 
-    /// Why nobody can say which policies there are, if so.
+    /// Why it is not known which policies there are, if so.
     pub(crate) fn unknown(&self, side: Side) -> Option<Served> {
         self.serving(side).said().filter(|_| self.serving(side).unknown())
     }
@@ -161,7 +161,7 @@ impl Policies {
         self.live(side).any(|row| row.in_force().is_none() && row.names(binding))
     }
 
-    /// Works the calendars out anew where their hours have ended, so that plans need not.
+    /// Evaluates the calendars again whose hours have ended, so that plans need not.
     pub(crate) fn keep_hours(&mut self, now: Timestamp) {
         if self.until.is_some_and(|until| now < until) {
             return;

@@ -71,7 +71,7 @@ fn failed(up: &Value) -> Value {
     failed
 }
 
-/// The physical cluster was emptied while nobody looked.
+/// The physical cluster was emptied while no syncer watched.
 fn emptied(pods: usize) -> Scene {
     let (mut scene, _) = crowd(pods);
     scene.see(Fact::PPod(Change::Listed(Epoch(2))));
@@ -205,7 +205,7 @@ fn a_trip_grows_with_what_is_lost_later_and_an_old_resume_is_not_enough() {
     let body = scene.call(&Key::Binding).body().unwrap().into_owned();
     assert_eq!(body["status"]["breaker"]["ends"], 30);
     scene.see_binding_tripped(&seen, &resume);
-    assert_eq!(round(&mut scene, PODS), 0, "nobody has looked at the other nine");
+    assert_eq!(round(&mut scene, PODS), 0, "no user has looked at the other nine");
 }
 
 #[test]
@@ -445,7 +445,7 @@ fn a_trip_of_a_process_that_did_not_lead_is_weighed_again_when_it_does() {
     assert_eq!(round(&mut scene, PODS), 1, "the one that is really lost");
 }
 
-/// A syncer that starts when its predecessor has tripped, and somebody may have resumed.
+/// A syncer that starts when its predecessor has tripped, and a user may have resumed.
 fn restarted(resume: &str) -> Scene {
     let (before, crowd) = crowd(PODS);
     let vnode = before.vnode("vnode-east-n1");

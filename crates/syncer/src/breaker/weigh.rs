@@ -129,7 +129,7 @@ impl Breaker {
         self.let_go.insert(uid, LetGo { at: now.steady, over: false, drained });
     }
 
-    /// What the binding has to say before more pods may end that nobody asked to end; `None` when it says so, when none waits,
+    /// What the binding has to say before more pods may end that no user asked to end; `None` when it says so, when none waits,
     /// and while the watches have not caught up.
     pub(crate) fn unwritten(&self, caught_up: bool, now: Now) -> Option<UnaskedEnds> {
         let weighed = self.begun && caught_up && self.trip.is_none();

@@ -155,7 +155,7 @@ fn an_owners_slip_of_the_pen_lifts_no_restriction() {
     let row = scene.pair.nodes.pnode(&name("n1")).unwrap().clone();
     let terms = scene.pair.terms(&row, scene.now.wall).unwrap();
     assert_eq!(terms.leased().to_string(), "cpu=1 memory=8Gi pods=110");
-    // One that was never valid: nothing is lent, nobody has to go.
+    // One that was never valid: nothing is lent, no pod has to go.
     let mut scene = Scene::new();
     scene.see_policy_of(Side::Physical, "mine", json!({"cluster": "east", "timeZone": "nowhere"}));
     let terms = scene.pair.terms(&row, scene.now.wall).unwrap();
@@ -228,7 +228,7 @@ fn a_policy_that_cannot_even_be_decoded_is_an_invalid_one_and_not_an_absent_one(
     scene.see_policy("all", json!({"cluster": "east", "timeWindows": "every night"}));
     scene.follow_node("n1");
     let vnode = scene.vnode("vnode-east-n1");
-    assert!(!vnode["spec"]["taints"].to_string().contains(keys::TAINT_VNODE_DELETING), "nobody is drained");
+    assert!(!vnode["spec"]["taints"].to_string().contains(keys::TAINT_VNODE_DELETING), "no pod is drained");
     assert_eq!(vnode["status"]["allocatable"]["cpu"], "0", "and nothing is lent");
     assert_eq!(status_of(&scene, &key("all"))["phase"], "Failed");
 }

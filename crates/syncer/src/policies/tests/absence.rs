@@ -33,7 +33,7 @@ fn lent(force: bool) -> Scene {
     scene
 }
 
-/// A scene in which somebody deletes the policy, and nothing else.
+/// A scene in which a user deletes the policy, and nothing else.
 fn without_policy(force: bool) -> Scene {
     let mut scene = lent(force);
     scene.lose_policy_of(Side::Virtual, "all");
