@@ -153,7 +153,7 @@ pub(crate) struct Calls {
     pub(crate) kinds: BTreeMap<String, usize>,
 }
 
-/// Nothing happens for a while; then the process is started anew among the same pods.
+/// Nothing happens for a while; then the process is restarted among the same pods.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Rest {
     pub(crate) who: Who,

@@ -189,7 +189,7 @@ impl Processes {
             at: Instant::now(),
             subject: cpu_ms(self.subject)?,
             load: cpu_ms(std::process::id())?,
-            // A part that has ended is somebody else's failure to report.
+            // That a part has ended is not reported here: the loads fail without it.
             clusters: self.clusters.iter().map(|(part, pid)| (part.clone(), cpu_ms(*pid).unwrap_or(0))).collect(),
             all: parse_busy_ms(&stat).context("understanding /proc/stat")?,
         })

@@ -6,7 +6,7 @@
 //! | `run` | `bench run`: plays scenes, in which order |
 //! | `programme` | which loads that are |
 //! | `scene` | one load by one subject: raise pods, measure, clear them, measure |
-//! | `rest` | nothing happens for a minute; then the process starts anew among many pods |
+//! | `rest` | nothing happens for a minute; then the process is restarted among many pods |
 //! | `scale` | `bench scale`: many nodes, with many pods of others on them |
 //! | `fold` | `bench fold`: how long the model counts, without a cluster |
 //! | `known` | the model of a syncer, fed with facts |
@@ -66,7 +66,7 @@ enum Verb {
 fn main() -> anyhow::Result<()> {
     // The one provider in the tree; without this the first TLS handshake would have to guess.
     let installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    debug_assert!(installed.is_ok(), "nobody else installs a provider");
+    debug_assert!(installed.is_ok(), "no other code installs a provider");
     let Args { verb, run } = Args::parse();
     // As many workers as the syncer has, so that the two are compared under the same conditions.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;

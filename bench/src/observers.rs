@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Label of every virtual pod of ours, copied to its physical pod by whoever carries it: `<run>-<index>`.
+/// Label of every virtual pod of ours, copied to its physical pod by the subject: `<run>-<index>`.
 pub(crate) const LABEL: &str = "bench-pod";
 
 /// Two watches and what they saw.

@@ -103,7 +103,7 @@ fn render(figures: &Figures) -> Result<String> {
         text.push_str(&processes::render(figures));
         writeln!(
             text,
-            "\nWhat both API servers did in the same time, for everybody; per pod where nothing else is said:\n"
+            "\nWhat both API servers did in the same time, for all clients; per pod where nothing else is said:\n"
         )?;
         text.push_str(&processes::render_work(figures));
         writeln!(text, "\nRequests of the subject on pods, per pod, in the same time; the last columns are totals:\n")?;
@@ -116,7 +116,7 @@ fn render(figures: &Figures) -> Result<String> {
         text.push_str(&idle(&figures.rests));
     }
     if figures.rests.iter().any(|rest| rest.cold.is_some()) {
-        writeln!(text, "\nStarted anew among running pods; counted until 5 s after it was ready:\n")?;
+        writeln!(text, "\nRestarted among running pods; counted until 5 s after it was ready:\n")?;
         text.push_str(&cold(&figures.rests));
     }
     if let Some(scaled) = &figures.scale {
@@ -309,7 +309,7 @@ fn cold(rests: &[Rest]) -> String {
     table.render()
 }
 
-/// The syncer before the bare client, whoever went first; each syncer with its partner.
+/// The syncer before the bare client, whichever went first; each syncer with its partner.
 fn pairs(figures: &Figures) -> Vec<(&Scene, Option<&Scene>)> {
     let mut loads = Vec::new();
     for scene in &figures.scenes {

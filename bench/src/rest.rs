@@ -18,7 +18,7 @@ use crate::observers::LABEL;
 use crate::scene::{Phase, clear, raise};
 use crate::stage::Stage;
 
-/// From the last pod running until rest is expected of everybody.
+/// From the last pod running until all processes are expected to be idle.
 const SETTLE: Duration = Duration::from_secs(5);
 /// How long a subject may take to start.
 const START: Duration = Duration::from_mins(2);

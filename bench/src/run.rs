@@ -14,7 +14,7 @@ use crate::report::Telling;
 use crate::stage::{Plan, Stage};
 use crate::{report, rest, scene};
 
-/// Pods of a first burst that nobody looks at: API servers are slower while their caches and heaps grow.
+/// Pods of a first burst that is not counted: API servers are slower while their caches and heaps grow.
 const WARM_UP: u32 = 200;
 
 /// Start one virtual and one physical cluster, carry pods with each subject in turn, print what it took.
@@ -46,7 +46,7 @@ pub(crate) struct Run {
     /// Seconds of rest among running pods
     #[arg(long, value_name = "SECONDS")]
     idle: Option<u64>,
-    /// Start each subject anew among running pods
+    /// Restart each subject among running pods
     #[arg(long)]
     cold: bool,
     /// Carry each load once more with this round trip to the physical cluster, such as 100ms

@@ -1,5 +1,5 @@
 //! `bench scale`: one syncer of many nodes on which many pods of others run. How soon its virtual nodes are there and right,
-//! what they cost while nothing happens, what one pod's change costs, how it starts anew. Must not print figures; `report` does.
+//! what they cost while nothing happens, what one pod's change costs, what a restart costs. Must not print figures; `report` does.
 
 mod bare;
 mod changes;
@@ -109,7 +109,7 @@ impl Scale {
         let measured = self.watch_over(stage, &subject, scaled).await;
         measured.map_err(|error| subject.blame(error))?;
         subject.stop().await?;
-        eprintln!("syncer: started anew");
+        eprintln!("syncer: restarted");
         scaled.cold = Some(start_anew(stage, &crowd).await.context("a cold start")?);
         Ok(())
     }

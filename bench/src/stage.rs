@@ -285,7 +285,7 @@ impl Stage {
         Ok(Calls::count(who, [above, below], pods))
     }
 
-    /// What both API servers were asked since then, by whomever.
+    /// All requests to both API servers since then, of every user.
     pub(crate) async fn requests(&self, marks: &[Mark; 2]) -> Result<[Requests; 2]> {
         Ok([
             self.virtual_cluster.audit().since(&marks[0]).await?,

@@ -40,7 +40,7 @@ pub(super) fn pnode(index: u32, nodes: u32) -> Value {
         .build()
 }
 
-/// A running pod of somebody else: two containers, a sidecar, an init container, about 5 KB.
+/// A running pod of another user: two containers, a sidecar, an init container, about 5 KB.
 pub(super) fn ppod(index: u32, nodes: u32) -> Bytes {
     let cpu = format!("{}m", 50 + index % 7 * 25);
     let container = |name: &str| {

@@ -131,7 +131,7 @@ fn render_cold(cold: &Cold) -> String {
         reads(&cold.calls).to_string(),
         cold.calls.refused.to_string(),
     ]);
-    format!("\nStarted anew among them; counted until 15 s after it was ready:\n\n{}", table.render())
+    format!("\nRestarted among them; counted until 15 s after it was ready:\n\n{}", table.render())
 }
 
 /// Most frequent first.

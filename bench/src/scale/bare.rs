@@ -17,7 +17,7 @@ use crate::known::render_vnodes;
 use crate::load::CONCURRENCY;
 use crate::stage::Stage;
 
-/// Nodes of a first run that nobody looks at: API servers are slower while their caches and heaps grow.
+/// Nodes of a first run that is not counted: API servers are slower while their caches and heaps grow.
 const WARM_UP: usize = 200;
 
 /// Creates them all, once to warm up and once to measure; removes them.
@@ -25,7 +25,7 @@ pub(super) async fn create(stage: &Stage) -> Result<BareNodes> {
     let client = &stage.clients[0];
     let mut nodes = render_vnodes(stage.physical_nodes().await?)?;
     for node in &mut nodes {
-        // Else nobody could remove them.
+        // With a finalizer they could not be removed: no syncer runs.
         node["metadata"]["finalizers"] = Value::Null;
     }
     let warm_up = nodes.len().min(WARM_UP);

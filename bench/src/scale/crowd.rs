@@ -112,7 +112,7 @@ impl Crowd {
     }
 }
 
-/// A pod of somebody else on a physical node, past any scheduler.
+/// Another user's pod on a physical node, past any scheduler.
 pub(super) fn create(name: &str, node: usize) -> Result<Call> {
     let pod = pod(name).namespace(NAMESPACE).on(&format!("node-{node}")).cpu(POD_CPU).memory(POD_MEMORY);
     let body =
