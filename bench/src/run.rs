@@ -14,8 +14,9 @@ use crate::report::Telling;
 use crate::stage::{Plan, Stage};
 use crate::{report, rest, scene};
 
-/// Pods of a first burst that is not counted: API servers are slower while their caches and heaps grow.
-const WARM_UP: u32 = 200;
+/// Pods of a first burst that is not counted: API servers are slower while their caches and heaps grow, and in the first large
+/// burst of their lives they end watches as too slow, whichever subject carries it.
+const WARM_UP: u32 = 1000;
 
 /// Start one virtual and one physical cluster, carry pods with each subject in turn, print what it took.
 #[derive(clap::Args, Clone)]
