@@ -12,9 +12,9 @@ use tapestry_domain::resources::{ResourceName, Resources};
 
 use crate::keys;
 
-mod strangers;
+mod foreign;
 
-pub use strangers::Strangers;
+pub use foreign::ForeignObjects;
 
 /// Both clusters, as far as one binding is concerned.
 pub struct Snapshot<'a> {

@@ -66,7 +66,7 @@ fn stage(config: Config) -> Schedule<Syncer> {
         .on_call(only_with_reason)
         .on_call({
             let origin = Rc::clone(&origin);
-            move |world, _, call| no_stranger_is_touched(world, call, &origin)
+            move |world, _, call| no_foreign_object_is_changed(world, call, &origin)
         })
         .quiet(|call| call.target.kind == &kind::LEASE)
         .on_reach(|side, up| Some(reached(side, up)));
@@ -270,7 +270,7 @@ fn only_with_reason(world: &World, _leader: usize, call: &Call) -> Result<(), St
 }
 
 /// No object on the physical side without our origin is written to; a stripped copy of ours may get its labels back.
-fn no_stranger_is_touched(world: &World, call: &Call, origin: &Origin) -> Result<(), String> {
+fn no_foreign_object_is_changed(world: &World, call: &Call, origin: &Origin) -> Result<(), String> {
     if call.target.side != Physical || call.is_read() || matches!(call.verb, Verb::Create(_)) {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Who syncers are in these clusters: the ServiceAccounts of `deploy/rbac`, with the rights that ship, as they ship (law 10).
+//! The syncers' ServiceAccounts in these clusters, from `deploy/rbac`, with exactly the shipped rights (law 10).
 //! Must not add to them; a test that acts as administrator uses the cluster's own kubeconfig.
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::{Cluster, Objects, eventually};
 
 const VIRTUAL: &str = include_str!("../../../deploy/rbac/virtual.yaml");
 const PHYSICAL: &str = include_str!("../../../deploy/rbac/physical.yaml");
-/// What `deploy/rbac/physical.yaml` tells its readers to replace.
+/// The placeholder in `deploy/rbac/physical.yaml`.
 const MOUNT: &str = "tapestry-a";
 /// The name of the account in `deploy/rbac/virtual.yaml`, with which those of its roles begin.
 const SYNCER: &str = "tapestry-syncer";
@@ -21,24 +21,24 @@ const SYNCER: &str = "tapestry-syncer";
 const HOURS_24: u32 = 24 * 60 * 60;
 
 impl Cluster {
-    /// Applies `deploy/rbac/virtual.yaml`; gives the kubeconfig of its account.
+    /// Applies `deploy/rbac/virtual.yaml`; returns the kubeconfig of its account.
     pub async fn virtual_account(&self) -> Result<String> {
         self.virtual_account_named(SYNCER).await
     }
 
-    /// The same under another name, with roles of its own: for tests that take rights away.
+    /// The same under another name, with its own roles: for tests that remove rights.
     pub async fn virtual_account_named(&self, name: &str) -> Result<String> {
         let account = account(self, &VIRTUAL.replace(SYNCER, name), name).await;
         account.with_context(|| format!("account {name} of {}", self.name()))
     }
 
-    /// Applies `deploy/rbac/physical.yaml` for this mount namespace, which must exist; gives the kubeconfig of its account.
+    /// Applies `deploy/rbac/physical.yaml` for this mount namespace, which must exist; returns the kubeconfig of its account.
     pub async fn physical_account(&self, mount: &str) -> Result<String> {
         let account = account(self, &PHYSICAL.replace(MOUNT, mount), mount).await;
         account.with_context(|| format!("the account of {mount} in {}", self.name()))
     }
 
-    /// Removes what does not go with the mount namespace.
+    /// Removes what the deletion of the mount namespace leaves.
     pub async fn remove_physical_account(&self, mount: &str) -> Result<()> {
         let binding = format!("tapestry-syncer-physical-{mount}");
         self.delete("rbac.authorization.k8s.io/v1/ClusterRoleBinding", &binding).await?;
@@ -72,7 +72,7 @@ async fn account(cluster: &Cluster, yaml: &str, name: &str) -> Result<String> {
     Ok(kubeconfig)
 }
 
-/// Waits until the API server has taken notice of a role and its binding, which takes a moment.
+/// Waits until the API server has observed a role and its binding, which takes a moment.
 async fn granted(own: &Objects, role: &Value) -> Result<()> {
     let rule = &role["rules"][0];
     let resource = rule["resources"][0].as_str().unwrap_or_default();

@@ -1,8 +1,8 @@
 //! A loopback address for one cluster, so that ports cannot collide.
-//! Must not give out port numbers that the kernel may give to somebody else before a component listens on them.
+//! Must not return port numbers that the kernel may give to another process before a component listens on them.
 //!
-//! Linux answers on all of 127.0.0.0/8. Each cluster takes an address of its own at random and holds one socket on it for as
-//! long as it lives; who wants the same address and ports finds them taken. The classic way, to bind port 0, close, and pass
+//! Linux answers on all of 127.0.0.0/8. Each cluster takes its own random address and holds one socket on it for as long as
+//! it lives; another cluster that tries the same address and ports finds them taken. The classic way, to bind port 0, close, and pass
 //! the number on, races with every other process, and an API server that restarts may find its port gone to an outgoing
 //! connection. Ports here lie below the kernel's range for those (32768–60999).
 
@@ -14,11 +14,11 @@ use anyhow::{Context, Result};
 /// The ports of one cluster, counted from its base.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Port {
-    /// Nobody listens here but us: holding it reserves the others.
+    /// Only we listen here: holding it reserves the others.
     Held,
     /// Clients of etcd.
     Etcd,
-    /// Peers of etcd; there are none, it listens all the same.
+    /// Peers of etcd; there are none, but it listens.
     EtcdPeers,
     /// The API server.
     ApiServer,
@@ -26,7 +26,7 @@ pub enum Port {
     ControllerManager,
     /// Health of the scheduler.
     Scheduler,
-    /// kwok, which plays the kubelet of all nodes.
+    /// kwok, the simulated kubelet of all nodes.
     Kubelet,
 }
 
@@ -42,7 +42,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// Takes an address on which all [`Port`]s are free. A stranger on 0.0.0.0 can take a port of every address, so the base
+    /// Takes an address on which all [`Port`]s are free. A process that listens on 0.0.0.0 takes a port of every address, so the base
     /// port is drawn as well.
     pub fn reserve() -> Result<Self> {
         let mut last = None;
@@ -71,7 +71,7 @@ impl Address {
         self.ip
     }
 
-    /// Where `port` is found.
+    /// The socket address of `port`.
     #[must_use]
     pub fn at(&self, port: Port) -> SocketAddrV4 {
         SocketAddrV4::new(self.ip, self.base + port as u16)

@@ -1,4 +1,4 @@
-//! Which requests a cluster answered: reads the API server's audit log from a mark on.
+//! Which requests a cluster answered: reads the API server's audit log from a mark.
 //! Must not count a request twice; the policy below writes exactly one line for each.
 
 use std::collections::BTreeMap;
@@ -17,11 +17,11 @@ use serde_json::json;
 use crate::cluster::{COMPONENT_USERS, Cluster};
 use crate::eventually;
 
-/// A request that is made only to be found again in the log, where it ends everything that was answered before it.
+/// A request that only marks a place in the log: everything answered before it is above it.
 const TRACER: &str = "testbed-audit-mark";
 
 /// What the API server writes: a line for each answered request, for watches when they begin (they may never end). Of the
-/// control plane's own requests only writes, which tell who did what to an object; its reads and probes are noise.
+/// control plane's own requests only writes, which show who changed an object; its reads and probes are noise.
 pub(crate) fn policy() -> Result<String> {
     Ok(serde_saphyr::to_string(&json!({
         "apiVersion": "audit.k8s.io/v1",
@@ -43,20 +43,20 @@ pub struct Audit<'a> {
     cluster: &'a Cluster,
 }
 
-/// A moment in the log: everything answered before it is out.
+/// A place in the log: everything answered before it is excluded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark(u64);
 
 /// One answered request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// Who asked, by name: `system:serviceaccount:x:y`.
+    /// The user: `system:serviceaccount:x:y`.
     pub user: String,
-    /// With which program.
+    /// The user agent.
     pub user_agent: String,
     /// get, list, watch, create, update, patch, delete, deletecollection.
     pub verb: String,
-    /// Resource with its group (`pods`, `deployments.apps`); the path where it is none (`/version`).
+    /// Resource with its group (`pods`, `deployments.apps`); the path where it is no resource (`/version`).
     pub resource: String,
     /// Such as `status`; often empty.
     pub subresource: String,
@@ -66,7 +66,7 @@ pub struct Request {
     pub name: String,
     /// The HTTP status.
     pub code: u16,
-    /// Whether the user had no right to it. (Admission answers 403 too.)
+    /// Whether the user lacked the right. (Admission answers 403 too.)
     pub forbidden: bool,
     /// When it came in.
     pub received: Timestamp,
@@ -107,12 +107,12 @@ impl<'a> Audit<'a> {
         Ok(Requests(requests).only(|request| !request.name.starts_with(TRACER)))
     }
 
-    /// The log from `from` to a request made just now. The first line is half a line when `from` is just some length of the file.
+    /// The log from `from` to a request made just now. The first line is incomplete when `from` is an arbitrary length of the file.
     async fn read(self, from: Mark) -> Result<Vec<u8>> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let tracer = format!("{TRACER}-{}", COUNT.fetch_add(1, Ordering::Relaxed));
         self.cluster.get("v1/ConfigMap", &format!("default/{tracer}")).await.context("marking the audit log")?;
-        // The line is written after the answer is sent, so it may not be there yet.
+        // The line is written after the answer is sent, so it may be missing at first.
         eventually("the mark is in the audit log", Duration::from_secs(10), async || {
             let mut log = self.bytes(from).map_err(|error| format!("{error:#}"))?;
             let end = end_of_line_with(&format!("/{tracer}\""), &log).ok_or_else(|| format!("{} bytes", log.len()))?;

@@ -1,5 +1,5 @@
-//! Builders of objects: `pod("web").on("vnode-a-1").cpu("250m").build()`, plain JSON as an API server takes it.
-//! Must not fill in what the test at hand does not speak of: servers default, tests state.
+//! Builders of objects: `pod("web").on("vnode-a-1").cpu("250m").build()`, plain JSON as an API server accepts
+//! it. Must not fill in fields that the test does not set: servers set defaults.
 
 use serde_json::{Value, json};
 
@@ -35,8 +35,8 @@ macro_rules! object {
                 self
             }
 
-            /// Sets any field by JSON pointer (`/spec/priorityClassName`), for what has no word of its own here. Missing objects
-            /// on the way are made; lists are not.
+            /// Sets any field by JSON pointer (`/spec/priorityClassName`), for fields without their own method. Missing objects
+            /// on the path are created; lists are not.
             #[must_use]
             pub fn with(mut self, pointer: &str, value: impl Into<serde_json::Value>) -> Self {
                 $crate::builders::set(&mut self.0, pointer, value.into());
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_says_what_the_test_says() {
+    fn a_pod_has_only_what_the_test_sets() {
         let built =
             pod("web").namespace("shop").on("vnode-a-1").cpu("250m").memory("64Mi").label("app", "web").tolerate_all();
         assert_eq!(

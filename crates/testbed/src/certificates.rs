@@ -1,5 +1,5 @@
 //! The certificate authority of one cluster and what it signs.
-//! Must not be shared between clusters: a credential of one must mean nothing to another.
+//! Must not be shared between clusters: a credential of one must be invalid in another.
 
 use std::net::IpAddr;
 
@@ -26,7 +26,7 @@ pub struct Signed {
 }
 
 impl Authority {
-    /// A new authority, known to nobody yet.
+    /// A new authority.
     pub fn new(cluster: &str) -> Result<Self> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, format!("testbed {cluster}"));
@@ -43,7 +43,7 @@ impl Authority {
         &self.pem
     }
 
-    /// What a server on `ip` shows.
+    /// The certificate of a server on `ip`.
     pub fn server(&self, ip: IpAddr) -> Result<Signed> {
         let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
         let mut params = CertificateParams::new(names.map(String::from))?;
@@ -53,7 +53,7 @@ impl Authority {
         self.sign(params)
     }
 
-    /// What a client shows to be `user` for Kubernetes, in one group at most (rcgen keeps one organization per name).
+    /// The certificate of a client that is `user` to Kubernetes, in one group at most (rcgen keeps one organization per name).
     pub fn client(&self, user: &str, group: Option<&str>) -> Result<Signed> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, user);

@@ -1,5 +1,5 @@
 //! One real control plane: etcd, kube-apiserver, and, if asked for, controller manager, scheduler and kwok with nodes.
-//! Must not depend on the runtime that started it: it lives as long as this value, its clients as long as their test.
+//! Must not depend on the runtime that started it: the cluster lives as long as this value, its clients as long as their test.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
@@ -46,7 +46,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a cluster and waits until it takes pods. When that fails, the error ends with the log of the part to blame.
+    /// Starts a cluster and waits until it accepts pods. If that fails, the error ends with the log of the failed part.
     pub async fn start(config: ClusterConfig) -> Result<Self> {
         let name = config.name.clone();
         Self::start_parts(config).await.with_context(|| format!("cluster {name} did not start"))
@@ -54,7 +54,7 @@ impl Cluster {
 
     async fn start_parts(config: ClusterConfig) -> Result<Self> {
         let folder = site::make_folder(&config)?;
-        // Before the first file is written: from here on the folder goes away with us.
+        // Before the first file is written: from here on the folder is removed with us.
         let supervisor = Supervisor::start(&folder).inspect_err(|_| drop(std::fs::remove_dir(&folder)))?;
         let site = Site::prepare(&config, &folder)?;
         let kubeconfig = Kubeconfig::read_from(folder.join("kubeconfig"))?;
@@ -94,7 +94,7 @@ impl Cluster {
         &self.config.name
     }
 
-    /// What tells this cluster from all others: the UID of its namespace `kube-system`.
+    /// The identity of this cluster: the UID of its namespace `kube-system`.
     #[must_use]
     pub fn identity(&self) -> &str {
         &self.identity
@@ -122,7 +122,7 @@ impl Cluster {
         self.site.kubeconfig_for(user, group)
     }
 
-    /// A kubeconfig that shows a token, such as a `ServiceAccount`'s.
+    /// A kubeconfig with a token, such as a `ServiceAccount`'s.
     pub fn kubeconfig_with_token(&self, token: &str) -> Result<String> {
         self.site.kubeconfig_with_token(token)
     }

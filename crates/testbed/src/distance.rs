@@ -1,5 +1,5 @@
 //! Distance to an API server: a TCP relay that delivers every byte half a round trip later, in both directions.
-//! Must not look into what it carries; faults are the business of [`crate::proxy`].
+//! Must not parse what it carries; [`crate::proxy`] injects faults.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 /// Bytes that one read takes at most.
 const CHUNK: usize = 64 * 1024;
-/// Chunks under way in one direction: 64 MiB, more than a round trip carries here.
+/// Chunks in flight in one direction: 64 MiB, more than a round trip carries here.
 const UNDER_WAY: usize = 1024;
 
-/// A relay. Dropping it closes what it carries.
+/// A relay. Dropping it closes its connections.
 pub struct Distance {
     server: SocketAddr,
     rtt_us: Arc<AtomicU64>,
@@ -62,8 +62,8 @@ impl Distance {
         self.rtt_us.store(u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// The same kubeconfig through this relay. The server's certificate is not for the relay's address, so another of its names is
-    /// asked for.
+    /// The same kubeconfig through this relay. The server's certificate is not for the relay's address, so the client checks
+    /// another of its names.
     pub fn kubeconfig(&self, kubeconfig: &str) -> Result<String> {
         let mut parsed: Value = serde_saphyr::from_str(kubeconfig)?;
         let cluster = parsed.pointer_mut("/clusters/0/cluster").context("the kubeconfig names no cluster")?;
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_takes_a_round_trip_and_much_at_once_takes_no_longer() {
+    async fn an_answer_takes_a_round_trip_and_a_large_one_takes_no_longer() {
         let mut tasks = JoinSet::new();
         let (distance, mut client) = connect(&mut tasks).await;
         assert!(echo(&mut client, 1).await < RTT);

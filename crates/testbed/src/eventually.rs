@@ -1,12 +1,12 @@
-//! Waiting for a condition. Must not be replaced by sleeping for luck.
+//! Waits for a condition with a deadline; tests use it instead of sleeping.
 
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// Looks again and again until `look` is Ok, and gives what it returned. `look` answers Err with what it saw instead, which
-/// is the end of the failure: "not within 20s: the pod runs; last seen: phase Pending".
+/// Calls `look` until it returns Ok, and returns its value. `look` returns Err with what it saw instead, which ends the
+/// error message: "not within 20s: the pod runs; last seen: phase Pending".
 ///
 /// Takes `async || …` and `|| async { … }`. Not `AsyncFnMut`, because a future that calls one cannot be shown to be `Send`.
 pub async fn eventually<T, Look>(what: &str, deadline: Duration, mut look: impl FnMut() -> Look) -> Result<T>
@@ -14,9 +14,9 @@ where
     Look: Future<Output = Result<T, String>>,
 {
     let end = Instant::now() + deadline;
-    // Short at first, because most things happen at once; then slow enough to leave the cores to what we wait for.
+    // Short at first, because most things happen at once; then slow enough to leave the cores to others.
     let mut pause = Duration::from_millis(20);
-    let mut seen = String::from("nothing, it was still being looked at");
+    let mut seen = String::from("nothing, the first check has not returned");
     loop {
         match timeout_at(end, look()).await {
             Ok(Ok(found)) => return Ok(found),

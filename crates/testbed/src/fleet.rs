@@ -1,5 +1,5 @@
 //! Several clusters at once, and the fleet that all tests of a process share.
-//! Must not be used for outages or restarts: those tests start clusters of their own.
+//! Must not be used for outages or restarts: those tests start their own clusters.
 
 use std::path::Path;
 
@@ -25,9 +25,9 @@ pub struct FleetConfig<'a> {
     pub physical_clusters: usize,
     /// Nodes of each physical cluster.
     pub nodes: usize,
-    /// Where the clusters' folders are made; `None`: temporary ones.
+    /// Where the clusters' folders are created; `None`: temporary ones.
     pub folder: Option<&'a Path>,
-    /// Hears of each step.
+    /// Called for each step.
     pub progress: Option<&'a Progress>,
 }
 
@@ -89,7 +89,7 @@ pub async fn fleet() -> Result<&'static Fleet> {
 mod tests {
     use super::*;
 
-    /// Tests start clusters of their own in a `JoinSet`, which takes only what can move between threads.
+    /// Tests start their own clusters in a `JoinSet`, which accepts only `Send` futures.
     #[test]
     fn clusters_can_be_started_in_tasks() {
         fn can_move_between_threads(_: impl Send) {}

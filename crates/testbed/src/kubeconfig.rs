@@ -1,4 +1,4 @@
-//! Renders kubeconfigs with everything inside, as they are put into Secrets.
+//! Renders self-contained kubeconfigs, as they are put into Secrets.
 //! Must not refer to files: the reader may be another process, or a pod.
 
 use k8s_openapi::ByteString;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::certificates::Signed;
 
-/// How the client shows who it is.
+/// How the client authenticates.
 #[derive(Debug, Clone, Copy)]
 pub enum Credential<'a> {
     /// A client certificate.

@@ -1,18 +1,17 @@
 //! Real Kubernetes control planes as child processes, for tests and demonstrations.
 //! Must not be linked into anything that ships, and must leave nothing behind: no process, no folder.
-//!
-//! | room | what stands there |
+//! | room | contents |
 //! |---|---|
 //! | [`mod@fleet`] | one virtual and two physical clusters, shared by all tests of a process |
 //! | [`cluster`] | one control plane: etcd, kube-apiserver, and what its [`ClusterConfig`] asks for |
-//! | [`supervisor`] | the process that kills and sweeps when we end, however we end |
+//! | [`supervisor`] | the process that kills and cleans up when we end, however we end |
 //! | [`objects`] | create, get, list, patch, delete of plain JSON |
 //! | [`builders`] | `pod("web").on("vnode-a-1").cpu("250m").build()` |
 //! | [`mod@eventually`] | wait for a condition with a deadline; fail with what was seen |
-//! | [`accounts`] | who syncers are: ServiceAccounts with the rights of `deploy/rbac` |
+//! | [`accounts`] | the syncers' ServiceAccounts, with the rights of `deploy/rbac` |
 //! | [`proxy`] | a proxy before an API server that injects faults |
-//! | [`distance`] | a relay before an API server that makes it far away |
-//! | [`invariants`] | what must hold between two clusters, told as text where it does not |
+//! | [`distance`] | a relay before an API server that adds latency |
+//! | [`invariants`] | what must hold between two clusters; returns violations as text |
 //! | [`audit`] | which requests a cluster answered, by user agent |
 
 pub mod accounts;

@@ -1,5 +1,5 @@
 //! Objects as plain JSON: create, get, list, patch, delete.
-//! Must not know kinds: the caller names them as `v1/Pod` or `apps/v1/Deployment`, and places as `namespace/name` or `name`.
+//! Must not know kinds: the caller names them as `v1/Pod` or `apps/v1/Deployment`, and objects as `namespace/name` or `name`.
 
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
@@ -18,20 +18,20 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Speaks through `client`, so that a test can also speak as a user with few rights.
+    /// Uses `client`, so that a test can also act as a user with few rights.
     #[must_use]
     pub fn new(client: kube::Client) -> Self {
         Self { client }
     }
 
-    /// Speaks with the rights of a kubeconfig, such as one of [`Cluster::kubeconfig_for`].
+    /// Uses the rights of a kubeconfig, such as one of [`Cluster::kubeconfig_for`].
     pub async fn connect(kubeconfig: &str) -> anyhow::Result<Self> {
         let kubeconfig = Kubeconfig::from_yaml(kubeconfig)?;
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         Ok(Self::new(config.try_into()?))
     }
 
-    /// Creates an object and gives what the server made of it.
+    /// Creates an object and returns what the server stored.
     pub async fn create(&self, object: &Value) -> Result<Value> {
         let (request, _) = of(object);
         let body = serde_json::to_vec(object).map_err(Error::SerdeError)?;
@@ -56,7 +56,7 @@ impl Objects {
         self.list_where(kind, namespace, "").await
     }
 
-    /// As [`Self::list`], only those with matching labels (`app=web,tier!=db`).
+    /// Like [`Self::list`], only those with matching labels (`app=web,tier!=db`).
     pub async fn list_where(&self, kind: &str, namespace: &str, labels: &str) -> Result<Vec<Value>> {
         let request = Request::new(collection(kind, namespace));
         let mut list: Value = self.send(request.list(&ListParams::default().labels(labels))).await?;
@@ -85,12 +85,12 @@ impl Objects {
         self.send(request.create_subresource(subresource, name, &PostParams::default(), body)).await
     }
 
-    /// Asks for deletion; that there is nothing to delete is fine. Finalizers and grace may keep the object a while.
+    /// Deletes an object; a missing one is no error. Finalizers and grace may keep the object for a while.
     pub async fn delete(&self, kind: &str, place: &str) -> Result<()> {
         self.delete_with(kind, place, &DeleteParams::default()).await
     }
 
-    /// As [`Self::delete`], with grace period, propagation or preconditions.
+    /// Like [`Self::delete`], with grace period, propagation or preconditions.
     pub async fn delete_with(&self, kind: &str, place: &str, params: &DeleteParams) -> Result<()> {
         let (request, name) = at(kind, place);
         absent_is_none(self.send(request.delete(name, params)).await).map(drop)
@@ -101,7 +101,7 @@ impl Objects {
     }
 }
 
-/// One-off calls with all rights. Each opens a connection of its own; who makes many takes [`Cluster::objects`] once.
+/// One-off calls with all rights. Each opens its own connection; for many calls use [`Cluster::objects`].
 impl Cluster {
     /// See [`Objects::create`].
     pub async fn create(&self, object: &Value) -> Result<Value> {
@@ -138,7 +138,7 @@ impl Cluster {
     }
 }
 
-/// Where an object itself says it belongs.
+/// The namespace and name in the object itself.
 fn of(object: &Value) -> (Request, &str) {
     let text = |value: &'_ Value| value.as_str().unwrap_or_default().to_owned();
     let kind = format!("{}/{}", text(&object["apiVersion"]), text(&object["kind"]));

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The client uses the proxy's own kubeconfig, [`FaultProxy::kubeconfig`]; the proxy sends its requests with the credentials of the
-//! kubeconfig it was made with. It offers HTTP/2 and HTTP/1.1, and speaks to the API server what the client speaks. Several identities need several proxies. Upgrades (exec, port-forward) do not pass.
+//! kubeconfig it was made with. It offers HTTP/2 and HTTP/1.1, and uses the client's protocol to the API server. Several identities need several proxies. Upgrades (exec, port-forward) do not pass.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -69,7 +69,7 @@ impl FaultProxy {
         Self::offering(Protocol::Http2, kubeconfig).await
     }
 
-    /// As [`Self::with_kubeconfig`], and offers no newer protocol than this.
+    /// Like [`Self::with_kubeconfig`], but offers no newer protocol than this.
     pub async fn offering(newest: Protocol, kubeconfig: &str) -> Result<Self> {
         let forwarder = Arc::new(Forwarder::to(kubeconfig).await?);
         let frontend = Frontend::open(newest)?;
@@ -80,7 +80,7 @@ impl FaultProxy {
         Ok(Self { kubeconfig, forwarder, state_tx, _tasks: tasks })
     }
 
-    /// How a client finds the API server through this proxy. It names no file, so it may be put into a Secret.
+    /// The kubeconfig of a client that uses this proxy. It names no file, so it may be put into a Secret.
     #[must_use]
     pub fn kubeconfig(&self) -> &str {
         &self.kubeconfig
@@ -96,7 +96,7 @@ impl FaultProxy {
         self.state_tx.send_modify(|state| state.cut = false);
     }
 
-    /// Resets all connections; new ones are welcome.
+    /// Resets all connections; new ones are accepted.
     pub fn reset(&self) {
         self.cut();
         self.restore();
@@ -108,7 +108,7 @@ impl FaultProxy {
         Injection { id: self.forwarder.rules.add(fault, requests), forwarder: Arc::clone(&self.forwarder) }
     }
 
-    /// Calls `then` after every write that the API server has carried out, before the client hears of it. Only the first call counts.
+    /// Calls `then` after every write that the API server has carried out, before the client gets the answer. Only the first call counts.
     pub fn after_each_write(&self, then: impl Fn(&RequestInfo) + Send + Sync + 'static) {
         // No test has needed two.
         let _ = self.forwarder.after_write.set(Box::new(then));
@@ -122,7 +122,7 @@ pub struct Injection {
 }
 
 impl Injection {
-    /// How many requests it has hit: a test that shows that something survives shows first that something happened.
+    /// How many requests it has hit: a test of survival first checks that a fault happened.
     #[must_use]
     pub fn hits(&self) -> u32 {
         self.forwarder.rules.hits(self.id)

@@ -1,7 +1,6 @@
 //! Our end of the supervisor: a process that starts children for us and outlives us just long enough to kill them.
 //! Must not start a component itself; a child of this process would survive `kill -9` of it.
-//!
-//! The line to the supervisor is a pipe whose write end only this process holds (std opens it close-on-exec). However
+//! The connection to the supervisor is a pipe whose write end only this process holds (std opens it close-on-exec). However
 //! we end, by return, panic, Ctrl-C or SIGKILL, the kernel closes it; end of file makes the supervisor SIGKILL the process
 //! group of every child, which works on stopped processes too, and remove the folder.
 //!
@@ -47,7 +46,7 @@ impl Supervisor {
             .arg(folder)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // A test runner waits until nobody holds its stderr; the supervisor answers on its line instead.
+            // A test runner waits until no process holds its stderr; the supervisor answers on its pipe instead.
             .stderr(Stdio::null())
             // Out of the terminal's foreground group: Ctrl-C is for us, the supervisor follows by end of file.
             .process_group(0)
@@ -67,7 +66,7 @@ impl Supervisor {
         }
     }
 
-    /// The folder that lives as long as the supervisor.
+    /// The folder that exists as long as the supervisor.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -89,9 +88,9 @@ impl Supervisor {
     }
 
     fn ask(&self, order: &Order) -> Result<State> {
-        // A panic of another test while it held the line leaves no half-written order: orders are written in one piece.
+        // A panic of another test while it held the lock leaves no half-written order: orders are written in one piece.
         let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        line.say(order).and_then(|()| line.hear()).context("the supervisor has gone").and_then(|answer| match answer {
+        line.say(order).and_then(|()| line.hear()).context("the supervisor has ended").and_then(|answer| match answer {
             Answer::State(state) => Ok(state),
             Answer::Failed(why) => Err(anyhow!(why)),
             Answer::Hello(_) => bail!("the supervisor greets twice"),
@@ -111,7 +110,7 @@ impl Line {
     fn say(&mut self, order: &Order) -> Result<()> {
         let mut text = serde_json::to_string(order)?;
         text.push('\n');
-        Ok(self.orders.as_mut().context("the line is closed")?.write_all(text.as_bytes())?)
+        Ok(self.orders.as_mut().context("the pipe to the supervisor is closed")?.write_all(text.as_bytes())?)
     }
 
     fn hear(&mut self) -> Result<Answer> {
@@ -121,7 +120,7 @@ impl Line {
     }
 }
 
-/// The `testbed` binary, built beside whatever runs now: `<target>/debug/deps/<test>` finds `<target>/debug/testbed`.
+/// The `testbed` binary next to the running executable: `<target>/debug/deps/<test>` finds `<target>/debug/testbed`.
 /// A binary of the other profile serves as well; the protocol version says whether it fits.
 fn executable() -> Result<PathBuf> {
     let here = std::env::current_exe().context("finding our own executable")?;

@@ -1,16 +1,15 @@
-//! Two API servers and a clock in memory, and a seeded driver that runs whole Models against them with every fault it can
-//! think of. No tokio, no real time, no global state: one seed decides everything.
+//! Two API servers and a clock in memory, and a seeded driver that runs whole Models against them with every fault it
+//! has. No tokio, no real time, no global state: one seed decides everything.
 //!
 //! Real servers prove what Kubernetes does; World proves what we do.
-//!
-//! | room | what stands there |
+//! | room | contents |
 //! |---|---|
 //! | [`server`] | an API server: objects, versions, preconditions, graceful deletion, a log |
 //! | [`observer`] | a watch, as one leader sees it: late, coalesced, started over |
-//! | [`schedule`] | leaders, actors and faults; one step at a time, then peace |
+//! | [`schedule`] | leaders, actors and faults; one step at a time, then no faults |
 //! | [`kubelet`] | scheduler and kubelets of one side, as an actor |
 //! | [`controller`] | the controller-manager of one side, as an actor |
-//! | [`crash`] | the same story again and again, with a crash after every call |
+//! | [`crash`] | the same run again and again, with a crash after every call |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +57,7 @@ pub struct Executed {
     pub call: Arc<Call>,
     /// The object that the target named, as it was before.
     pub before: Option<Arc<Version>>,
-    /// `Ok`, or why it was refused. The leader may never have heard of it.
+    /// `Ok`, or why it was refused. The leader may never have got the answer.
     pub outcome: &'static str,
     /// Whether it changed anything.
     pub changed: bool,
@@ -123,8 +122,8 @@ impl World {
         self.server(side).all(kind).map(|object| object.value())
     }
 
-    /// Creates an object as somebody else would; `apiVersion`, `kind` and a missing namespace (`default`) are filled in.
-    /// Says whether it was new: an object of that name may exist.
+    /// Creates an object as another client would; `apiVersion`, `kind` and a missing namespace (`default`) are filled in.
+    /// Returns whether it was new: an object of that name may exist.
     ///
     /// # Panics
     /// When the server finds the object invalid: the test itself is wrong.
@@ -142,13 +141,13 @@ impl World {
         }
     }
 
-    /// Changes an object past the rules of patches, as users, schedulers and kubelets do through their own paths.
-    /// What only servers write is kept. Says whether anything changed.
+    /// Changes an object without the rules of patches, as users, schedulers and kubelets do through their own
+    /// paths. Fields that only servers write are kept. Returns whether anything changed.
     pub fn edit(&mut self, side: Side, kind: &'static Kind, path: &str, change: impl FnOnce(&mut Value)) -> bool {
         self.servers[index(side)].edit(kind, path, change)
     }
 
-    /// Deletes an object as somebody else would; `None` leaves the grace period to it. Says whether it existed.
+    /// Deletes an object as another client would; `None` leaves the grace period to it. Returns whether it existed.
     pub fn delete(&mut self, side: Side, kind: &'static Kind, path: &str, grace: Option<u32>) -> bool {
         let server = &mut self.servers[index(side)];
         let Some(object) = server.find(kind, path).cloned() else { return false };
@@ -156,13 +155,13 @@ impl World {
         true
     }
 
-    /// Serves a kind in another way from now on. Watches of a kind that is not served say so; when it is served again they list
-    /// it.
+    /// Serves a kind in another way from now on. Watches of a kind that is not served report it; when it is served again they
+    /// list it.
     pub fn serve(&mut self, side: Side, kind: &'static Kind, serving: Serving) {
         self.servers[index(side)].serve(kind, serving);
     }
 
-    /// The path of one object of a kind, picked by chance; `None` when there are none that fit.
+    /// The path of a random object of a kind; `None` when none fits.
     pub fn pick(
         &self,
         side: Side,

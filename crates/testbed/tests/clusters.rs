@@ -1,4 +1,4 @@
-//! Real control planes come up, run pods, survive restarts, and tell what was asked of them.
+//! Real control planes start, run pods, survive restarts, and log requests.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ async fn pods_of_a_deployment_run_on_simulated_nodes() -> Result<()> {
     Ok(())
 }
 
-/// A second test with a runtime of its own, on the same fleet.
+/// A second test with its own runtime, on the same fleet.
 #[tokio::test]
 async fn clusters_of_a_fleet_are_different_clusters() -> Result<()> {
     let fleet = fleet().await?;
@@ -34,7 +34,7 @@ async fn clusters_of_a_fleet_are_different_clusters() -> Result<()> {
     identities.dedup();
     assert_eq!(identities.len(), 3);
     assert_eq!(fleet.virtual_cluster()?.list("v1/Node", "").await?, Vec::<Value>::new());
-    // A credential of one means nothing to the others.
+    // A credential of one is invalid in the others.
     let (one, other) = (fleet.physical(0)?, fleet.physical(1)?);
     let stranger = one.kubeconfig_text()?.replace(&one.url(), &other.url());
     assert!(Objects::connect(&stranger).await?.list("v1/Node", "").await.is_err());
@@ -53,7 +53,7 @@ async fn a_user_without_rights_is_refused_by_rbac() -> Result<()> {
 }
 
 #[tokio::test]
-async fn audit_tells_each_request_of_a_user_agent_once() -> Result<()> {
+async fn audit_shows_each_request_of_a_user_agent_once() -> Result<()> {
     let cluster = fleet().await?.physical(1)?;
     let objects = cluster.objects()?;
     let mark = cluster.audit().mark().await?;
@@ -101,7 +101,7 @@ async fn a_cluster_without_controller_manager_keeps_its_objects_over_restarts_an
 }
 
 #[tokio::test]
-async fn a_start_that_fails_shows_the_log_of_the_part_to_blame() -> Result<()> {
+async fn a_start_that_fails_shows_the_log_of_the_failed_part() -> Result<()> {
     let config = ClusterConfig::virtual_cluster("broken").flag(Part::ApiServer, "--no-such-flag");
     let failed = Cluster::start(config).await.err().context("it started")?;
     assert!(format!("{failed:#}").contains("unknown flag: --no-such-flag"), "{failed:#}");

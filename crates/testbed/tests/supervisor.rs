@@ -1,4 +1,4 @@
-//! However the holder of a supervisor ends, nothing of it stays: no process, no folder.
+//! However the holder of a supervisor ends, nothing is left: no process, no folder.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tapestry_testbed::eventually;
 use tapestry_testbed::supervisor::{Launch, Signal as Order, State, Supervisor};
 
-/// A shell with a child of its own; both carry the folder's name as `$0`, so that they are found by it.
+/// A shell with its own child; both have the folder's name as `$0`, so that the test finds them.
 const TREE: &str = "sh -c 'while :; do sleep 1; done' \"$0\" & while :; do sleep 1; done";
 const SOON: Duration = Duration::from_secs(10);
 
@@ -20,7 +20,7 @@ async fn kill_9_of_the_holder_leaves_nothing_not_even_a_stopped_process() -> Res
     let folder = new_folder("holder");
     let mut holder = hold(&folder)?;
     let shells = tree_of(&folder).await?;
-    // Frozen, it can act on nothing but SIGKILL.
+    // Frozen, it reacts only to SIGKILL.
     kill(shells[0], Signal::STOP)?;
     holder.kill()?;
     holder.wait()?;
@@ -43,8 +43,8 @@ async fn kill_9_of_the_supervisor_ends_what_it_started() -> Result<()> {
         Ok(())
     })
     .await;
-    // The shell's own child is out of the kernel's leash, and the folder out of everybody's: a supervisor is not killed -9
-    // by Ctrl-C, panics or test runners.
+    // The kernel does not kill the shell's own child, and no process removes the folder: Ctrl-C, panics and test runners
+    // do not kill -9 a supervisor.
     holder.kill()?;
     holder.wait()?;
     for id in processes(&folder).into_keys() {
@@ -65,7 +65,7 @@ async fn dropping_a_supervisor_ends_its_children_before_it_returns() -> Result<(
     tree_of(&folder).await?;
     assert!(supervisor.launch("tree", tree.clone()).is_err(), "two children of one name");
 
-    // One that was killed leaves its name, and its own children do not outlive it.
+    // A killed child frees its name, and its own children do not outlive it.
     supervisor.signal("tree", Order::Kill)?;
     eventually("the tree has ended", SOON, async || match supervisor.state("tree") {
         Ok(State::Ended(how)) if how.contains("SIGKILL") => Ok(()),

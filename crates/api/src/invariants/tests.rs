@@ -41,7 +41,7 @@ fn statuses(name: &str) -> Value {
     json!([{ "name": name, "ready": true, "restartCount": 0, "state": { "running": {} } }])
 }
 
-fn stranger(cpu: &str) -> Value {
+fn foreign_pod(cpu: &str) -> Value {
     json!({
         "metadata": { "name": "own", "namespace": "owner", "uid": "s1", "resourceVersion": "7" },
         "spec": { "nodeName": "n1", "containers": [{ "name": "c", "resources": { "requests": { "cpu": cpu } } }] },
@@ -82,7 +82,7 @@ fn finds(vpods: &[Value], ppods: &[Value], words: &str) {
 
 #[test]
 fn a_pod_and_its_copy_that_agree_violate_nothing() {
-    assert_eq!(violations(&[vpod()], &[ppod(), stranger("1")]), [""; 0]);
+    assert_eq!(violations(&[vpod()], &[ppod(), foreign_pod("1")]), [""; 0]);
     let mut unrecorded = vpod();
     unrecorded["metadata"]["annotations"].as_object_mut().unwrap().remove(keys::PHYSICAL_POD_UID);
     assert_eq!(violations(&[unrecorded], &[ppod()]), [""; 0]);
@@ -97,7 +97,7 @@ fn a_second_live_copy_is_found() {
 #[test]
 fn a_copy_without_its_pod_is_an_orphan() {
     finds(&[], &[ppod()], "orphan: mount/web-x");
-    assert_eq!(violations(&[], &[stranger("1")]), [""; 0]);
+    assert_eq!(violations(&[], &[foreign_pod("1")]), [""; 0]);
 }
 
 #[test]
@@ -145,13 +145,13 @@ fn pods_that_have_not_converged_are_found() {
 
 #[test]
 fn law_09_a_node_that_offers_more_than_is_idle_or_allowed_is_found() {
-    let (pnode, stranger) = (node("n1", "8", "10"), stranger("3"));
+    let (pnode, foreign_pod) = (node("n1", "8", "10"), foreign_pod("3"));
     let offers = |cpu: &str, pods: &str, limits: Option<&[Limit]>| {
         let vnode = node("vnode-1", cpu, pods);
         let snapshot = Snapshot {
             origin: ORIGIN,
             vpods: Vec::new(),
-            ppods: vec![&stranger],
+            ppods: vec![&foreign_pod],
             vnodes: vec![&vnode],
             pnodes: vec![&pnode],
             limits: &|_| limits.map(<[_]>::to_vec),
@@ -167,11 +167,11 @@ fn law_09_a_node_that_offers_more_than_is_idle_or_allowed_is_found() {
 }
 
 #[test]
-fn law_06_strangers_that_were_touched_are_found() {
-    let before = [stranger("1"), ppod()];
-    let strangers = Strangers::among(&before, ORIGIN);
-    let lives = with(with(stranger("1"), "/metadata/resourceVersion", "8"), "/status/phase", "Failed");
-    assert_eq!(strangers.touched([&lives]), [""; 0]);
-    assert!(strangers.touched([&stranger("2")])[0].contains("was"));
-    assert!(strangers.touched([&ppod()])[0].contains("is gone"));
+fn law_06_foreign_objects_that_were_touched_are_found() {
+    let before = [foreign_pod("1"), ppod()];
+    let foreign = ForeignObjects::among(&before, ORIGIN);
+    let lives = with(with(foreign_pod("1"), "/metadata/resourceVersion", "8"), "/status/phase", "Failed");
+    assert_eq!(foreign.touched([&lives]), [""; 0]);
+    assert!(foreign.touched([&foreign_pod("2")])[0].contains("was"));
+    assert!(foreign.touched([&ppod()])[0].contains("is gone"));
 }

@@ -1,4 +1,4 @@
-//! How kubeconfigs are checked, whoever wrote them.
+//! How kubeconfigs from users, scripts and attackers are checked.
 
 use futures::FutureExt as _;
 use proptest::prelude::*;
@@ -55,7 +55,7 @@ async fn white_space_around_a_value_is_harmless() {
         json!({"token": " \t abc \r\n"}),
         json!({"token": "\n"}),
         json!({"username": "me\n", "password": "p w\n"}),
-        json!({"as": "somebody\n"}),
+        json!({"as": "a-user\n"}),
         json!({"client-certificate-data": broken(&certificate), "client-key-data": broken(&key)}),
     ] {
         assert_eq!(fault(user.clone(), https()).await, Ok(()), "{user}");

@@ -239,7 +239,7 @@ fn where_a_quota_counts_a_container_without_requests_requests_zero() {
     assert_eq!(spec["containers"][1], asks, "what it asks for, and a limit that becomes its request, stay");
 
     let whole = framed(&json!({ "resources": { "limits": { "cpu": "2" } }, "containers": [silent] }));
-    assert_eq!(whole["containers"], json!([silent]), "figures for the whole pod stand alone");
+    assert_eq!(whole["containers"], json!([silent]), "pod-level figures need no figures of containers");
     let empty = framed(&json!({ "resources": { "limits": {} }, "containers": [silent] }));
     assert_eq!(empty["containers"][0]["resources"], zero);
     assert_eq!(copy_of(&json!({ "containers": [silent] }))["spec"]["containers"], json!([silent]));

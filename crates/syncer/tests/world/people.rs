@@ -47,7 +47,7 @@ pub(super) fn user(world: &mut World, rng: &mut Rng) {
             match rng.u32(..10) {
                 0 => object["metadata"]["finalizers"] = json!(["example.com/wait"]),
                 1 => forge(&mut object, "owner", "app", None),
-                2 => forge(&mut object, "mount", "lodger", Some("made-up")),
+                2 => forge(&mut object, "mount", "foreign", Some("made-up")),
                 _ => {}
             }
             world.make(Virtual, &kind::POD, object);
@@ -99,7 +99,7 @@ pub(super) fn owner(world: &mut World, rng: &mut Rng) {
             world.delete(Physical, kind, path, None);
         }
         0..3 => {
-            let (namespace, name) = [("mount", "lodger"), ("owner", "app"), ("owner", "other")][rng.usize(..3)];
+            let (namespace, name) = [("mount", "foreign"), ("owner", "app"), ("owner", "other")][rng.usize(..3)];
             let mut object = pod(name, NODES[rng.usize(..2)], "1");
             object["metadata"]["namespace"] = json!(namespace);
             object["spec"]["nodeName"] = json!(NODES[rng.usize(..2)]);
@@ -108,7 +108,7 @@ pub(super) fn owner(world: &mut World, rng: &mut Rng) {
         3..5 => drop(world.delete(
             Physical,
             &kind::POD,
-            ["mount/lodger", "owner/app", "owner/other"][rng.usize(..3)],
+            ["mount/foreign", "owner/app", "owner/other"][rng.usize(..3)],
             Some(0),
         )),
         5..7 => {

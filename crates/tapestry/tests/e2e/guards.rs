@@ -108,19 +108,19 @@ async fn a_pod_that_the_quota_refuses_says_so_and_starts_when_there_is_room() ->
             harness.vnode_ready(harness.node()).await?;
             harness.quota_is("4", "8Gi", "10").await?;
             // Another user's pod, which runs on none of our nodes but counts for the quota.
-            let lodger = tapestry_testbed::builders::pod("lodger")
+            let foreign = tapestry_testbed::builders::pod("foreign")
                 .namespace(&harness.mount)
                 .on("nowhere")
                 .cpu("3")
                 .memory("1Gi");
-            harness.physical_side.create(&lodger.build()).await?;
+            harness.physical_side.create(&foreign.build()).await?;
             harness.virtual_side.create(&harness.bound("web").cpu("2").build()).await?;
             let refused = |vpod: &Value| condition(vpod, keys::CONDITION_ADMITTED)["status"] == "False";
             let vpod = harness.vpod_when("web", "is refused", refused).await?;
             let message = text(&condition(&vpod, keys::CONDITION_ADMITTED)["message"]).to_owned();
             ensure!(message.contains("exceeded quota: tapestry-leased"), "{message}");
             let now = kube::api::DeleteParams { grace_period_seconds: Some(0), ..Default::default() };
-            harness.physical_side.delete_with("v1/Pod", &format!("{}/lodger", harness.mount), &now).await?;
+            harness.physical_side.delete_with("v1/Pod", &format!("{}/foreign", harness.mount), &now).await?;
             harness.runs("web").await?;
             Ok(())
         })

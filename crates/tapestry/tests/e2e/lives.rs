@@ -83,7 +83,7 @@ impl Drop for Fragile {
 }
 
 /// Waits until phase and condition `Ready` of the binding say this, of its present generation.
-async fn stands(harness: &Harness, phase: &str, ready: &str, reason: &str) -> Result<Value> {
+async fn binding_is(harness: &Harness, phase: &str, ready: &str, reason: &str) -> Result<Value> {
     eventually(&format!("the binding is {phase}, {reason}"), SOON, async || {
         let binding = harness.binding().await.map_err(|error| error.to_string())?;
         let (status, said) = (&binding["status"], condition(&binding, "Ready"));
@@ -103,12 +103,12 @@ async fn after_a_panic_leases_are_renewed_nothing_is_scheduled_and_the_work_star
             harness.vnode_ready(harness.node()).await?;
             harness.virtual_side.create(&harness.bound("web").build()).await?;
             let (vpod, ppod) = harness.runs("web").await?;
-            stands(harness, "Ready", "True", "Ready").await?;
+            binding_is(harness, "Ready", "True", "Ready").await?;
 
             syncer.clock.work.store(true, Ordering::Relaxed);
             let told = harness.says("Connected", "False", "SyncerPanicked").await?;
             ensure!(told.contains("starts") || told.contains("started"), "{told}");
-            stands(harness, "Failed", "False", "SyncerPanicked").await?;
+            binding_is(harness, "Failed", "False", "SyncerPanicked").await?;
             let stopped = (keys::TAINT_SYNCER_STOPPED.to_owned(), "NoSchedule".to_owned());
             harness.vnode_when(harness.node(), "is tainted", |vnode| taints(vnode).contains(&stopped)).await?;
             ensure!(!syncer.readiness.waiting_for().is_empty(), "it reports ready");
@@ -119,7 +119,7 @@ async fn after_a_panic_leases_are_renewed_nothing_is_scheduled_and_the_work_star
 
             syncer.clock.work.store(false, Ordering::Relaxed);
             harness.says("Connected", "True", "Connected").await?;
-            stands(harness, "Ready", "True", "Ready").await?;
+            binding_is(harness, "Ready", "True", "Ready").await?;
             mended(harness, &vnode).await?;
             harness.vnode_when(harness.node(), "has lost the taint", |vnode| !taints(vnode).contains(&stopped)).await?;
             let (vpod_now, ppod_now) = harness.runs("web").await?;
@@ -177,10 +177,10 @@ async fn law_12_a_binding_that_was_never_usable_is_failed_and_says_why() -> Resu
                 if failed { Ok(text(&told["reason"]).to_owned()) } else { Err(binding["status"].to_string()) }
             })
             .await?;
-            let binding = stands(harness, "Failed", "False", &reason).await?;
+            let binding = binding_is(harness, "Failed", "False", &reason).await?;
             ensure!(text(&condition(&binding, "Ready")["message"]).contains("secretRef"), "{}", binding["status"]);
             harness.virtual_side.patch(BINDING, &harness.name, &reference(&harness.name)).await?;
-            stands(harness, "Ready", "True", "Ready").await?;
+            binding_is(harness, "Ready", "True", "Ready").await?;
             harness.vnode_ready(harness.node()).await?;
             Ok(())
         })

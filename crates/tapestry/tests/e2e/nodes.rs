@@ -26,7 +26,7 @@ async fn a_virtual_node_says_what_it_is_and_copies_no_annotation() -> Result<()>
         .label("karpenter.sh/nodepool", "x")
         .label("tapestry.io/forged", "x")
         .annotation("volumes.kubernetes.io/controller-managed-attach-detach", "true")
-        .annotation("owner", "somebody")
+        .annotation("owner", "a-user")
         .taint("team", "red", "PreferNoSchedule")
         .taint("tapestry.io/forged", "x", "NoSchedule");
     pattern("looks")

@@ -322,7 +322,7 @@ async fn law_10_a_syncer_that_cannot_start_says_why_and_shows_no_credential() ->
 
 #[tokio::test]
 async fn a_syncer_started_without_its_kubeconfig_keeps_its_nodes_alive_until_it_is_back() -> Result<()> {
-    pattern("vigil")
+    pattern("keeps-nodes")
         .on(Fixture::East)
         .run_without(async |harness| {
             let syncer = Process::new(harness, "info")?;

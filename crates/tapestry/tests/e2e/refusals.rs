@@ -296,7 +296,7 @@ async fn a_busy_cluster_is_retried_later_and_an_answer_without_a_status_proves_n
                 "gateway" => Reply::Whole(502, "", "bad gateway".to_owned()),
                 "torn" => Reply::Torn("{\"kind\":".to_owned()),
                 "missing" => Reply::Whole(404, "", status(404, &json!({ "name": "missing", "kind": "pods" }))),
-                _ => Reply::Nothing,
+                _ => Reply::Close,
             }
         })
         .await?;
@@ -319,7 +319,7 @@ async fn a_busy_cluster_is_retried_later_and_an_answer_without_a_status_proves_n
 #[tokio::test]
 async fn law_11_a_call_that_is_never_answered_ends_at_its_deadline() -> Result<()> {
     timed(async {
-        let stub = Stub::serve(|_| Reply::Silence).await?;
+        let stub = Stub::serve(|_| Reply::Hang).await?;
         let cluster = connect(&stub.kubeconfig()).await?;
         let began = std::time::Instant::now();
         let answer = call(&cluster, pod_target("default", "silent")?, Verb::Get).await;

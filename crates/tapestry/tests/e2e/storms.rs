@@ -15,7 +15,7 @@ use tapestry_domain::capacity::Limit;
 use tapestry_domain::quantity::Quantity;
 use tapestry_domain::resources::ResourceName;
 use tapestry_testbed::builders::{node, pod};
-use tapestry_testbed::invariants::Strangers;
+use tapestry_testbed::invariants::ForeignObjects;
 use tapestry_testbed::supervisor::Signal;
 use tapestry_testbed::{Storm, eventually};
 use tokio::time::Instant;
@@ -64,7 +64,7 @@ async fn weather(harness: &Harness, syncer: &Process, seed: u64, lasts: Duration
     for node in NODES {
         harness.vnode_ready(node).await?;
     }
-    let lodgers = lodge(harness).await?;
+    let foreign = create_foreign_pods(harness).await?;
     let until = Instant::now() + lasts;
     let (v, p) = (harness.proxy(Side::Virtual), harness.proxy(Side::Physical));
     let mut people = People { harness, syncer, rng: Rng::with_seed(seed), acts: 0, taken: BTreeSet::new() };
@@ -83,7 +83,7 @@ async fn weather(harness: &Harness, syncer: &Process, seed: u64, lasts: Duration
     let (vpods, ppods) = (harness.virtual_side.list("v1/Pod", &harness.name).await?, harness.ppods().await?);
     let run = vpods.iter().filter(|vpod| phase(vpod) == "Running").count();
     eprintln!("converged after {:?}: {run} of {} virtual pods run", began.elapsed(), vpods.len());
-    let touched = lodgers.touched(&ppods);
+    let touched = foreign.touched(&ppods);
     ensure!(touched.is_empty(), "{}", touched.join("\n"));
     // Only the owner ended pods.
     for vpod in vpods.iter().filter(|vpod| phase(vpod) == "Failed") {
@@ -96,10 +96,10 @@ async fn weather(harness: &Harness, syncer: &Process, seed: u64, lasts: Duration
 }
 
 /// Foreign pods in the namespace of the copies: on our nodes, and one that looks like a copy of another origin.
-async fn lodge(harness: &Harness) -> Result<Strangers> {
+async fn create_foreign_pods(harness: &Harness) -> Result<ForeignObjects> {
     for (number, node) in NODES.into_iter().enumerate() {
-        let lodger = pod(&format!("lodger-{number}")).namespace(&harness.mount).on(node).cpu("1");
-        harness.physical_side.create(&lodger.tolerate_all().build()).await?;
+        let foreign = pod(&format!("foreign-{number}")).namespace(&harness.mount).on(node).cpu("1");
+        harness.physical_side.create(&foreign.tolerate_all().build()).await?;
     }
     let other = pod("other").namespace(&harness.mount).on(NODES[0]).tolerate_all();
     let other = other.label(keys::MANAGED_BY, keys::MANAGED_BY_TAPESTRY).annotation(keys::ORIGIN, "some/body");
@@ -110,7 +110,7 @@ async fn lodge(harness: &Harness) -> Result<Strangers> {
         if run == 3 { Ok(()) } else { Err(format!("{run}")) }
     })
     .await?;
-    Ok(Strangers::among(&harness.ppods().await?, &harness.origin().await?))
+    Ok(ForeignObjects::among(&harness.ppods().await?, &harness.origin().await?))
 }
 
 /// The users of the virtual cluster and the owner of the physical one.

@@ -18,9 +18,9 @@ pub(crate) enum Reply {
     /// The head promises more than comes.
     Torn(String),
     /// The connection is closed without an answer.
-    Nothing,
+    Close,
     /// The connection stays open without an answer.
-    Silence,
+    Hang,
 }
 
 /// The server. Dropping it ends it.
@@ -100,7 +100,7 @@ async fn one_request(mut client: TcpStream, answer: &(dyn Fn(&str) -> Reply + Se
             client.write_all(format!("{head}{body}").as_bytes()).await?;
             client.shutdown().await
         }
-        Reply::Nothing => Ok(()),
-        Reply::Silence => client.read_buf(&mut request).await.map(drop),
+        Reply::Close => Ok(()),
+        Reply::Hang => client.read_buf(&mut request).await.map(drop),
     }
 }

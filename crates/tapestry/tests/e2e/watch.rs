@@ -244,7 +244,7 @@ async fn pods_with_odd_but_legal_fields_are_rows_too() -> Result<()> {
         for pod in &odd {
             objects.create(&labelled(pod.clone().on("nowhere").build(), "odd")).await?;
         }
-        let origin = Origin::new("somebody", "else", "x");
+        let origin = Origin::new("other", "origin", "x");
         let decode = move |json: &Bytes| PPod::decode(json, &origin);
         let observer = Observer::open(&cluster.kubeconfig_text()?, of_test(&kind::POD, "odd"), decode).await?;
         let complete = |seen: &[Change<PPod>]| matches!(seen.last(), Some(Change::Listed(_)));
@@ -370,7 +370,7 @@ async fn an_expired_version_starts_over_whether_it_comes_as_an_event_or_as_an_an
             match asked.split("resourceVersion=").nth(1).and_then(|rest| rest.split('&').next()) {
                 Some("10") => Reply::Whole(200, "", event("ERROR", &expired())),
                 Some("20") => Reply::Whole(410, "", expired().to_string()),
-                _ => Reply::Nothing,
+                _ => Reply::Close,
             }
         })
         .await?;
@@ -441,7 +441,7 @@ async fn law_01_another_cluster_at_the_same_address_is_a_broken_connection_and_n
                 return Reply::Whole(200, "", page.to_string());
             }
             if who != "ours" {
-                return Reply::Nothing;
+                return Reply::Close;
             }
             // Torn as well, so that after every watch the client asks for the version.
             let bookmark = event("BOOKMARK", &json!({ "metadata": { "resourceVersion": version.to_string() } }));

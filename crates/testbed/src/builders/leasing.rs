@@ -1,5 +1,5 @@
-//! Tapestry's own objects, as plain JSON: also what its types would refuse can be built here.
-//! Must not use the types of `tapestry-api`, for that reason.
+//! Tapestry's own objects, as plain JSON, so that tests can also build invalid ones. Must not
+//! use the types of `tapestry-api`, for that reason.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ pub struct Policy(Value);
 
 object!(Binding, Policy);
 
-/// A binding, empty: the test says what it binds.
+/// An empty binding: the test fills it in.
 #[must_use]
 pub fn binding(name: &str) -> Binding {
     Binding(json!({ "apiVersion": API_VERSION, "kind": "ClusterBinding", "metadata": { "name": name }, "spec": {} }))
@@ -50,7 +50,7 @@ impl Binding {
     }
 }
 
-/// A policy, empty: the test says what it lends.
+/// An empty policy: the test fills it in.
 #[must_use]
 pub fn policy(name: &str) -> Policy {
     Policy(

@@ -1,4 +1,4 @@
-//! Pods and what makes pods. Must not reach for a cluster.
+//! Pods and Deployments. Must not access a cluster.
 
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ impl Pod {
         self.with("/metadata/namespace", namespace)
     }
 
-    /// Binds it to a node, past the scheduler (and so past taints and resources).
+    /// Binds it to a node, without the scheduler (and so without checks of taints and resources).
     #[must_use]
     pub fn on(self, node: &str) -> Self {
         self.with("/spec/nodeName", node)

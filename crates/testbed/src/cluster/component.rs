@@ -24,7 +24,7 @@ pub struct Component<'a> {
 }
 
 impl Component<'_> {
-    /// Starts it with the command line of the beginning. Returns before it is ready.
+    /// Starts it with its original command line. Returns before it is ready.
     pub fn start(&self) -> Result<()> {
         let launch = self.part.launch(&self.cluster.site, &self.cluster.config);
         self.cluster.supervisor.launch(self.part.name(), launch).map(drop)

@@ -1,4 +1,4 @@
-//! What a cluster shall consist of. Must not hold anything that is known only once it runs.
+//! The configuration of a cluster. Must not hold anything that is known only once it runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::Part;
 use crate::builders::node;
 
-/// Hears about each step of a start: (cluster, step). For people who wait; tests leave it out.
+/// Called for each step of a start: (cluster, step). For users who wait; tests omit it.
 pub type Progress = Arc<dyn Fn(&str, &str) + Send + Sync>;
 
 /// The parts, nodes and flags of a cluster.
@@ -25,7 +25,7 @@ pub struct ClusterConfig {
 }
 
 impl ClusterConfig {
-    /// A cluster whose nodes somebody else writes: all parts but kwok, no nodes.
+    /// A cluster whose nodes a syncer or test writes: all parts except kwok, no nodes.
     #[must_use]
     pub fn virtual_cluster(name: &str) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl ClusterConfig {
         config.nodes((0..nodes).map(|index| node(&format!("node-{index}")).build()))
     }
 
-    /// Leaves a part out. etcd and the API server cannot be left out.
+    /// Omits a part. etcd and the API server cannot be omitted.
     #[must_use]
     pub fn without(mut self, part: Part) -> Self {
         if !matches!(part, Part::Etcd | Part::ApiServer) {
@@ -76,7 +76,7 @@ impl ClusterConfig {
         self
     }
 
-    /// Tells each step of the start.
+    /// Reports each step of the start.
     #[must_use]
     pub fn progress(mut self, progress: Progress) -> Self {
         self.progress = Some(progress);

@@ -15,12 +15,12 @@ pub enum Part {
     Etcd,
     /// kube-apiserver.
     ApiServer,
-    /// kube-controller-manager. Without it nobody makes default `ServiceAccount`s or clears the taints of new nodes, so the
+    /// kube-controller-manager. Without it there are no default `ServiceAccount`s, and new nodes keep their taints, so the
     /// admission plugins that rely on those are switched off.
     ControllerManager,
     /// kube-scheduler.
     Scheduler,
-    /// Plays the kubelets of all nodes.
+    /// The simulated kubelets of all nodes.
     Kwok,
 }
 
@@ -40,7 +40,7 @@ impl Part {
         }
     }
 
-    /// Where it answers.
+    /// Its port.
     pub(super) fn port(self) -> Port {
         match self {
             Self::Etcd => Port::Etcd,
@@ -79,7 +79,7 @@ fn etcd(site: &Site) -> Vec<String> {
         format!("--listen-peer-urls={peers}"),
         format!("--initial-advertise-peer-urls={peers}"),
         format!("--initial-cluster=testbed={peers}"),
-        // The data is not worth a disk's time.
+        // The data is disposable: no fsync.
         "--unsafe-no-fsync".into(),
         "--log-level=error".into(),
     ]
@@ -90,7 +90,7 @@ fn apiserver(site: &Site, config: &ClusterConfig) -> Vec<String> {
         format!("--etcd-servers=http://{}", site.address.at(Port::Etcd)),
         format!("--bind-address={}", site.address.ip()),
         format!("--secure-port={}", site.address.at(Port::ApiServer).port()),
-        // The endpoint of the `kubernetes` Service may not be loopback; a documentation address needs no network to be found.
+        // The endpoint of the `kubernetes` Service may not be loopback; a documentation address needs no network.
         "--advertise-address=192.0.2.1".into(),
         "--service-cluster-ip-range=10.96.0.0/16".into(),
         format!("--tls-cert-file={}", site.file("server.crt")),
@@ -101,7 +101,7 @@ fn apiserver(site: &Site, config: &ClusterConfig) -> Vec<String> {
         "--service-account-issuer=https://kubernetes.default.svc".into(),
         "--authorization-mode=RBAC,Node".into(),
         "--allow-privileged=true".into(),
-        // Without it a server that shall end waits a minute for its watchers; with it, it tells them and ends in a second.
+        // Without it a server that stops waits a minute for its watchers; with it, it notifies them and stops in a second.
         "--shutdown-watch-termination-grace-period=1s".into(),
         "--max-requests-inflight=4000".into(),
         "--max-mutating-requests-inflight=2000".into(),
@@ -161,9 +161,9 @@ fn kwok(site: &Site) -> Vec<String> {
         format!("--tls-cert-file={}", site.file("server.crt")),
         format!("--tls-private-key-file={}", site.file("server.key")),
         "--node-lease-duration-seconds=40".into(),
-        // It would tell of every lease and every patch.
+        // It would log every lease and every patch.
         "--v=WARN".into(),
-        // Pods of two clusters shall not share an address by construction.
+        // Pods of two clusters must not share an address.
         format!("--cidr=10.{}.0.0/16", site.address.ip().octets()[1]),
     ]
 }

@@ -1,4 +1,4 @@
-//! When a cluster may be used: every part answers, pods can be created, nodes take pods.
+//! When a cluster may be used: every part answers, pods can be created, nodes are ready.
 //! Must not guess by time passed.
 
 use std::net::SocketAddrV4;
@@ -14,11 +14,11 @@ use crate::supervisor::State;
 
 /// Far more than a start takes (seconds), for machines that are busy with other tests.
 const DEADLINE: Duration = Duration::from_mins(2);
-/// One look; a component that accepts and does not answer must not use up the whole deadline.
+/// The deadline of one check: a component that accepts and does not answer must not use up the whole deadline.
 const LOOK: Duration = Duration::from_secs(3);
 
 impl Cluster {
-    /// Waits until every part the cluster was made of answers. Call it after a restart.
+    /// Waits until every part of the cluster answers. Call it after a restart.
     pub async fn ready(&self) -> Result<()> {
         self.apiserver_ready().await?;
         self.others_ready().await

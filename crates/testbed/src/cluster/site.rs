@@ -1,4 +1,4 @@
-//! The ground a cluster stands on: its folder with keys, certificates and kubeconfigs, and its address.
+//! The files and address of a cluster: its folder with keys, certificates and kubeconfigs.
 //! Must not start anything.
 
 use std::fs;
@@ -35,7 +35,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// Writes everything that components read, into `folder`, which exists.
+    /// Writes all files that components read into `folder`, which exists.
     pub(super) fn prepare(config: &ClusterConfig, folder: &Path) -> Result<Self> {
         let site = Self {
             cluster: config.name.clone(),
@@ -81,8 +81,8 @@ impl Site {
         render(&self.cluster, &self.url(), self.authority.pem(), Credential::Token(token))
     }
 
-    /// What kwok does when asked for logs of a pod, to attach, or to run a command in it: every pod says [`POD_LOG`], and commands
-    /// run here, in the cluster's folder.
+    /// What kwok does when asked for logs of a pod, to attach, or to run a command in it: every pod logs [`POD_LOG`], and commands
+    /// run on this machine, in the cluster's folder.
     fn kubelet_endpoints(&self) -> Result<String> {
         let object = |kind: &str, spec: Value| {
             let metadata = json!({ "name": "testbed" });
@@ -107,7 +107,7 @@ impl Site {
     }
 }
 
-/// Makes the cluster's folder, readable by us alone (it holds administrators' keys).
+/// Creates the cluster's folder, readable only by us (it holds administrators' keys).
 pub(super) fn make_folder(config: &ClusterConfig) -> Result<PathBuf> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let mut new = fs::DirBuilder::new();
@@ -118,7 +118,7 @@ pub(super) fn make_folder(config: &ClusterConfig) -> Result<PathBuf> {
         }
         new.create(folder)
             .with_context(|| format!("creating {} (it must not exist: it is removed at the end)", folder.display()))?;
-        // Components run elsewhere, so the path must hold everywhere.
+        // Components run in other directories, so the path must be absolute.
         return Ok(folder.canonicalize()?);
     }
     loop {

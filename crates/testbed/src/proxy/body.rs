@@ -1,5 +1,5 @@
-//! The body of an answer on its way to the client: a list, or a watch that goes on for hours.
-//! Must not understand objects; it only knows where lines end.
+//! The body of an answer on its way to the client: a list, or a watch that lasts for hours.
+//! Must not parse objects; it only knows where lines end.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -87,12 +87,12 @@ impl RelayedBody {
             }
             let frame = tokio::select! {
                 frame = self.body.frame() => frame,
-                // A rule came or went.
+                // The rules have changed.
                 Ok(()) = self.changes.changed() => continue,
             };
             let piece = match frame? {
                 Ok(frame) => frame.into_data().unwrap_or_default(),
-                // As if the client had been connected to the server itself.
+                // As if the client was connected to the server itself.
                 Err(_) => return Some(Err(ConnectionReset)),
             };
             self.wait_while_frozen().await;
@@ -128,7 +128,7 @@ impl RelayedBody {
     }
 }
 
-/// Where to end so that the last line has begun and is not complete.
+/// Where to cut so that the last line is incomplete.
 fn middle_of_last_line(bytes: &[u8]) -> usize {
     let line_end = bytes.len() - usize::from(bytes.ends_with(b"\n"));
     let start = bytes[..line_end].iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);

@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 /// What happens to a request that a rule selects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// No answer, and nothing more on a stream, until the fault ends. Then everything goes on, late.
+    /// No answer, and nothing more on a stream, until the fault ends. Then everything continues, late.
     Freeze,
     /// The head of the answer passes and nothing of its body, until the fault ends: a proxy that buffers streams. Also on
     /// streams that are open already.
     HeadOnly,
     /// The request waits this long before it goes to the API server.
     Delay(Duration),
-    /// The request is reset (over HTTP/1.1 with its connection, over HTTP/2 its stream alone); the API server hears nothing.
+    /// The request is reset (over HTTP/1.1 with its connection, over HTTP/2 its stream alone); the API server does not receive it.
     Reset,
     /// The connection is reset, with all that it carries. Also when it carries a stream that is open already, at once.
     ResetConnection,
@@ -35,7 +35,7 @@ pub enum Fault {
     Truncated,
     /// The API server carries it out, and the request is reset before its answer arrives.
     LostAnswer,
-    /// Answers and streams come in pieces of so many bytes, this far apart.
+    /// Answers and streams come in pieces of this many bytes, this far apart.
     Trickle(usize, Duration),
     /// 404 from a load balancer, in HTML.
     HtmlNotFound,
@@ -69,7 +69,7 @@ impl Fault {
         }
     }
 
-    /// What the client hears instead of the API server's answer; `None` when it is no answer.
+    /// What the client gets instead of the API server's answer; `None` when the fault sends no answer.
     pub(crate) fn answer(&self) -> Option<Response<String>> {
         let json = "application/json";
         Some(match self {

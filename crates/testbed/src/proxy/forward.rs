@@ -1,5 +1,5 @@
-//! One request to the API server, and its answer back, with whatever the rules do to it.
-//! Must not keep anything between requests but connections.
+//! One request to the API server, and its answer back, with the faults of the rules. Must
+//! keep nothing between requests except connections.
 
 use std::sync::{Arc, OnceLock};
 
@@ -49,7 +49,7 @@ pub(super) struct Forwarder {
 }
 
 impl Forwarder {
-    /// Speaks to the server of this kubeconfig as its user.
+    /// Connects to the server of this kubeconfig as its user.
     pub(super) async fn to(kubeconfig: &str) -> anyhow::Result<Self> {
         let kubeconfig = Kubeconfig::from_yaml(kubeconfig)?;
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
@@ -84,7 +84,7 @@ impl Forwarder {
         Ok(Upstream::new(service))
     }
 
-    /// Forwards one request. Dropping the future, as when the client leaves, leaves it open whether the server got it.
+    /// Forwards one request. If the future is dropped, as when the client leaves, it is unknown whether the server got it.
     pub(super) async fn forward(
         &self,
         link: &Arc<Link>,
@@ -108,9 +108,9 @@ impl Forwarder {
             Some(fault) => return fault.answer().map(whole).ok_or(ConnectionReset),
         }
         own_headers(&mut head.headers);
-        // The frontend's address means nothing to the server.
+        // The server does not know the frontend's address.
         head.headers.remove(header::HOST);
-        // Which one it becomes is decided by the connection to the API server.
+        // The connection to the API server decides the version.
         head.version = Version::HTTP_11;
         let request = Request::from_parts(head, Body::from(body));
         let response = link.upstream.clone().oneshot(request).await.map_err(|error| {
@@ -142,7 +142,7 @@ impl Forwarder {
     }
 }
 
-/// Takes away what is between two neighbours on one connection only.
+/// Removes hop-by-hop headers.
 fn own_headers(headers: &mut HeaderMap) {
     for name in [header::CONNECTION, header::TRANSFER_ENCODING, header::UPGRADE, header::TE] {
         headers.remove(name);

@@ -55,7 +55,7 @@ impl Frontend {
         )
     }
 
-    /// Serves for ever; while the proxy is cut it does not listen.
+    /// Serves until dropped; while the proxy is cut it does not listen.
     pub(super) async fn serve(self, forwarder: Arc<Forwarder>, mut state_rx: watch::Receiver<State>) {
         let Self { address, listener, acceptor, token, .. } = self;
         let expected: Arc<str> = format!("Bearer {token}").into();
@@ -97,7 +97,7 @@ fn listen(at: SocketAddr) -> std::io::Result<TcpListener> {
 
 /// One connection, from its first byte to its last.
 async fn admit(client: TcpStream, acceptor: TlsAcceptor, expected: Arc<str>, forwarder: Arc<Forwarder>) {
-    // Whenever we let go of it, the client sees a reset and not an orderly end.
+    // When we drop it, the client sees a reset and not an orderly end.
     if client.set_nodelay(true).and_then(|()| client.set_zero_linger()).is_err() {
         return;
     }
@@ -121,7 +121,7 @@ async fn admit(client: TcpStream, acceptor: TlsAcceptor, expected: Arc<str>, for
             }
         }
     });
-    // A client that leaves, or a connection that a fault resets, is no news.
+    // A client that leaves, or a connection that a fault resets, is not worth a log line.
     tokio::select! {
         _ = protocol.serve(io, service) => {}
         () = link.is_reset() => {}

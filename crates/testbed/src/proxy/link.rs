@@ -1,5 +1,5 @@
-//! One connection of a client, and the connections to the API server that belong to it alone: what a fault does to
-//! one of them, no other client connection notices. Must not know what requests say.
+//! One connection of a client, and its own connections to the API server: a fault on one of them does not affect
+//! other client connections. Must not know what requests say.
 
 use std::io;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! HTTP/1.1 and HTTP/2 over TLS, as a server of these tests speaks them. Must not know what requests say.
+//! HTTP/1.1 and HTTP/2 over TLS, for the servers of these tests. Must not know what requests say.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,17 +23,17 @@ use crate::certificates::Authority;
 const H2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
 
-/// What client and server speak on a connection.
+/// The protocol of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// One request at a time on a connection.
     Http1,
-    /// Many requests at once on a connection, each a stream of its own.
+    /// Many requests at once on a connection, each on its own stream.
     Http2,
 }
 
 impl Protocol {
-    /// What a server that knows this one and older ones offers (ALPN), its favourite first.
+    /// What a server with this protocol and older ones offers (ALPN), its preferred one first.
     fn offers(self) -> Vec<Vec<u8>> {
         match self {
             Self::Http1 => vec![HTTP_1_1.to_vec()],

@@ -11,7 +11,7 @@ use http::Method;
 pub struct RequestInfo {
     /// As RBAC calls it: `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
     pub verb: &'static str,
-    /// Plural, such as `pods`; empty for what is no resource, such as `/version`.
+    /// Plural, such as `pods`; empty for paths that are no resource, such as `/version`.
     pub resource: String,
     /// Such as `status`; empty when it is the object itself.
     pub subresource: String,
@@ -30,7 +30,7 @@ impl RequestInfo {
             Some("apis") => parts.skip(2).collect(),
             _ => Vec::new(),
         };
-        // What stands below one namespace is a resource there, but for the namespace's own subresources.
+        // A path below a namespace is a resource there, except for the namespace's own subresources.
         let (namespace, rest) = match rest[..] {
             ["namespaces", namespace, resource, ..] if !["status", "finalize"].contains(&resource) => {
                 (namespace, &rest[2..])
@@ -53,7 +53,7 @@ impl RequestInfo {
         Self { verb, resource, subresource, namespace: namespace.to_owned(), name }
     }
 
-    /// Whether it is meant to change something.
+    /// Whether it is a write.
     #[must_use]
     pub fn is_write(&self) -> bool {
         !matches!(self.verb, "get" | "list" | "watch")
@@ -83,9 +83,9 @@ pub struct Requests {
     /// `None`: all.
     resource: Option<&'static str>,
     but: Option<&'static str>,
-    /// So many pass first.
+    /// This many pass first.
     pub(crate) skip: u32,
-    /// So many are hits then; `None`: all that follow.
+    /// This many are hits then; `None`: all that follow.
     pub(crate) times: Option<u32>,
 }
 
@@ -100,13 +100,13 @@ impl Requests {
         Self::with(&[])
     }
 
-    /// What is meant to change something.
+    /// Writes.
     #[must_use]
     pub const fn writes() -> Self {
         Self::with(&["create", "update", "patch", "delete", "deletecollection"])
     }
 
-    /// What asks for one object.
+    /// Reads of one object.
     #[must_use]
     pub const fn gets() -> Self {
         Self::with(&["get"])
@@ -151,7 +151,7 @@ impl Requests {
         self
     }
 
-    /// Strikes `count` of them, then no more.
+    /// Hits `count` of them, then no more.
     #[must_use]
     pub fn times(mut self, count: u32) -> Self {
         self.times = Some(count);
@@ -162,7 +162,7 @@ impl Requests {
         (self.skip, self.times) == (0, None)
     }
 
-    /// Whether this request is one of them, by what it asks for.
+    /// Whether this request is one of them.
     #[must_use]
     pub fn contain(&self, info: &RequestInfo) -> bool {
         (self.verbs.is_empty() || self.verbs.contains(&info.verb))
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_told_apart_as_rbac_does() {
+    fn requests_are_distinguished_as_rbac_does() {
         assert_eq!(info("GET", "/api/v1/pods", "watch=true&limit=5"), "watch pods");
         assert_eq!(info("GET", "/api/v1/pods", "limit=5"), "list pods");
         assert_eq!(info("GET", "/api/v1/namespaces/x/pods/web", ""), "get pods x/web");

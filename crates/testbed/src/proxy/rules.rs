@@ -30,7 +30,7 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// A rule in force from now on; gives its number.
+    /// Adds a rule; returns its number.
     pub(crate) fn add(&self, fault: Fault, requests: Requests) -> u64 {
         let mut active = self.active();
         let id = *self.changed_tx.borrow() + 1;
@@ -70,7 +70,7 @@ impl Rules {
         self.active().iter().any(|rule| rule.fault == Fault::Freeze && rule.requests.contain(info))
     }
 
-    /// Whether nothing may pass on a stream at this moment. Rules that count apply to new requests only.
+    /// Whether nothing may pass on a stream at this moment. Rules with a count apply to new requests only.
     pub(crate) fn freezes_stream(&self, info: &RequestInfo) -> bool {
         let mut active = self.active();
         let selects = |rule: &&mut Rule| {

@@ -1,5 +1,5 @@
 //! Random faults: one seed always gives the same sequence of pause, fault and duration.
-//! Must not ask for the time or for entropy; what an episode hits depends on what happens to pass.
+//! Must not read the time or entropy; what an episode hits depends on the traffic.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::fault::Fault;
 use super::request_info::Requests;
 use super::{FaultProxy, Injection};
 
-/// A sequence of episodes without end.
+/// An endless sequence of episodes.
 #[derive(Debug, Clone)]
 pub struct Storm {
     seed: u64,

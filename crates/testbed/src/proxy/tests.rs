@@ -18,9 +18,9 @@ use super::*;
 
 const PODS: &str = "/api/v1/namespaces/x/pods";
 const WATCH: &str = "/api/v1/pods?watch=true";
-/// For what a working proxy does at once, on a machine that may be busy.
+/// The deadline of what a working proxy does at once, on a machine that may be busy.
 const LONG: Duration = Duration::from_secs(10);
-/// For what must not happen.
+/// How long to wait for what must not happen.
 const SHORT: Duration = Duration::from_millis(200);
 
 /// A server, a proxy to it and a client of the proxy.
@@ -33,7 +33,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// All three speak this protocol.
+    /// All three use this protocol.
     async fn new(protocol: Protocol) -> Self {
         Self::between(protocol, protocol).await
     }
@@ -80,7 +80,7 @@ async fn piece(body: &mut hyper::body::Incoming) -> Option<Result<Bytes, String>
     Some(frame.map(|frame| frame.into_data().unwrap_or_default()).map_err(|error| error.to_string()))
 }
 
-/// The stream up to its end or its break; says whether it ended in order.
+/// The stream up to its end; returns whether it ended in order.
 async fn rest(mut body: hyper::body::Incoming) -> (String, bool) {
     let mut text = String::new();
     while let Some(piece) = piece(&mut body).await {
@@ -112,14 +112,14 @@ macro_rules! over_http1_and_http2 {
 }
 
 over_http1_and_http2! {
-    a_frozen_connection_says_nothing_while_others_live
+    a_frozen_connection_sends_nothing_while_others_work
     an_open_watch_freezes_its_connection_and_no_other
     a_reset_connection_takes_its_streams_with_it
     a_proxy_without_faults_passes_requests_answers_and_streams
     a_client_without_the_token_is_refused
     a_cut_proxy_breaks_streams_and_refuses_connections_until_it_is_restored
     a_reset_breaks_streams_and_new_connections_are_accepted
-    a_freeze_holds_requests_and_streams_and_lets_them_go_on_late
+    a_freeze_holds_requests_and_streams_and_they_continue_late
     a_head_without_its_body_passes_at_once_and_the_body_when_the_fault_ends
     a_delayed_request_arrives_later
     a_reset_request_never_arrives
@@ -128,8 +128,8 @@ over_http1_and_http2! {
     a_truncated_stream_ends_in_order_in_the_middle_of_an_object
     a_lost_answer_belongs_to_a_write_that_was_carried_out
     a_slow_answer_comes_in_pieces_and_whole
-    a_rule_lets_the_first_pass_and_stops_when_it_has_struck_often_enough
-    each_write_that_was_carried_out_is_told_before_the_client_hears_of_it
+    a_rule_lets_the_first_pass_and_stops_after_its_count_of_hits
+    each_write_that_was_carried_out_is_reported_before_the_client_gets_the_answer
     a_storm_leaves_no_fault_behind
 }
 
@@ -189,7 +189,7 @@ async fn a_reset_breaks_streams_and_new_connections_are_accepted(scene: Scene) {
     scene.is_well().await;
 }
 
-async fn a_freeze_holds_requests_and_streams_and_lets_them_go_on_late(scene: Scene) {
+async fn a_freeze_holds_requests_and_streams_and_they_continue_late(scene: Scene) {
     let mut watch = scene.watch().await;
     let freeze = scene.proxy.inject(Fault::Freeze, Requests::all());
     scene.server.say("{\"event\":1}\n");
@@ -298,7 +298,7 @@ async fn a_slow_answer_comes_in_pieces_and_whole(scene: Scene) {
     assert!(began.elapsed() >= Duration::from_millis(7 * 20));
 }
 
-async fn a_rule_lets_the_first_pass_and_stops_when_it_has_struck_often_enough(scene: Scene) {
+async fn a_rule_lets_the_first_pass_and_stops_after_its_count_of_hits(scene: Scene) {
     let injection = scene.proxy.inject(Fault::InternalError, Requests::writes().of("pods").after(1).times(2));
     let mut codes = Vec::new();
     for _ in 0..5 {
@@ -309,7 +309,7 @@ async fn a_rule_lets_the_first_pass_and_stops_when_it_has_struck_often_enough(sc
     assert_eq!(injection.hits(), 2);
 }
 
-async fn each_write_that_was_carried_out_is_told_before_the_client_hears_of_it(scene: Scene) {
+async fn each_write_that_was_carried_out_is_reported_before_the_client_gets_the_answer(scene: Scene) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let tell = Arc::clone(&told);
     scene.proxy.after_each_write(move |info| tell.lock().unwrap().push(info.to_string()));
@@ -335,18 +335,18 @@ async fn stranger(scene: &Scene) -> Cluster {
     Cluster::connect("y", scene.proxy.kubeconfig(), Trust::Operator, "other").await.unwrap()
 }
 
-async fn a_frozen_connection_says_nothing_while_others_live(scene: Scene) {
+async fn a_frozen_connection_sends_nothing_while_others_work(scene: Scene) {
     let mut watch = scene.watch().await;
     let frozen = scene.proxy.inject(Fault::FreezeConnection, Requests::writes().times(1));
     let asking = scene.code("POST", PODS);
     let mut asking = std::pin::pin!(asking);
     assert!(tokio::time::timeout(SHORT, &mut asking).await.is_err(), "it was answered");
     assert_eq!((scene.server.writes(), frozen.hits()), (0, 1));
-    // Watches have a connection of their own, and so has another client.
+    // Watches have their own connection, and so has another client.
     scene.server.say("{\"event\":1}\n");
     assert_eq!(piece(&mut watch).await.unwrap().unwrap(), "{\"event\":1}\n");
     assert_eq!(stranger(&scene).await.exchange(request("POST", PODS), LONG, Asked::Object).await.unwrap().0, 201);
-    // The end of the fault brings no dead connection back.
+    // The end of the fault does not revive a dead connection.
     drop(frozen);
     assert!(tokio::time::timeout(SHORT, &mut asking).await.is_err(), "it was answered");
 }

@@ -1,5 +1,5 @@
 //! The supervisor's end: the process `testbed supervise`, which keeps children until its stdin ends.
-//! Must not wait for anything but the next order, nor use a second thread (see [`leash`]).
+//! Must wait only for the next order, and must not use a second thread (see [`leash`]).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,10 +14,10 @@ use rustix::process::{Pid, Signal as UnixSignal, WaitId, WaitIdOptions};
 
 use super::protocol::{Answer, Launch, Order, PROTOCOL, Signal, State};
 
-/// Obeys the orders on stdin until it ends; then kills every child with its group and removes `folder`.
+/// Carries out the orders on stdin until it ends; then kills every child with its group and removes `folder`.
 pub fn supervise(folder: &Path) -> Result<()> {
     let mut keeper = Keeper::default();
-    // An unreadable or unanswerable line is a line without a holder: the sweep follows in any case.
+    // If an order cannot be read or answered, the holder is gone: clean up in any case.
     let served = keeper.serve();
     keeper.end();
     sweep(folder)?;
@@ -59,7 +59,7 @@ impl Keeper {
             }
             Order::Signal { name, signal } => {
                 if let Some(Kept::Alive(child)) = self.children.get(&name) {
-                    // Not yet reaped, so its ID still means this child, even if it ended a moment ago.
+                    // Not yet reaped, so its ID still belongs to this child, even if it ended a moment ago.
                     rustix::process::kill_process_group(Pid::from_child(child), signal.number())
                         .with_context(|| format!("{signal:?} to {name}"))?;
                 }
@@ -83,7 +83,7 @@ impl Keeper {
     fn end(&mut self) {
         for kept in self.children.values_mut() {
             if let Kept::Alive(child) = kept {
-                // A child that cannot be killed must not save the ones after it.
+                // A child that cannot be killed must not stop us from killing the next ones.
                 let _ = end(child);
             }
         }
@@ -123,19 +123,19 @@ fn start(launch: &Launch) -> Result<Child> {
         .spawn()?)
 }
 
-/// Looks without reaping: until it is reaped, a child's ID cannot be given to a stranger.
+/// Checks without reaping: until it is reaped, the kernel does not reuse a child's ID.
 fn has_ended(child: &Child) -> Result<bool> {
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     Ok(rustix::process::waitid(WaitId::Pid(Pid::from_child(child)), look)?.is_some())
 }
 
-/// Kills what is left of the child's group, then reaps the child. Says how it ended.
+/// Kills what is left of the child's group, then reaps the child. Returns how it ended.
 fn end(child: &mut Child) -> Result<String> {
     let _ = rustix::process::kill_process_group(Pid::from_child(child), UnixSignal::KILL);
     Ok(child.wait()?.to_string())
 }
 
-/// Grandchildren are killed but not ours to wait for: one may still be creating a file while we remove the folder.
+/// We kill grandchildren but cannot wait for them: one may still be creating a file while we remove the folder.
 fn sweep(folder: &Path) -> Result<()> {
     for _ in 0..50 {
         match std::fs::remove_dir_all(folder) {

@@ -1,11 +1,11 @@
-//! What is said on the line between us and the supervisor: one JSON value per line, one answer per order.
-//! Must not grow orders that wait; a supervisor that waits does not see the end of file.
+//! The protocol between us and the supervisor: one JSON value per line, one answer per order.
+//! Must not have orders that wait; a supervisor that waits does not see the end of file.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Raised with every change of this file, so that a stale `testbed` binary is refused by name and not by riddles.
+/// Raised with every change of this file, so that a stale `testbed` binary is refused with a clear message.
 pub(super) const PROTOCOL: u32 = 1;
 
 /// us --orders--> supervisor
@@ -19,7 +19,7 @@ pub(super) enum Order {
 /// supervisor --answers--> us
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
-    /// Said once, before any order.
+    /// Sent once, before any order.
     Hello(u32),
     State(State),
     Failed(String),
@@ -39,17 +39,17 @@ pub struct Launch {
 /// Signals are sent to the whole process group of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Signal {
-    /// SIGTERM: end in good order.
+    /// SIGTERM: end gracefully.
     Terminate,
     /// SIGKILL: end now.
     Kill,
     /// SIGSTOP: freeze, with all connections open.
     Stop,
-    /// SIGCONT: go on.
+    /// SIGCONT: continue.
     Continue,
 }
 
-/// What became of a child.
+/// The state of a child.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum State {
     /// It runs (or is stopped) under this process ID.

@@ -1,5 +1,5 @@
-//! The part of a controller-manager that our objects feel: new nodes lose their taint, pods of nodes that are gone go,
-//! and what belongs to an object that is gone goes too. Never touches what belongs to nobody.
+//! The part of a controller-manager that affects our objects: new nodes lose their taint, pods of deleted nodes are
+//! deleted, and so are objects whose owner is gone. Never touches objects without an owner.
 
 use std::collections::BTreeSet;
 
@@ -15,24 +15,24 @@ use super::server::seconds;
 /// The controller-manager of one side.
 #[derive(Debug, Clone)]
 pub struct ControllerManager {
-    /// Where.
+    /// Its side.
     pub side: Side,
-    /// The chance that it gets to one of its duties when its turn comes.
+    /// The chance that it does one of its tasks when its turn comes.
     pub diligence: f64,
 }
 
-/// What can belong to a node.
+/// Kinds that a node can own.
 const OWNED: [&Kind; 2] = [&kind::LEASE, &kind::POD];
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
 impl ControllerManager {
-    /// One that gets to its duties half of the time.
+    /// One that does its tasks half of the time.
     #[must_use]
     pub fn new(side: Side) -> Self {
         Self { side, diligence: 0.5 }
     }
 
-    /// A node that is ready loses the taint it was born with.
+    /// A node that is ready loses the taint it was created with.
     fn clear_taints(&self, world: &mut World) -> bool {
         let ready = |node: &&Value| {
             let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
@@ -74,7 +74,7 @@ impl ControllerManager {
         !paths.is_empty()
     }
 
-    /// What belongs only to objects that are gone goes.
+    /// Deletes objects whose owners are all gone.
     fn collect_garbage(&self, world: &mut World) -> bool {
         let mut moved = false;
         for kind in OWNED {
@@ -85,7 +85,7 @@ impl ControllerManager {
             let living: BTreeSet<String> = world.list(self.side, &kind::NODE).map(uid).collect();
             let dangling = |object: &&Value| {
                 let mut owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
-                // Owners of other kinds are not looked for: such objects stay.
+                // Owners of other kinds are not checked: such objects stay.
                 owned(object)
                     && owners.all(|owner| {
                         owner["kind"] == "Node" && !living.contains(owner["uid"].as_str().unwrap_or_default())

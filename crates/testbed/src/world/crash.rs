@@ -1,5 +1,5 @@
-//! Stories told many times: with many seeds, and with a crash after every single call.
-//! Decides nothing about what is right; the story itself checks that.
+//! Runs repeated many times: with many seeds, and with a crash after every single call.
+//! Does not check results; the story itself does.
 
 use std::ops::Range;
 
@@ -8,10 +8,10 @@ use tapestry_engine::Model;
 use super::journal::Failure;
 use super::schedule::{CrashAt, Schedule};
 
-/// Tells a story once to count its calls, then once more for each call and crashes the leader right after it, before it hears
-/// the answer: once with all other calls on the way lost, once with all of them arriving later. Returns how many calls there were.
+/// Runs a story once to count its calls, then again for each call and crashes the leader right after it, before it gets the
+/// answer: once with all other calls in flight lost, once with all of them arriving later. Returns how many calls there were.
 ///
-/// `make` must give the same run each time; `story` runs it, lets it come to rest and checks what must be true then (law 8).
+/// `make` must give the same run each time; `story` runs it, lets it converge and checks what must be true then (law 8).
 pub fn exhaustive_crash<M: Model>(
     make: impl Fn() -> Schedule<M>,
     story: impl Fn(&mut Schedule<M>) -> Result<(), Failure>,
@@ -25,8 +25,7 @@ pub fn exhaustive_crash<M: Model>(
             run.crash_at(CrashAt { call, escape });
             story(&mut run).map_err(|failure| {
                 let others = if escape { "arrive later" } else { "are lost" };
-                let why =
-                    format!("crash after call {call} of {calls}, the others on the way {others}: {}", failure.why);
+                let why = format!("crash after call {call} of {calls}, the others in flight {others}: {}", failure.why);
                 Failure { why, ..failure }
             })?;
         }

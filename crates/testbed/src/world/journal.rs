@@ -1,5 +1,5 @@
-//! What happened lately, kept cheaply and turned into text only when a run has failed.
-//! Its digest tells whether two runs of one seed were the same; it must not influence the run.
+//! The recent steps of a run, kept cheaply and turned into text only when it has failed.
+//! Its digest shows whether two runs of one seed were the same; it must not influence the run.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::DefaultHasher;
@@ -13,7 +13,7 @@ use tapestry_cluster::{Call, Kind, Side};
 use super::observer::Shown;
 use super::server::{Event, Version, What};
 
-/// A run that broke a rule or found no rest. Prints as the seed, the reason, and the last steps.
+/// A run that broke a rule or did not converge. Prints as the seed, the reason, and the last steps.
 pub struct Failure {
     /// Run it again with this.
     pub seed: u64,
@@ -42,21 +42,21 @@ struct Line {
 /// One thing that happened.
 #[derive(Clone)]
 pub(super) enum Entry {
-    /// A leader was told of a change.
+    /// A leader got a change.
     Told { leader: usize, side: Side, kind: &'static Kind, shown: Shown, note: &'static str },
-    /// A leader was told that it has seen all of a kind.
+    /// A leader has seen all objects of a kind.
     Listed { leader: usize, side: Side, kind: &'static Kind },
-    /// A leader was told that a kind is not served.
+    /// A leader learnt that a kind is not served.
     Unserved { leader: usize, side: Side, kind: &'static Kind },
     /// A leader's watch starts over.
     Relist { leader: usize, side: Side, kind: &'static Kind },
     /// A leader sent a call.
     Sent { leader: usize, call: Arc<Call> },
-    /// A call took effect, or not.
+    /// A call was carried out, or refused.
     Executed { leader: usize, call: Arc<Call>, outcome: &'static str },
-    /// A leader heard how its call ended.
+    /// A leader got the outcome of its call.
     Answered { leader: usize, call: Arc<Call>, outcome: &'static str },
-    /// A leader crashed, was born, lost sight and so on.
+    /// A leader crashed, started, stopped getting events and so on.
     Leader { leader: usize, what: &'static str },
     /// A side could not be reached any more, or again.
     Reach { side: Side, reachable: bool },
@@ -133,20 +133,20 @@ impl fmt::Display for Entry {
             Self::Told { leader, side, kind, shown: Shown { object, gone }, note } => {
                 let (side, what) = (side.as_str(), if *gone { "gone" } else { "put" });
                 let (plural, path, rv, phase) = (kind.plural, object.path(), object.rv(), life(object));
-                write!(f, "leader {leader} is told{note}: {what} {side} {plural}/{path} rv {rv}{phase}")
+                write!(f, "leader {leader} gets{note}: {what} {side} {plural}/{path} rv {rv}{phase}")
             }
             Self::Listed { leader, side, kind } => {
-                write!(f, "leader {leader} is told: listed all {} {}", side.as_str(), kind.plural)
+                write!(f, "leader {leader} gets: listed all {} {}", side.as_str(), kind.plural)
             }
             Self::Unserved { leader, side, kind } => {
-                write!(f, "leader {leader} is told: no {} {} are served", side.as_str(), kind.plural)
+                write!(f, "leader {leader} gets: no {} {} are served", side.as_str(), kind.plural)
             }
             Self::Relist { leader, side, kind } => {
                 write!(f, "leader {leader} lists {} {}", side.as_str(), kind.plural)
             }
             Self::Sent { leader, call } => write!(f, "leader {leader} sends {call}"),
             Self::Executed { leader, call, outcome } => write!(f, "leader {leader}'s {call} -> {outcome}"),
-            Self::Answered { leader, call, outcome } => write!(f, "leader {leader} hears {outcome} of {call}"),
+            Self::Answered { leader, call, outcome } => write!(f, "leader {leader} gets {outcome} for {call}"),
             Self::Leader { leader, what } => write!(f, "leader {leader} {what}"),
             Self::Reach { side, reachable: true } => write!(f, "the {} cluster can be reached again", side.as_str()),
             Self::Reach { side, reachable: false } => write!(f, "the {} cluster cannot be reached", side.as_str()),
@@ -158,7 +158,7 @@ impl fmt::Display for Entry {
     }
 }
 
-/// What most rules are about: how far a pod's life has gone.
+/// The progress of a pod's life, which most rules are about.
 fn life(object: &Version) -> String {
     let value = object.value();
     let mut text = String::new();
@@ -181,7 +181,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// As people read it, because `unwrap` prints this one.
+/// Like Display, because `unwrap` prints this one.
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

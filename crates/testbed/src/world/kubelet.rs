@@ -1,5 +1,5 @@
 //! Scheduler and kubelets of one side: bind pods, run them, let them end, finish their deletion.
-//! Knows nothing of who made a pod; touches spec only to bind.
+//! Does not know who created a pod; touches spec only to bind.
 
 use std::sync::Arc;
 
@@ -12,25 +12,25 @@ use super::schedule::Actor;
 use super::server::{Version, seconds};
 use super::strategy::is_terminal;
 
-/// Everything that makes pods live on one side. Each figure is the chance that a pod which is looked at takes that turn.
+/// Scheduler and kubelets of one side. Each figure is the chance that a pod takes that step when its turn comes.
 #[derive(Debug, Clone)]
 pub struct Kubelet {
-    /// Where.
+    /// Their side.
     pub side: Side,
     /// An unbound pod is bound to the node that its `metadata.name` affinity names, or to any.
     pub bind: f64,
     /// A bound pod starts running.
     pub start: f64,
-    /// A running pod ends, well or badly.
+    /// A running pod succeeds or fails.
     pub finish: f64,
     /// A running pod becomes unready or ready again, with a restarted container.
     pub flap: f64,
-    /// A pod whose deletion was asked for reports its end, and then goes.
+    /// A pod that is being deleted reports its end, and is then removed.
     pub terminate: f64,
 }
 
 impl Kubelet {
-    /// A side where pods mostly start, sometimes end, and go when they are told to.
+    /// A side where pods mostly start, sometimes end, and end when they are deleted.
     #[must_use]
     pub fn new(side: Side) -> Self {
         Self { side, bind: 0.8, start: 0.7, finish: 0.05, flap: 0.1, terminate: 0.6 }
@@ -42,7 +42,7 @@ impl Kubelet {
         Self { finish: 0.0, flap: 0.0, ..Self::new(side) }
     }
 
-    /// Takes the pod's next necessary turn, if its chance comes up. `None` when it needs none.
+    /// Takes the pod's next necessary step, if its chance comes up. `None` when it needs none.
     fn turn(&self, pod: &Version, world: &mut World, rng: &mut Rng, calm: bool) -> Option<bool> {
         let (path, value) = (pod.path(), pod.value());
         let chance = |rng: &mut Rng, p: f64| calm || rng.f64() < p;
@@ -58,7 +58,7 @@ impl Kubelet {
                 return Some(false);
             }
             let grace = value["metadata"]["deletionGracePeriodSeconds"].as_u64();
-            // Some kubelets report the end first; where a forced deletion takes the pod away, nobody does.
+            // Some kubelets report the end first; after a forced deletion none does.
             if !is_terminal(value) && rng.bool() {
                 let failed = rng.bool();
                 return Some(self.end(&path, failed, world));
@@ -160,7 +160,7 @@ impl Actor for Kubelet {
     /// Binds, starts and finishes deletions; nothing ends by itself any more.
     fn settle(&mut self, world: &mut World, rng: &mut Rng) -> bool {
         let pods: Vec<_> = world.server(self.side).all(&kind::POD).map(Arc::clone).collect();
-        // Every pod gets its turn; `any` would stop at the first that moved.
+        // Every pod gets its turn; `any` would stop at the first that changed.
         pods.iter().filter(|pod| self.turn(pod, world, rng, true) == Some(true)).count() > 0
     }
 }
@@ -198,7 +198,7 @@ fn address(pod: Option<&Value>) -> String {
     format!("10.1.{}.{}", number / 256, number % 256)
 }
 
-/// Sets a condition; its time moves only when its status does.
+/// Sets a condition; its time changes only with its status.
 pub fn set_condition(object: &mut Value, condition: &str, holds: bool, reason: Option<&str>, now: &str) {
     let status = if holds { "True" } else { "False" };
     if !object["status"]["conditions"].is_array() {

@@ -1,5 +1,5 @@
 //! A watch of one kind on one side, as one leader sees it: late, in batches, coalesced per object, started over at will.
-//! Shows only what a real watch and its mailbox could show; which of it, and when, is the schedule's choice.
+//! Shows only what a real watch and its mailbox could show; the schedule chooses what and when.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tapestry_cluster::{Kind, Rv, Side, Uid};
 use super::World;
 use super::server::{Event, Serving, Version, What};
 
-/// What a watch says, before it is decoded.
+/// What a watch delivers, before it is decoded.
 #[derive(Debug, Clone, Copy)]
 pub enum View<'a> {
     /// The object exists and looks like this.
@@ -24,7 +24,7 @@ pub enum View<'a> {
     Listed(Epoch),
     /// The server does not serve the kind.
     Unserved,
-    /// Everything up to this version has been told.
+    /// Everything up to this version has been delivered.
     Reached(Rv),
 }
 
@@ -47,7 +47,7 @@ pub struct Observer<S> {
     cursor: usize,
     /// Position at the time of the list, and its version.
     start: usize,
-    /// That the kind is not served has been told.
+    /// It has been reported that the kind is not served.
     unserved: bool,
     version: Rv,
 }
@@ -64,7 +64,7 @@ pub(super) struct Shown {
 pub(super) struct Batch {
     pub(super) changes: Vec<Shown>,
     pub(super) listed: Option<Epoch>,
-    /// That there is no such kind, instead of all that.
+    /// The kind is not served; then there is nothing else.
     pub(super) unserved: bool,
     pub(super) reached: Option<Rv>,
 }
@@ -87,8 +87,8 @@ impl<S> Observer<S> {
         }
     }
 
-    /// A watch whose objects are decoded into rows as [`tapestry_cluster::watch`] does: an object that cannot be read, or of
-    /// which nothing is kept, is not shown; `proven` is what the DELETED object itself says.
+    /// A watch whose objects are decoded into rows as [`tapestry_cluster::watch`] does: an object that cannot be decoded, or
+    /// that the decoder drops, is not shown; `proven` comes from the DELETED object itself.
     pub fn rows<R: Row>(
         side: Side,
         kind: &'static Kind,
@@ -128,19 +128,19 @@ impl<S> Observer<S> {
         self
     }
 
-    /// On which side it looks.
+    /// Its side.
     #[must_use]
     pub fn side(&self) -> Side {
         self.side
     }
 
-    /// At which kind.
+    /// Its kind.
     #[must_use]
     pub fn kind(&self) -> &'static Kind {
         self.kind
     }
 
-    /// Starts over with a complete list of what exists now. Whatever happened since the last delivery is not told.
+    /// Starts over with a complete list of what exists now. What happened since the last delivery is not shown.
     pub fn list(&mut self, world: &World) {
         let server = world.server(self.side);
         self.epoch.0 += 1;
@@ -173,7 +173,7 @@ impl<S> Observer<S> {
         false
     }
 
-    /// Takes up to `most` changes as a mailbox would hand them out: the latest per object wins, in order of first arrival, and
+    /// Takes up to `most` changes as a mailbox would return them: the latest per object wins, in order of first arrival, and
     /// the mark of a complete list comes last.
     pub(super) fn take(&mut self, world: &World, most: usize) -> Batch {
         let served = world.server(self.side).serving(self.kind) != Serving::Not;
@@ -204,14 +204,14 @@ impl<S> Observer<S> {
         batch
     }
 
-    /// An event tells that everything before it was told.
+    /// An event shows that everything before it was delivered.
     fn reached(&self, world: &World) -> Rv {
         let log = world.server(self.side).log(self.kind);
         let last = self.cursor.checked_sub(1).filter(|last| *last >= self.start).and_then(|last| log.get(last));
         last.map_or(self.version, |event| event.object.rv())
     }
 
-    /// The version of a bookmark that the server may send now; `None` while something is still to be told.
+    /// The version of a bookmark that the server may send now; `None` while changes are still to be delivered.
     pub(super) fn bookmark(&mut self, world: &World) -> Option<Rv> {
         (!self.waits(world)).then(|| world.server(self.side).rv())
     }
@@ -227,11 +227,11 @@ impl<S> Observer<S> {
         let shown = self.show(&log[place])?;
         let last = log[place..].iter().rev().find(|event| event.object.uid() == shown.object.uid())?;
         let last = self.show(last)?;
-        // No watch shows what was before an object left the selector: there the row is forgotten, not buried.
+        // No watch shows the state from before an object left the selector: the row is dropped without a tombstone.
         (!last.gone || last.object.deleting() || last.object.rv() == shown.object.rv()).then_some(shown)
     }
 
-    /// The fact in what is shown; `None` where the decoder keeps nothing.
+    /// The fact in what is shown; `None` where the decoder drops it.
     pub(super) fn decode(&self, shown: &Shown) -> Option<S> {
         let object = shown.object.text();
         (self.decode)(if shown.gone { View::Gone(object) } else { View::Put(object, self.epoch) })

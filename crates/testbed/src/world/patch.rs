@@ -1,5 +1,5 @@
 //! The three ways to change an object by a patch: JSON merge, strategic merge, and apply.
-//! Knows lists that merge by a key, but no other rule of any kind.
+//! Knows which lists merge by a key, and no other rule of any kind.
 
 use serde_json::{Map, Value};
 
@@ -10,7 +10,7 @@ const ELEMENT_ORDER: &str = "$setElementOrder/";
 
 /// How a list is merged.
 enum ListMerge {
-    /// The patch's list takes the place of the object's.
+    /// The patch's list replaces the object's.
     Atomic,
     /// Entries with the same value of this field are merged.
     By(&'static str),
@@ -124,7 +124,7 @@ fn list_merge(field: &str) -> ListMerge {
     }
 }
 
-/// A new value without what only a patch can say: directives and nulls.
+/// A new value without directives and nulls, which only a patch has.
 pub(super) fn clean(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -136,7 +136,7 @@ pub(super) fn clean(value: &Value) -> Value {
     }
 }
 
-/// The map at this place; what else stood there gives way.
+/// The map at this place; any other value there is replaced.
 pub(super) fn object_at(value: &mut Value) -> &mut Map<String, Value> {
     if !value.is_object() {
         *value = Value::Object(Map::new());

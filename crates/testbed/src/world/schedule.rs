@@ -1,5 +1,5 @@
 //! The driver: leaders, actors and faults around a World, one step at a time, in an order that the seed decides.
-//! Knows no model and no kind; what must hold is given by the harness as rules.
+//! Knows no model and no kind; the test gives the rules that must hold.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +20,12 @@ mod watches;
 
 pub use config::{Config, Faults};
 
-/// Somebody besides the leaders: a user, a kubelet, a stranger. Closures are actors that stop when the faults do.
+/// An actor other than the leaders: a user, a kubelet, an owner. Closures are actors that stop when the faults do.
 pub trait Actor {
-    /// Does something, or not.
+    /// May do something.
     fn act(&mut self, world: &mut World, rng: &mut Rng);
 
-    /// After the faults: does only what brings the world to rest. Says whether anything changed.
+    /// After the faults: does only what makes the world converge. Returns whether anything changed.
     fn settle(&mut self, _world: &mut World, _rng: &mut Rng) -> bool {
         false
     }
@@ -37,26 +37,26 @@ impl<F: FnMut(&mut World, &mut Rng)> Actor for F {
     }
 }
 
-/// For whom a model is made.
+/// The leader that a model is made for.
 #[derive(Debug, Clone, Copy)]
 pub struct Birth {
     /// Which leader.
     pub leader: usize,
     /// Its first life is 1.
     pub life: u32,
-    /// For whatever the model draws by chance (names).
+    /// For what the model draws at random (names).
     pub seed: u64,
     /// This moment.
     pub now: Now,
 }
 
-/// A leader's new life: an empty model, its watches, and what it knows besides them.
+/// A leader's new life: an empty model, its watches, and other facts.
 pub struct Life<M: Model> {
     /// Empty, as after a start.
     pub model: M,
     /// Its watches; each begins with a list.
     pub observers: Vec<Observer<M::Fact>>,
-    /// Told at birth.
+    /// Facts that it gets at its start.
     pub facts: Vec<M::Fact>,
 }
 
@@ -66,9 +66,9 @@ type Factory<M> = Box<dyn FnMut(Birth) -> Life<M>>;
 type Rule = Box<dyn Fn(&World) -> Result<(), String>>;
 /// Must hold before a call takes effect.
 type Hook = Box<dyn Fn(&World, usize, &Call) -> Result<(), String>>;
-/// Calls that a converged system goes on making.
+/// Calls that a converged system keeps making.
 type Quiet = Box<dyn Fn(&Call) -> bool>;
-/// What leaders are told when a side is lost or found.
+/// The fact that leaders get when a side becomes unreachable or reachable.
 type OnReach<S> = Box<dyn Fn(Side, bool) -> Option<S>>;
 
 /// A run.
@@ -79,7 +79,7 @@ pub struct Schedule<M: Model> {
     rng: Rng,
     factory: Factory<M>,
     leaders: Vec<Leader<M>>,
-    /// Calls on the way whose leader does not wait for them any more.
+    /// Calls in flight whose leader no longer waits for them.
     escaped: Vec<(usize, Arc<Call>)>,
     actors: Vec<Box<dyn Actor>>,
     rules: Vec<Rule>,
@@ -90,7 +90,7 @@ pub struct Schedule<M: Model> {
     steps: usize,
     executed: usize,
     crash: Option<CrashAt>,
-    /// Steps until the lost side is back.
+    /// Steps until the unreachable side is back.
     outage: Option<(Side, u32)>,
     /// Versions that the journal has seen.
     noted: [Rv; 2],
@@ -101,20 +101,20 @@ pub struct Schedule<M: Model> {
 pub(super) struct CrashAt {
     /// Right after this call of the run has been carried out.
     pub(super) call: usize,
-    /// Whether the other calls on the way arrive all the same.
+    /// Whether the other calls in flight still arrive.
     pub(super) escape: bool,
 }
 
 struct Leader<M: Model> {
     alive: Option<Alive<M>>,
     lives: u32,
-    /// For so many steps it is shown nothing.
+    /// For this many steps it gets no events.
     blind: u32,
     /// It does nothing at all, and does not know it.
     frozen: bool,
-    /// For so many steps it may not lead; it learns of that when it wants to send, or from the gate.
+    /// For this many steps it may not lead; it learns of that when it wants to send, or from the gate.
     deposed: u32,
-    /// Gone for good: another one leads.
+    /// It has ended: another one leads.
     retired: bool,
 }
 
@@ -125,7 +125,7 @@ struct Alive<M: Model> {
     replan_at: Duration,
 }
 
-/// A call on the way; with its outcome once it has one.
+/// A call in flight; with its outcome once it has one.
 struct Flight<M: Model> {
     key: M::Key,
     why: M::Why,
@@ -133,7 +133,7 @@ struct Flight<M: Model> {
     done: Option<Result<Answer, Refusal>>,
 }
 
-/// What a step can be. The array is walked from a random place to the first that is possible.
+/// What a step can be. The schedule takes the first possible one from a random place in the array.
 #[derive(Clone, Copy)]
 enum Step {
     Tell,
@@ -153,7 +153,7 @@ const STEPS: [Step; 15] = {
 const TICK: Duration = Duration::from_millis(1);
 
 impl<M: Model> Schedule<M> {
-    /// A run in an empty world; leaders are born at the first step.
+    /// A run in an empty world; leaders start at the first step.
     pub fn new(config: Config, factory: impl FnMut(Birth) -> Life<M> + 'static) -> Self {
         let leader = || Leader { alive: None, lives: 0, blind: 0, frozen: false, deposed: 0, retired: false };
         let world = World::default();
@@ -178,7 +178,7 @@ impl<M: Model> Schedule<M> {
         }
     }
 
-    /// Somebody besides the leaders.
+    /// Adds an actor.
     #[must_use]
     pub fn actor(mut self, actor: impl Actor + 'static) -> Self {
         self.actors.push(Box::new(actor));
@@ -199,21 +199,21 @@ impl<M: Model> Schedule<M> {
         self
     }
 
-    /// Calls that may go on for ever (default: reads, and all of Leases).
+    /// Calls that may continue endlessly (default: reads, and all of Leases).
     #[must_use]
     pub fn quiet(mut self, quiet: impl Fn(&Call) -> bool + 'static) -> Self {
         self.quiet = Box::new(quiet);
         self
     }
 
-    /// What leaders are told when a side is lost (`false`) or found again.
+    /// The fact that leaders get when a side becomes unreachable (`false`) or reachable again.
     #[must_use]
     pub fn on_reach(mut self, fact: impl Fn(Side, bool) -> Option<M::Fact> + 'static) -> Self {
         self.on_reach = Some(Box::new(fact));
         self
     }
 
-    /// So many steps, with faults.
+    /// Runs this many steps, with faults.
     pub fn run(&mut self, steps: usize) -> Result<(), Failure> {
         for _ in 0..steps {
             self.step()?;
@@ -243,7 +243,7 @@ impl<M: Model> Schedule<M> {
         Ok(())
     }
 
-    /// Tells every living leader a fact that no watch brings.
+    /// Gives every living leader a fact that no watch delivers.
     pub fn tell(&mut self, fact: impl Fn() -> M::Fact) {
         let now = self.world.now();
         for alive in self.leaders.iter_mut().filter_map(|leader| leader.alive.as_mut()) {
@@ -251,30 +251,30 @@ impl<M: Model> Schedule<M> {
         }
     }
 
-    /// A living leader's model, to look into.
+    /// A living leader's model, for checks.
     #[must_use]
     pub fn model(&self, leader: usize) -> Option<&M> {
         self.leaders.get(leader)?.alive.as_ref().map(|alive| &alive.desk.model)
     }
 
-    /// Crashes a leader now; its calls on the way may still arrive.
+    /// Crashes a leader now; its calls in flight may still arrive.
     pub fn crash(&mut self, leader: usize) {
         self.kill(leader, "crashes", None);
     }
 
-    /// For so many steps from now on this leader may not lead.
+    /// For this many steps from now on this leader may not lead.
     pub fn depose(&mut self, leader: usize, steps: u32) {
         self.leaders[leader].deposed = steps;
         self.note(Entry::Leader { leader, what: "may not lead for a while, or may again" });
     }
 
-    /// Stops a leader in the middle of its work. Its calls on the way may arrive; it hears nothing of them.
+    /// Stops a leader in the middle of its work. Its calls in flight may arrive; it gets no answer.
     pub fn freeze(&mut self, leader: usize) {
         self.leaders[leader].frozen = true;
         self.note(Entry::Leader { leader, what: "is frozen" });
     }
 
-    /// Lets it go on. As the engine's loop does, it notices first of all that it did not run.
+    /// Lets it continue. As in the engine's loop, it first notices that it did not run.
     pub fn thaw(&mut self, leader: usize) {
         let now = self.world.now();
         self.leaders[leader].frozen = false;
@@ -284,7 +284,7 @@ impl<M: Model> Schedule<M> {
         self.note(Entry::Leader { leader, what: "goes on" });
     }
 
-    /// Lets a side be lost or found.
+    /// Makes a side unreachable or reachable.
     pub fn reach(&mut self, side: Side, reachable: bool) {
         if self.world.reachable(side) == reachable {
             return;
@@ -313,7 +313,7 @@ impl<M: Model> Schedule<M> {
         self.journal.digest()
     }
 
-    /// Looks at the world; a broken rule comes with the trace.
+    /// Checks the world; a broken rule comes with the trace.
     pub fn check(&self, rule: impl FnOnce(&World) -> Result<(), String>) -> Result<(), Failure> {
         rule(&self.world).map_err(|why| self.fail(why))
     }
@@ -327,20 +327,20 @@ impl<M: Model> Schedule<M> {
         self.crash = Some(crash);
     }
 
-    /// Faults that strike by themselves.
+    /// Faults that happen by themselves.
     fn strike(&mut self) {
         let Faults { crash, blind, depose, relist, replay, outage, leap, .. } = self.config.faults;
         let leader = self.rng.usize(..self.leaders.len());
         if self.leaders[leader].alive.is_none() {
-            // The first birth is at once; later ones take their time.
+            // The first start is at once; later ones take time.
             if !self.leaders[leader].retired && (self.leaders[leader].lives == 0 || self.rng.u8(..8) == 0) {
-                self.bear(leader);
+                self.start_life(leader);
             }
         } else if self.chance(crash) {
             self.kill(leader, "crashes", None);
         } else if self.chance(blind) {
             self.leaders[leader].blind = self.rng.u32(20..200);
-            self.note(Entry::Leader { leader, what: "is shown nothing for a while" });
+            self.note(Entry::Leader { leader, what: "gets no events for a while" });
         } else if self.chance(depose) {
             self.leaders[leader].deposed = self.rng.u32(20..200);
             self.note(Entry::Leader { leader, what: "may not lead for a while" });
@@ -384,7 +384,7 @@ impl<M: Model> Schedule<M> {
         true
     }
 
-    /// Time passes: to the next moment that somebody waits for, or a little.
+    /// Time passes: to the next moment that a leader waits for, or a little.
     fn pass(&mut self) -> bool {
         let now = self.world.now().steady;
         let by = match self.wake_at() {
@@ -402,7 +402,7 @@ impl<M: Model> Schedule<M> {
     }
 
     /// A leader's next life begins.
-    fn bear(&mut self, leader: usize) {
+    fn start_life(&mut self, leader: usize) {
         let now = self.world.now();
         self.leaders[leader].lives += 1;
         self.leaders[leader].blind = 0;
@@ -421,7 +421,7 @@ impl<M: Model> Schedule<M> {
         self.note(Entry::Leader { leader, what: "is born" });
     }
 
-    /// A leader ends. `escape`: whether its calls on the way arrive all the same; `None` leaves it to chance, call by call.
+    /// A leader ends. `escape`: whether its calls in flight still arrive; `None` draws it for each call.
     fn kill(&mut self, leader: usize, what: &'static str, escape: Option<bool>) {
         let Some(alive) = self.leaders[leader].alive.take() else { return };
         for flight in alive.flights.into_iter().filter(|flight| flight.done.is_none()) {
@@ -440,7 +440,7 @@ impl<M: Model> Schedule<M> {
         self.journal.note(self.steps, self.world.now().steady, entry);
     }
 
-    /// Writes down what has changed at the servers.
+    /// Records what has changed at the servers.
     fn note_changes(&mut self) {
         for (noted, side) in self.noted.iter_mut().zip(Side::BOTH) {
             let server = self.world.server(side);

@@ -1,5 +1,5 @@
 //! One API server in memory, as far as our calls go: objects, versions, preconditions, graceful deletion, a log to watch.
-//! Decides nothing by chance and reads no clock: the same calls at the same times give the same objects.
+//! Uses no randomness and reads no clock: the same calls at the same times give the same objects.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -47,7 +47,7 @@ struct Shelf {
     log: Vec<Event>,
 }
 
-/// One version of one object; its text is made when somebody reads it.
+/// One version of one object; its text is rendered on the first read.
 pub struct Version {
     value: Value,
     uid: Uid,
@@ -66,7 +66,7 @@ pub struct Event {
     pub before: Option<Arc<Version>>,
 }
 
-/// What a watch says of an object.
+/// What a watch shows of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum What {
     /// It is new.
@@ -77,7 +77,7 @@ pub enum What {
     Deleted,
 }
 
-/// Where an object stands among those of its kind: `namespace/name`, or `name` for a cluster-scoped one.
+/// The path of an object within its kind: `namespace/name`, or `name` for a cluster-scoped one.
 #[must_use]
 pub fn path(namespace: Option<&str>, name: &str) -> String {
     namespace.map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}"))
@@ -127,7 +127,7 @@ impl Version {
         path(metadata["namespace"].as_str(), metadata["name"].as_str().unwrap_or_default())
     }
 
-    /// Whether its deletion has been asked for.
+    /// Whether it is being deleted.
     #[must_use]
     pub fn deleting(&self) -> bool {
         self.value["metadata"].get("deletionTimestamp").is_some()
@@ -220,7 +220,7 @@ impl Server {
         let path = path(namespace, call.target.name.as_str());
         match (self.serving(kind), &call.verb) {
             (Serving::Not, Verb::Discover { .. }) => return Err(Refusal::Gone),
-            // What a server says of a path that it does not know is no Status.
+            // A server's answer to an unknown path is no Status.
             (Serving::Not, _) => return Err(Refusal::classify(call, 404, b"404 page not found", None)),
             (Serving::Ending, Verb::Create(_)) => return Err(Denial::no_such_path().classify(call)),
             (serving, Verb::Discover { .. }) => return Ok(Answer { object: discovery(kind, serving) }),
@@ -248,7 +248,7 @@ impl Server {
         done.map(|object| Answer { object }).map_err(|denial| denial.classify(call))
     }
 
-    /// Changes an object past all rules of patches, as kubelets, schedulers and users do through other paths.
+    /// Changes an object without the rules of patches, as kubelets, schedulers and users do through other paths.
     /// Returns whether anything changed.
     pub fn edit(&mut self, kind: &'static Kind, path: &str, change: impl FnOnce(&mut Value)) -> bool {
         let Some(old) = self.find(kind, path).cloned() else { return false };
@@ -381,7 +381,7 @@ impl Server {
         Ok(Bytes::from(status.to_string()))
     }
 
-    /// Whether a disruption budget has a say: only when a pod is evicted that runs and is not being deleted.
+    /// Whether a disruption budget applies: only when a pod is evicted that runs and is not being deleted.
     pub(super) fn asks_budget(&self, call: &Call) -> bool {
         let pod = || {
             let namespace = call.target.namespace.as_ref().map(Name::as_str);
@@ -458,13 +458,13 @@ impl Server {
         self.store(kind, path, old, new)
     }
 
-    /// Stores a changed object; an unchanged one keeps its version and nobody hears of it.
+    /// Stores a changed object; an unchanged one keeps its version and gives no event.
     fn store(&mut self, kind: &'static Kind, path: &str, old: &Arc<Version>, mut new: Value) -> Arc<Version> {
         strategy::normalise(kind, &mut new);
         if new == old.value {
             return Arc::clone(old);
         }
-        // Taking away the last finalizer of an object whose grace is over removes it instead.
+        // Removing the last finalizer of an object whose grace is over removes the object.
         let over = old.deleting() && old.grace() == 0 && new["metadata"].get("finalizers").is_none();
         if over {
             return self.remove(kind, path, old);

@@ -1,5 +1,5 @@
-//! What the API server does to an object of each kind besides storing it: defaults, confinement, validation, normal form.
-//! Only what our calls can meet; rules that no plan could break are left out.
+//! What the API server does to an object of each kind in addition to storing it: defaults, confinement, validation,
+//! normal form. Only what our calls can meet; rules that no plan could break are omitted.
 
 use serde_json::{Value, json};
 use tapestry_cluster::{Kind, Sub, kind};
@@ -18,7 +18,7 @@ const SYSTEM: [&str; 9] = [
     "deletionGracePeriodSeconds",
     "selfLink",
 ];
-/// Fields of a pod's spec that may change after its creation; images are looked at by themselves.
+/// Fields of a pod's spec that may change after its creation; images are checked separately.
 const POD_MUTABLE: [&str; 3] = ["activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds"];
 
 /// Our own kinds are custom resources: no strategic merge, generation, status only through its subresource.
@@ -63,7 +63,7 @@ pub(super) fn prepare(kind: &Kind, object: &mut Value) {
     }
 }
 
-/// Puts back what the path of a patch may not touch.
+/// Restores what the path of a patch may not touch.
 pub(super) fn confine(kind: &Kind, sub: Sub, old: &Value, new: &mut Value) {
     if sub == Sub::Resize {
         let sized = resized(&old["spec"], &new["spec"]);
@@ -102,7 +102,7 @@ fn resized(old: &Value, new: &Value) -> Value {
     spec
 }
 
-/// Puts back what only the server writes.
+/// Restores what only the server writes.
 pub(super) fn keep_system(old: &Value, new: &mut Value) {
     for field in ["apiVersion", "kind"] {
         new[field] = old[field].clone();
@@ -112,7 +112,7 @@ pub(super) fn keep_system(old: &Value, new: &mut Value) {
     }
 }
 
-/// Counts a change of what the user wants.
+/// Increments the generation when the spec changes.
 pub(super) fn count_generation(kind: &Kind, old: &Value, new: &mut Value) {
     let wanted = |object: &Value| object.get("spec").cloned();
     if has_generation(kind) && wanted(old) != wanted(new) {
@@ -121,7 +121,7 @@ pub(super) fn count_generation(kind: &Kind, old: &Value, new: &mut Value) {
     }
 }
 
-/// What the server's typed structs make of a text: empty optional fields go, times lose their fractions.
+/// Normalises as the server's typed structs do: empty optional fields are dropped, times lose their fractions.
 pub(super) fn normalise(kind: &Kind, object: &mut Value) {
     for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
         drop_empty(&mut object["metadata"], field);
@@ -166,7 +166,7 @@ pub(super) fn normalise(kind: &Kind, object: &mut Value) {
     object.sort_all_objects();
 }
 
-/// Refuses what no server would store; `old` is `None` for a new object.
+/// Refuses objects that no server would store; `old` is `None` for a new object.
 pub(super) fn validate(kind: &Kind, sub: Sub, old: Option<&Value>, new: &Value) -> Result<(), Denial> {
     validate_metadata(old, new)?;
     if *kind == kind::POD {
@@ -269,7 +269,7 @@ fn may_become(old: &Value, new: &Value) -> bool {
     old == new || frozen(old) == frozen(new)
 }
 
-/// Whether the pod's life is over.
+/// Whether the pod has ended.
 pub(super) fn is_terminal(pod: &Value) -> bool {
     matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
 }

@@ -1,5 +1,5 @@
-//! World with a toy: every `ServiceAccount` of the virtual cluster is copied to the physical one, and goes with it.
-//! The toy is right or wrong in one way; World must tell which.
+//! World with a toy model: it copies every `ServiceAccount` of the virtual cluster to the physical one, and deletes
+//! the copy with it. The toy is right, or wrong in one way; World must find out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,9 +20,9 @@ const SOURCE: &str = "source";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Toy {
     Right,
-    /// Takes absence from its table for proof.
+    /// Treats absence from its table as proof.
     BelievesAbsence,
-    /// Deletes whatever has the name.
+    /// Deletes any object of that name.
     DeletesByName,
     /// Gives a copy a new name in each life.
     ForgetsNames,
@@ -78,7 +78,7 @@ fn decode(json: &bytes::Bytes) -> Result<Option<Thing>, serde_json::Error> {
     }))
 }
 
-/// What the toy knows of one side: newer versions win, the dead do not come back.
+/// What the toy knows of one side: newer versions win, deleted objects do not come back.
 #[derive(Default)]
 struct Known {
     rows: BTreeMap<Uid, (Thing, Epoch)>,
@@ -204,7 +204,7 @@ impl Model for Copier {
             }
             (_, Some(copy)) => {
                 let source = copy.source.as_ref().unwrap();
-                // Also another original of that name proves nothing: either view may be the older one.
+                // Another original of that name proves nothing either: either view may be the older one.
                 if !self.gone.contains(source) && self.toy != Toy::BelievesAbsence {
                     // The UID is not sent with a read; it remembers which original the question is about.
                     let target = target(Side::Virtual, Name::parse(key).unwrap()).uid(source);
@@ -269,7 +269,7 @@ fn life(toy: Toy, birth: Birth) -> Life<Copier> {
     }
 }
 
-/// Makes and deletes originals.
+/// Creates and deletes originals.
 fn user(world: &mut World, rng: &mut Rng) {
     let name = format!("s{}", rng.u8(..5));
     let path = format!("default/{name}");
@@ -379,7 +379,7 @@ fn a_model_that_deletes_by_name_is_caught() {
 #[test]
 fn a_model_that_forgets_the_names_it_chose_is_caught_by_a_crash_after_a_call() {
     let make = |seed| move || schedule(Toy::ForgetsNames, Config::new(seed).faults(Faults::NONE));
-    // It takes a second call on the way that arrives after the next life has listed.
+    // It needs a second call in flight that arrives after the next life has listed.
     let mut failures = (0..20).filter_map(|seed| exhaustive_crash(make(seed), story).err());
     assert!(failures.any(|failure| failure.why.contains("two copies")));
 }
@@ -387,13 +387,13 @@ fn a_model_that_forgets_the_names_it_chose_is_caught_by_a_crash_after_a_call() {
 #[test]
 fn a_model_that_believes_lost_answers_is_caught() {
     let mut failures = (0..600).filter_map(|seed| run(Toy::BelievesTheUnknown, Config::new(seed)).err());
-    assert!(failures.any(|failure| failure.why.contains("no rest") && failure.why.contains("-> Exists")));
+    assert!(failures.any(|failure| failure.why.contains("not converged") && failure.why.contains("-> Exists")));
 }
 
 #[test]
 fn a_model_that_never_rests_is_caught() {
     let failure = run(Toy::NeverRests, Config::new(1)).unwrap_err();
-    assert!(failure.why.contains("no rest"), "{failure}");
+    assert!(failure.why.contains("not converged"), "{failure}");
     assert!(failure.trace.contains("merge") || failure.trace.contains("Stamp"), "{failure}");
 }
 

@@ -53,10 +53,10 @@ impl Inbox<Change<Record>> for Told {
     }
 }
 
-struct Door(Arc<Shared>);
+struct LeaseGate(Arc<Shared>);
 
 /// A gate whose next call panics on demand.
-struct Trap(Door, AtomicBool);
+struct Trap(LeaseGate, AtomicBool);
 
 impl Gate for Trap {
     fn call(&self, call: Arc<Call>, lead: Lead) -> BoxFuture<'static, Result<Answer, Refusal>> {
@@ -65,7 +65,7 @@ impl Gate for Trap {
     }
 }
 
-impl Gate for Door {
+impl Gate for LeaseGate {
     fn call(&self, call: Arc<Call>, lead: Lead) -> BoxFuture<'static, Result<Answer, Refusal>> {
         let shared = Arc::clone(&self.0);
         async move {
@@ -107,7 +107,7 @@ fn campaign(shared: &Arc<Shared>, identity: &str, timings: LeaseTimings) -> Runn
     let leadership = Leadership::behind(Arc::clone(&fence));
     let candidate = Candidate {
         election: Election::new(Seat { timings, ..seat(identity) }),
-        gate: Arc::new(Door(Arc::clone(shared))),
+        gate: Arc::new(LeaseGate(Arc::clone(shared))),
         clock: Arc::clone(&clock) as Arc<dyn Clock>,
         fence,
         told: None,
@@ -149,9 +149,9 @@ async fn an_election_that_panics_stops_leading_and_is_a_candidate_again_in_a_lat
     let clock = Arc::new(Sleeper { start: Instant::now(), slept: AtomicU64::new(0) });
     let fence = Arc::new(Fence::new(Arc::clone(&clock) as Arc<dyn Clock>));
     let (leadership, resign) = (Leadership::behind(Arc::clone(&fence)), CancellationToken::new());
-    let trap = Arc::new(Trap(Door(Arc::clone(&shared)), AtomicBool::new(false)));
+    let trap = Arc::new(Trap(LeaseGate(Arc::clone(&shared)), AtomicBool::new(false)));
     let (gate, given, inner, resigned) = (Arc::clone(&trap), Arc::clone(&clock), Arc::clone(&fence), resign.clone());
-    let stand = move |served: u64, life: &mut JoinSet<()>| {
+    let candidacy = move |served: u64, life: &mut JoinSet<()>| {
         let (bell, feed) = (Arc::new(Notify::new()), Arc::new(Feed::default()));
         let mailbox = feed.subscribe(Arc::clone(&bell));
         let election = Election::after(Seat { timings: TIMINGS, ..seat("us") }, served);
@@ -160,7 +160,7 @@ async fn an_election_that_panics_stops_leading_and_is_a_candidate_again_in_a_lat
         life.spawn(candidate.run(Told { mailbox, bell }, resigned.clone()));
     };
     let mut tasks = JoinSet::new();
-    tasks.spawn(persist(fence, resign.clone(), stand));
+    tasks.spawn(persist(fence, resign.clone(), candidacy));
     let mut us = Running { leadership, clock, resign, tasks };
     let (first, _) = us.leads().await;
     trap.1.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! `testbed demo`: a physical cluster lends its idle nodes to a virtual one, on this machine, before your observers.
+//! `testbed demo`: a physical cluster lends its idle nodes to a virtual one, on this machine.
 //! Must show nothing that it has not checked, and must leave nothing behind however it ends.
 
 mod nodes;
@@ -18,8 +18,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use screen::Screen;
 use story::Story;
 
-/// Replicas per node that fit twice: (32 CPU − 1 of the owner − 1 of the stranger) / 2 hold 60 pods of 250m; less, because the
-/// owner's pods need not be spread evenly.
+/// Replicas per node that fit twice: (32 CPU − 1 of the owner − 1 of the foreign pod) / 2 hold 60 pods of 250m; less, because
+/// the owner's pods need not be spread evenly.
 const REPLICAS_PER_NODE: usize = 25;
 
 /// Lend a physical cluster to a virtual one on this machine, and watch; Ctrl-C ends it and removes everything.
@@ -44,7 +44,7 @@ pub(crate) struct Demo {
 }
 
 impl Demo {
-    /// Prints its failure itself: people read it, and a backtrace would hide what was expected and seen.
+    /// Prints its failure itself: a backtrace would hide what was expected and seen.
     pub(crate) fn run(&self) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let shown = self.fits().and_then(|()| runtime.block_on(self.show()));
@@ -64,7 +64,7 @@ impl Demo {
         Ok(())
     }
 
-    /// The story, unless something ends it early. Whatever it started ends when it is dropped.
+    /// Runs the story, unless something ends it early. Everything it started ends when it is dropped.
     async fn show(&self) -> Result<()> {
         let screen = Arc::new(Screen::stdout());
         let story = Story {
@@ -86,7 +86,7 @@ impl Demo {
                 Ok(()) if self.check => bail!("interrupted before everything was checked"),
                 result => result,
             },
-            // A check goes on when nobody reads: its answer is the exit status.
+            // A check continues without a reader: its result is the exit status.
             error = screen.broken(), if !self.check => match error.kind() {
                 std::io::ErrorKind::BrokenPipe => Ok(()),
                 _ => Err(error.into()),
@@ -106,7 +106,7 @@ async fn interrupted() -> Result<()> {
     }
 }
 
-/// A text, empty where there is none.
+/// A string, or an empty one.
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }

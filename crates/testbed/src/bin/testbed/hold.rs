@@ -1,4 +1,4 @@
-//! Runs one command through a supervisor, forever: what the test of the supervisor kills.
+//! Runs one command through a supervisor until killed, for the supervisor's own test.
 //! Must not clean up; that is what is tested.
 
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
 //! `testbed`: real control planes on this machine, for trying things out; and the supervisor that tests start them through.
-//! Must stay a table of verbs.
+//! Must stay a table of subcommands.
 
 mod demo;
 mod hold;

@@ -1,4 +1,4 @@
-//! The verbs that the library calls on this binary, not people. Must not run a runtime or a second thread.
+//! The subcommands that the library calls, not users. Must not start a runtime or a second thread.
 
 use std::path::PathBuf;
 

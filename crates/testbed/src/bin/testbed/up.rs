@@ -62,7 +62,7 @@ impl Up {
             result = &mut end => result?,
         }
         if let Some(dir) = &self.dir {
-            // Ours only if it is empty now: it may have been there before, with other things in it.
+            // Remove it only if it is empty: it may have existed before, with other files.
             let _ = std::fs::remove_dir(dir);
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The API server of these tests: takes writes, and streams what a test says. Must not know Kubernetes.
+//! The API server of these tests: accepts writes, and streams what a test sends. Must not know Kubernetes.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Speaks this protocol and older ones.
+    /// Offers this protocol and older ones.
     pub(super) async fn start(newest: Protocol) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -71,7 +71,7 @@ impl Server {
         self.heard().iter().filter(|request| !request.starts_with("GET")).count()
     }
 
-    /// Says this on all open watches.
+    /// Sends this on all open watches.
     pub(super) fn say(&self, lines: &str) {
         self.lines_tx.send(lines.to_owned()).unwrap();
     }

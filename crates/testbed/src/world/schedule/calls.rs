@@ -13,7 +13,7 @@ use super::super::server::Denial;
 use super::super::{Executed, server};
 use super::{Faults, Flight, Leader, Schedule};
 
-/// One of so many chances to execute a call goes to those that have escaped.
+/// One in this many executed calls is one whose leader has ended.
 const SLOW: u8 = 16;
 
 impl<M: Model> Schedule<M> {
@@ -49,14 +49,14 @@ impl<M: Model> Schedule<M> {
         true
     }
 
-    /// Lets one of the calls on the way arrive, or not.
+    /// Lets one of the calls in flight arrive, or not.
     pub(super) fn execute_one(&mut self) -> Result<bool, Failure> {
-        // What nobody waits for may take long: the worst moment is rarely the next one.
+        // A call whose leader has ended may take long: the worst moment is rarely the next one.
         if !self.escaped.is_empty() && self.rng.u8(..SLOW) == 0 {
             let pick = self.rng.usize(..self.escaped.len());
             let (leader, call) = self.escaped.swap_remove(pick);
             if self.world.reachable(call.target.side) {
-                // Nobody hears the answer.
+                // No leader gets the answer.
                 let _ = self.carry_out(leader, &call)?;
             }
             return Ok(true);
@@ -85,7 +85,7 @@ impl<M: Model> Schedule<M> {
         let call = Arc::clone(&flight.call);
         let Faults { lose_call, late_call, busy, lose_answer, .. } = self.config.faults;
         let lost = |why: &str| Err(Refusal::Unknown(why.to_owned()));
-        // Half of what a deposed leader wanted to send had passed the gate before.
+        // Half of the calls of a deposed leader had passed the gate before.
         let stopped = self.leaders[leader].deposed > 0 && self.rng.bool();
         let done = if stopped {
             Err(Refusal::NotLeading)
@@ -103,7 +103,7 @@ impl<M: Model> Schedule<M> {
             if self.crash.is_some_and(|crash| crash.call == self.executed) {
                 let escape = self.crash.map(|crash| crash.escape);
                 self.leaders[leader].forget(place);
-                self.kill(leader, "crashes before it hears the answer", escape);
+                self.kill(leader, "crashes before it gets the answer", escape);
                 return Ok(());
             }
             if self.chance(lose_answer) { lost("the answer was lost") } else { done }
@@ -142,7 +142,7 @@ impl<M: Model> Schedule<M> {
         Ok(done)
     }
 
-    /// Tells some leader how one of its calls ended.
+    /// Gives some leader the outcome of one of its calls.
     pub(super) fn answer_one(&mut self) -> bool {
         let answered = |leader: &Leader<M>| {
             let hears = !leader.frozen;
@@ -164,7 +164,7 @@ impl<M: Model> Schedule<M> {
         false
     }
 
-    /// Tells a leader the outcome of its n-th call that has one.
+    /// Gives a leader the outcome of its n-th call that has one.
     pub(super) fn answer(&mut self, leader: usize, nth: usize) {
         let now = self.world.now();
         let Some(alive) = &mut self.leaders[leader].alive else { return };

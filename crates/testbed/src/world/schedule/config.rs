@@ -1,21 +1,21 @@
-//! How a run goes: how many leaders, how likely each fault, how long to wait for peace.
+//! The settings of a run: how many leaders, how likely each fault, how long to wait for convergence.
 //! Everything is data, so that a test turns on exactly what it is about.
 
 use std::time::Duration;
 
-/// How a run goes.
+/// The settings of a run.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Decides everything that happens by chance.
+    /// Decides everything random.
     pub seed: u64,
     /// How many leaders believe that they lead.
     pub leaders: usize,
     /// What goes wrong.
     pub faults: Faults,
-    /// How long, in virtual time, nothing may be written before a run has come to rest. Longer than any wait that matters: the
-    /// desk backs off for five minutes at most. (That everything is looked at again is not waited for, but done at the end.)
+    /// How long, in simulated time, nothing may be written before a run counts as converged. Longer than any wait that
+    /// matters: the desk backs off for five minutes at most. (The run does not wait for the full re-plan, but triggers it at the end.)
     pub calm: Duration,
-    /// How many calls may be made after the faults have ended before we say that there is no rest.
+    /// How many calls may be made after the faults have ended before the run fails as not converging.
     pub patience: usize,
     /// How many steps a failure prints.
     pub journal: usize,
@@ -26,9 +26,9 @@ pub struct Config {
 pub struct Faults {
     /// A call: it is carried out, but its answer is lost.
     pub lose_answer: f64,
-    /// A call: it never arrives, and nobody knows.
+    /// A call: it never arrives, and its leader does not know.
     pub lose_call: f64,
-    /// A call: its deadline passes while it is on the way, and it is carried out later.
+    /// A call: its deadline passes while it is in flight, and it is carried out later.
     pub late_call: f64,
     /// A call: the server asks to come back later.
     pub busy: f64,
@@ -40,15 +40,15 @@ pub struct Faults {
     pub replay: f64,
     /// A watch starts over: what happened meanwhile is only seen in the new list.
     pub relist: f64,
-    /// A leader is shown nothing for a long while, but goes on.
+    /// A leader gets no events for a long while, but keeps working.
     pub blind: f64,
-    /// A leader may not lead for a while. It goes on being shown everything, and knows no more than the others when it leads again.
+    /// A leader may not lead for a while. It still gets all events, and knows no more than the others when it leads again.
     pub depose: f64,
-    /// A leader crashes; its calls on the way may still arrive, at any time.
+    /// A leader crashes; its calls in flight may still arrive, at any time.
     pub crash: f64,
     /// A side cannot be reached for a while.
     pub outage: f64,
-    /// Time leaps by minutes.
+    /// Time jumps by minutes.
     pub leap: f64,
 }
 
@@ -70,7 +70,7 @@ impl Faults {
         leap: 0.0,
     };
 
-    /// Everything goes wrong, now and then.
+    /// Every fault happens, now and then.
     pub const ALL: Self = Self {
         lose_answer: 0.05,
         lose_call: 0.05,
@@ -101,7 +101,7 @@ impl Config {
         Self { faults, ..self }
     }
 
-    /// With so many leaders at once.
+    /// With this many leaders at once.
     #[must_use]
     pub fn leaders(self, leaders: usize) -> Self {
         Self { leaders, ..self }

@@ -1,5 +1,5 @@
-//! After the faults: one leader is left, everything that waits is done, until nothing moves any more, or never.
-//! Must not hide motion: a system that goes on writing has not converged.
+//! After the faults: one leader is left and does everything that waits, until nothing changes any more, or the
+//! run fails. Must not hide changes: a system that keeps writing has not converged.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use tapestry_engine::Model;
 use super::super::journal::{Entry, Failure};
 use super::{Faults, Schedule};
 
-/// Unrest may last so many times as long as the calm that ends it.
+/// Converging may take this many times as long as the calm that ends it.
 const LONGEST: u32 = 20;
 
 /// What has happened since the faults ended.
@@ -20,9 +20,9 @@ struct Peace {
     moved: Duration,
     /// Calls so far.
     calls: usize,
-    /// The actors have not had their turn since something moved.
+    /// The actors have not had their turn since something changed.
     unsettled: bool,
-    /// Everything has been listed and looked at once more since anything moved.
+    /// Everything has been listed and planned once more since anything changed.
     proven: bool,
 }
 
@@ -74,14 +74,14 @@ impl<M: Model> Schedule<M> {
         }
     }
 
-    /// Who does not rest, and what it is about.
+    /// The calls that are still being made.
     fn restless(&self, calls: usize) -> Failure {
         let latest = self.world.audit.iter().rev().take(calls.min(50)).filter(|done| !(self.quiet)(&done.call));
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
         for done in latest {
             *counts.entry(format!("{} -> {}", done.call, done.outcome)).or_default() += 1;
         }
-        let mut why = format!("no rest: {calls} calls since the faults ended, lately");
+        let mut why = format!("not converged: {calls} calls since the faults ended, most recently");
         for (call, count) in counts {
             // Writing to a String cannot fail.
             let _ = write!(why, "\n  {count} x {call}");
@@ -89,7 +89,7 @@ impl<M: Model> Schedule<M> {
         self.fail(why)
     }
 
-    /// All leaders but one end; calls on the way arrive sooner or later, or not.
+    /// All leaders except one end; calls in flight arrive sooner or later, or not.
     fn leave_one(&mut self) -> usize {
         let survivor = self.rng.usize(..self.leaders.len());
         for leader in 0..self.leaders.len() {
@@ -98,14 +98,14 @@ impl<M: Model> Schedule<M> {
             self.leaders[leader].deposed = 0;
             if leader != survivor {
                 self.leaders[leader].retired = true;
-                self.kill(leader, "leads no more", None);
+                self.kill(leader, "no longer leads", None);
             }
         }
         self.leaders[survivor].retired = false;
         survivor
     }
 
-    /// Everything that waits is done once. Says whether anything moved that must not go on for ever.
+    /// Does everything that waits once. Returns whether anything changed that must not continue endlessly.
     fn round(&mut self, survivor: usize, peace: &mut Peace) -> Result<bool, Failure> {
         let mut moved = false;
         self.world.advance(super::TICK);
@@ -117,7 +117,7 @@ impl<M: Model> Schedule<M> {
             }
         }
         if self.leaders[survivor].alive.is_none() {
-            self.bear(survivor);
+            self.start_life(survivor);
             moved = true;
         }
         self.deliver_all(survivor);
@@ -129,7 +129,7 @@ impl<M: Model> Schedule<M> {
             let call = self.leaders[survivor].flights().iter().filter(|flight| flight.done.is_none()).nth(nth);
             moved |= call.is_some_and(|flight| !(self.quiet)(&flight.call));
             self.execute(survivor, nth)?;
-            // Facts and answers come in any order, also in peace.
+            // Facts and answers come in any order, also without faults.
             if self.rng.bool() {
                 self.answer(survivor, 0);
             }
@@ -137,7 +137,7 @@ impl<M: Model> Schedule<M> {
         while !self.leaders[survivor].flights().is_empty() {
             self.answer(survivor, 0);
         }
-        // What goes on for ever concerns no actor; everything else may.
+        // Endless calls concern no actor; everything else may.
         if moved || peace.unsettled {
             peace.unsettled = false;
             for actor in &mut self.actors {
@@ -169,7 +169,7 @@ impl<M: Model> Schedule<M> {
         if let Some(alive) = &mut self.leaders[leader].alive {
             alive.desk.replan();
         }
-        self.note(Entry::Leader { leader, what: "looks at everything once more" });
+        self.note(Entry::Leader { leader, what: "plans everything once more" });
     }
 
     /// Lets time pass to the next moment that the leader waits for, but not beyond `until`.

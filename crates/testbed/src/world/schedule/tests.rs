@@ -116,7 +116,7 @@ fn schedule(seed: u64, held: &Arc<AtomicUsize>) -> Schedule<Evictor> {
 }
 
 #[test]
-fn evictions_are_held_now_and_then_and_get_through_in_the_end() {
+fn evictions_are_held_now_and_then_and_succeed_in_the_end() {
     let held = Arc::default();
     let story = |seed| {
         let mut run = schedule(seed, &held);
@@ -131,7 +131,7 @@ fn evictions_are_held_now_and_then_and_get_through_in_the_end() {
             let evicted = |pod: &Value| pod["status"]["conditions"].to_string().contains("EvictionByEvictionAPI");
             match went.into_iter().find(|event| !evicted(event.object.value())) {
                 None => Ok(()),
-                Some(event) => Err(format!("{} went without an eviction", event.object.path())),
+                Some(event) => Err(format!("{} was deleted without an eviction", event.object.path())),
             }
         })
     };

@@ -1,5 +1,5 @@
-//! What leaders are shown: one watch's next changes, old ones again, a new list.
-//! Must not show anything to a leader that is blind, or of a side that cannot be reached.
+//! What leaders get: one watch's next changes, old ones again, a new list.
+//! Must not deliver anything to a leader that gets no events, or of a side that cannot be reached.
 
 use tapestry_cluster::Side;
 use tapestry_engine::Model;
@@ -7,7 +7,7 @@ use tapestry_engine::Model;
 use super::super::journal::Entry;
 use super::{Leader, Schedule};
 
-/// One of so many deliveries brings bookmarks.
+/// One in this many deliveries has bookmarks.
 const BOOKMARK: u8 = 16;
 
 impl<M: Model> Schedule<M> {
@@ -20,7 +20,7 @@ impl<M: Model> Schedule<M> {
         }
     }
 
-    /// Shows some leader what one of its watches has.
+    /// Delivers what one watch of some leader has.
     pub(super) fn tell_one(&mut self) -> bool {
         let shift = self.rng.usize(..self.leaders.len());
         if self.rng.u8(..BOOKMARK) == 0 {
@@ -79,7 +79,7 @@ impl<M: Model> Schedule<M> {
         }
     }
 
-    /// Lets the servers send bookmarks to those watches of a leader that have nothing else to tell.
+    /// Lets the servers send bookmarks to those watches of a leader that have nothing else to deliver.
     pub(super) fn bookmark(&mut self, leader: usize) {
         let now = self.world.now();
         let Leader { alive: Some(alive), blind: 0, frozen: false, .. } = &mut self.leaders[leader] else { return };
@@ -92,7 +92,7 @@ impl<M: Model> Schedule<M> {
         }
     }
 
-    /// Shows a leader something it has been shown before.
+    /// Delivers something to a leader that it has got before.
     pub(super) fn replay(&mut self, leader: usize) {
         let now = self.world.now();
         let Leader { alive: Some(alive), blind: 0, frozen: false, .. } = &mut self.leaders[leader] else { return };
@@ -109,7 +109,7 @@ impl<M: Model> Schedule<M> {
         }
     }
 
-    /// Starts all watches of a leader over: what happened since the last delivery is not told.
+    /// Starts all watches of a leader over: what happened since the last delivery is not shown.
     pub fn relist_all(&mut self, leader: usize) {
         for side in Side::BOTH {
             self.relist(leader, Some(side));

@@ -1,5 +1,5 @@
-//! What the server says when it does not do as asked: the `metav1.Status` of each case.
-//! Must not decide what a refusal means to us; the gate's own classification does.
+//! The server's refusals: the `metav1.Status` of each case. Must not decide what a
+//! refusal means to us; the gate's own classification does.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub(in crate::world) struct Denial {
     code: u16,
     reason: &'static str,
     message: String,
-    /// Plural and name of the object it speaks of.
+    /// Plural and name of the object it is about.
     about: Option<(&'static str, String)>,
     /// Its reason, and the field that it is about.
     cause: Option<(&'static str, &'static str)>,
@@ -54,7 +54,7 @@ impl Denial {
     }
 
     pub(in crate::world) fn unsupported_media_type() -> Self {
-        Self::new(415, "UnsupportedMediaType", "custom resources know no strategic merge patch")
+        Self::new(415, "UnsupportedMediaType", "custom resources do not support strategic merge patch")
     }
 
     /// A disruption budget that allows none, which says so in its cause and not how long.
@@ -72,7 +72,7 @@ impl Denial {
         self.reason == "AlreadyExists"
     }
 
-    /// What the gate would make of it.
+    /// How the gate classifies it.
     pub(in crate::world) fn classify(self, call: &Call) -> Refusal {
         let Self { code, reason, message, about, cause } = self;
         let mut status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code});

@@ -1,4 +1,4 @@
-//! The server answers as a real one does; each name is the sentence that `reference/kubernetes-facts.md` or Kubernetes says.
+//! The server answers like a real one; each test name is a fact of Kubernetes.
 
 use tapestry_cluster::Target;
 
@@ -68,7 +68,7 @@ fn whats(server: &Server) -> Vec<What> {
 }
 
 #[test]
-fn a_created_object_has_uid_version_time_and_defaults_and_no_status_of_its_maker() {
+fn a_created_object_has_uid_version_time_and_defaults_and_no_status_of_its_creator() {
     let mut server = server();
     let mut body = pod(None);
     body["status"] = json!({"phase": "Running"});
@@ -90,7 +90,7 @@ fn a_name_is_taken_once() {
 }
 
 #[test]
-fn what_cannot_be_created_is_invalid() {
+fn an_object_that_cannot_be_created_is_invalid() {
     let mut server = server();
     let nowhere = Target::namespaced(Side::Physical, &kind::POD, name("nowhere"), name("web"));
     assert!(is_invalid(&send(&mut server, nowhere, Verb::Create(pod(None)))), "its namespace does not exist");
@@ -111,7 +111,7 @@ fn what_cannot_be_created_is_invalid() {
 }
 
 #[test]
-fn what_does_not_exist_is_gone_to_every_verb_but_an_apply_with_uid() {
+fn a_missing_object_is_gone_for_every_verb_except_an_apply_with_uid() {
     let mut server = server();
     let patch = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {}});
     for verb in [
@@ -176,7 +176,7 @@ fn a_main_patch_never_touches_status_and_a_status_patch_touches_only_status_and_
 }
 
 #[test]
-fn a_patch_cannot_write_what_only_servers_write() {
+fn a_patch_cannot_write_fields_that_only_servers_write() {
     let (mut server, target) = with_pod(None);
     let before = send(&mut server, target.clone(), Verb::Get).unwrap();
     let patch =
@@ -221,7 +221,7 @@ fn times_of_a_status_lose_their_fractions() {
 }
 
 #[test]
-fn a_lease_wants_six_digits() {
+fn a_lease_time_needs_six_digits() {
     let mut server = server();
     let target = Target::namespaced(Side::Physical, &kind::LEASE, name("kube-node-lease"), name("n"));
     let lease = |time: &str| {
@@ -269,7 +269,7 @@ fn an_eviction_says_why_and_then_deletes_and_is_answered_with_a_status() {
 }
 
 #[test]
-fn a_budget_is_asked_only_about_the_eviction_of_a_pod_that_runs() {
+fn a_budget_applies_only_to_the_eviction_of_a_running_pod() {
     let (mut server, target) = with_pod(Some("n"));
     let asks = |server: &Server, verb| server.asks_budget(&call(target.clone(), verb));
     let evict = Verb::Evict { grace: None };
@@ -284,7 +284,7 @@ fn a_budget_is_asked_only_about_the_eviction_of_a_pod_that_runs() {
 }
 
 #[test]
-fn pods_that_run_nowhere_go_at_once_and_their_last_event_says_that_they_were_deleted() {
+fn pods_that_run_nowhere_are_removed_at_once_and_their_last_event_has_a_deletion_timestamp() {
     for (node, phase) in [(None, "Pending"), (Some("n"), "Failed"), (Some("n"), "Succeeded")] {
         let (mut server, target) = with_pod(node);
         send(&mut server, target.clone(), status(json!({"phase": phase}))).unwrap();
@@ -296,7 +296,7 @@ fn pods_that_run_nowhere_go_at_once_and_their_last_event_says_that_they_were_del
 }
 
 #[test]
-fn finalizers_hold_an_object_until_the_last_is_taken_away() {
+fn finalizers_hold_an_object_until_the_last_is_removed() {
     let (mut server, target) = with_pod(Some("n"));
     let finalizers = |list: Value| merge(Sub::Main, json!({"metadata": {"finalizers": list}}));
     send(&mut server, target.clone(), finalizers(json!(["a"]))).unwrap();
@@ -310,7 +310,7 @@ fn finalizers_hold_an_object_until_the_last_is_taken_away() {
 }
 
 #[test]
-fn a_node_is_tainted_at_birth_and_goes_at_once_without_a_deletion_timestamp() {
+fn a_node_is_created_with_a_taint_and_removed_at_once_without_a_deletion_timestamp() {
     let mut server = server();
     let target = Target::cluster(Side::Physical, &kind::NODE, name("n"));
     let body = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
@@ -323,7 +323,7 @@ fn a_node_is_tainted_at_birth_and_goes_at_once_without_a_deletion_timestamp() {
 }
 
 #[test]
-fn custom_resources_know_no_strategic_merge_and_their_status_path_writes_only_status() {
+fn custom_resources_refuse_strategic_merge_and_their_status_path_writes_only_status() {
     let mut server = server();
     let target = Target::cluster(Side::Physical, &kind::CLUSTER_BINDING, name("b"));
     let body = json!({

@@ -1,5 +1,5 @@
 //! The nodes of both clusters side by side: what a physical node has, what others use of it, what its virtual node offers.
-//! Must not ask the syncer's own code what should be leased: the arithmetic here is the contract, written once more.
+//! Must not use the syncer's own code to compute what should be leased: it checks that code independently.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use super::{is_true, text};
 /// Both sides at one moment.
 pub(super) struct View {
     lenders: Vec<Lender>,
-    /// Nodes of the virtual cluster, whoever made them.
+    /// All nodes of the virtual cluster.
     vnodes: usize,
 }
 
@@ -41,7 +41,7 @@ struct Offer {
 
 const COUNTED: [ResourceName; 3] = [ResourceName::Cpu, ResourceName::Memory, ResourceName::Pods];
 
-/// Looks at both clusters. `origin` marks the pods that are ours.
+/// Reads both clusters. `origin` marks the pods that are ours.
 pub(super) async fn look(stage: &Stage, origin: &str) -> Result<View> {
     let (pnodes, ppods, vnodes) = tokio::try_join!(
         stage.physical_side.list("v1/Node", ""),
@@ -62,7 +62,7 @@ impl View {
         self.offers().map(|vnode| vnode.leased.get(&ResourceName::Cpu)).fold(Quantity::ZERO, Quantity::saturating_add)
     }
 
-    /// Everything that is not as it should be when `expected` nodes are lent, expected and seen.
+    /// All faults when `expected` nodes are lent, each with what was expected and seen.
     pub(super) fn faults(&self, expected: usize) -> Vec<String> {
         let mut faults = Vec::new();
         for (what, seen) in [("physical nodes", self.lenders.len()), ("virtual nodes", self.vnodes)] {
@@ -154,7 +154,7 @@ impl Lender {
         }
     }
 
-    /// What is not as it should be, expected and seen.
+    /// The fault of this node, with what was expected and seen.
     fn fault(&self) -> Option<String> {
         let Some(vnode) = &self.vnode else { return Some(format!("{}: expected a virtual node, saw none", self.name)) };
         if !vnode.ready {

@@ -1,5 +1,5 @@
-//! The pods of the demo's namespace beside their copies: each must point at the other.
-//! Must not believe one side alone.
+//! The pods of the demo's namespace and their copies: each must point at the other. Must
+//! not trust one side alone.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub(super) struct View {
     nodes: BTreeMap<String, String>,
 }
 
-/// How far the pods are.
+/// How many pods have reached each state.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Count {
     /// Virtual pods.
@@ -35,7 +35,7 @@ pub(super) struct Count {
     pub(super) copies_running: usize,
 }
 
-/// Looks at both clusters. `origin` marks the copies.
+/// Reads both clusters. `origin` marks the copies.
 pub(super) async fn look(stage: &Stage, namespace: &str, origin: &str) -> Result<View> {
     let ours = format!("{}={origin}", keys::ORIGIN);
     let (vpods, ppods, vnodes) = tokio::try_join!(
@@ -65,7 +65,7 @@ impl View {
         }
     }
 
-    /// Everything that is not as it should be when `expected` pods run, expected and seen.
+    /// All faults when `expected` pods run, each with what was expected and seen.
     pub(super) fn faults(&self, expected: usize) -> Vec<String> {
         let count = self.count();
         let mut faults = Vec::new();
@@ -137,7 +137,7 @@ fn cell(value: &Value) -> String {
     value.as_str().unwrap_or("-").to_owned()
 }
 
-/// What must stay the same in a pod that is not ours. Status is its kubelet's.
+/// What must stay the same in a pod that is not ours. Its kubelet writes the status.
 pub(super) fn unchangeable(pod: &Value) -> Value {
     let mut pod = pod.clone();
     if let Some(fields) = pod.as_object_mut() {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_and_its_copy_that_point_at_each_other_are_well() {
+    fn a_pod_and_its_copy_that_point_at_each_other_have_no_fault() {
         assert_eq!(faults(vec![ppod("v")]), Vec::<String>::new());
     }
 
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_to_a_bystander_shows_and_its_status_does_not() {
+    fn a_write_to_a_foreign_pod_shows_and_its_status_does_not() {
         let before = ppod("v");
         let mut after = before.clone();
         after["metadata"]["resourceVersion"] = "2".into();

@@ -1,5 +1,5 @@
-//! What the audience sees: headings, steps, tables, and on a terminal one live line that turns while we wait.
-//! Must be the only place that writes, and must not fail its callers: who reads may leave at any time.
+//! The output of the demo: headings, steps, tables, and on a terminal one live line with a spinner while we
+//! wait. Must be the only place that writes, and must not fail its callers: the reader may leave at any time.
 
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,10 +13,10 @@ const GREEN: &str = "\x1b[32m";
 const PLAIN: &str = "\x1b[0m";
 const CLEAR_LINE: &str = "\r\x1b[2K";
 const TURNS: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
-/// Where nothing can be overwritten, a line tells of progress at most this often.
+/// Without a terminal, print progress at most this often.
 const SELDOM: Duration = Duration::from_secs(2);
 
-/// The only way out.
+/// The only writer.
 pub(super) struct Screen {
     pen: Mutex<Pen>,
     broken: Notify,
@@ -28,7 +28,7 @@ struct Pen {
     begin: Instant,
     /// What we wait for.
     live: String,
-    /// When a line last told of progress, where there is no live line.
+    /// When progress was last printed, where there is no live line.
     told: Option<Instant>,
     turn: usize,
     /// Whether the last line is empty.
@@ -70,7 +70,7 @@ impl Screen {
         self.pen().put(|pen| format!("  {}\n", pen.paint(DIM, &pen.stamped(text))), &self.broken);
     }
 
-    /// Something that was waited for is there, after `took`.
+    /// A wait has ended, after `took`.
     pub(super) fn done(&self, text: &str, took: Duration) {
         let mut pen = self.pen();
         pen.live.clear();
@@ -99,7 +99,7 @@ impl Screen {
         self.pen().put(|_| format!("\n    {}\n\n", align(rows).join("\n    ")), &self.broken);
     }
 
-    /// How far it is with what we wait for. Ends with the next [`Self::done`].
+    /// The progress of a wait. Ends with the next [`Self::done`].
     pub(super) fn live(&self, text: &str) {
         let mut pen = self.pen();
         if pen.live == text {
@@ -114,7 +114,7 @@ impl Screen {
         }
     }
 
-    /// Takes the live line away: nothing is waited for any more.
+    /// Removes the live line: the wait is over.
     pub(super) fn end(&self) {
         let mut pen = self.pen();
         if !pen.live.is_empty() {
@@ -123,7 +123,7 @@ impl Screen {
         }
     }
 
-    /// Turns the live line, forever.
+    /// Turns the spinner of the live line until dropped.
     pub(super) async fn spin(&self) {
         loop {
             tokio::time::sleep(Duration::from_millis(100)).await;

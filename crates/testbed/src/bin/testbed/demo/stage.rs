@@ -1,5 +1,5 @@
-//! The stage: two clusters, the owner's own pods in one, and in the other what makes it borrow.
-//! Must not start the syncer, nor know what the audience is shown of it.
+//! The setup: two clusters, the owner's own pods in one, binding and policy in the other. Must
+//! not start the syncer, nor print anything.
 
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub(super) const POLICY: &str = "half";
 pub(super) const LENT_PERCENT: u32 = 50;
 /// Namespace and name of the Deployment that the owner of the physical cluster runs.
 pub(super) const OWNER: (&str, &str) = ("owner", "shop");
-/// A pod that somebody else put where the copies live.
+/// A pod of another user in the namespace of the copies.
 const STRANGER: &str = "stranger";
 /// Name of the Secret with the physical kubeconfig.
 const SECRET: &str = "kubeconfig-demo";
@@ -45,7 +45,7 @@ pub(super) struct Stage {
     pub(super) physical_side: Objects,
 }
 
-/// Files of the demo for its audience: removed with the supervisor.
+/// Files of the demo for its users: removed with the supervisor.
 pub(super) struct Files {
     /// Owns the folder.
     pub(super) supervisor: Supervisor,
@@ -95,26 +95,26 @@ impl Stage {
         let shop = deployment(OWNER.1, replicas).namespace(OWNER.0).pods(pod("shop").cpu("1").memory("4Gi"));
         side.create(&shop.build()).await?;
         let stranger = pod(STRANGER).namespace(MOUNT).on("node-0").cpu("1").memory("2Gi").build();
-        // Refused until the controller manager has made the namespace's default ServiceAccount.
+        // Refused until the controller manager has created the namespace's default ServiceAccount.
         created(side, &stranger).await?;
         eventually("the owner's pods run", DEADLINE, async || {
-            let pods = self.bystanders().await.map_err(|error| format!("{error:#}"))?;
+            let pods = self.foreign_pods().await.map_err(|error| format!("{error:#}"))?;
             let running = pods.iter().filter(|pod| pod["status"]["phase"] == "Running").count();
             if running == owners + 1 { Ok(()) } else { Err(format!("{running} of {} Running", owners + 1)) }
         })
         .await
     }
 
-    /// The pods of the physical cluster that have nothing to do with us: the owner's, then the stranger.
-    pub(super) async fn bystanders(&self) -> Result<Vec<Value>> {
+    /// The pods of the physical cluster that are not ours: the owner's, then the foreign one.
+    pub(super) async fn foreign_pods(&self) -> Result<Vec<Value>> {
         let mut pods = self.physical_side.list("v1/Pod", OWNER.0).await?;
         pods.sort_by(|a, b| text(&a["metadata"]["name"]).cmp(text(&b["metadata"]["name"])));
         pods.extend(self.physical_side.get("v1/Pod", &format!("{MOUNT}/{STRANGER}")).await?);
         Ok(pods)
     }
 
-    /// In the virtual cluster: our definitions, the kubeconfig, the binding and the policy. Gives the label that marks
-    /// everything this binding makes in the physical cluster.
+    /// In the virtual cluster: our definitions, the kubeconfig, the binding and the policy. Returns the label on
+    /// everything that this binding creates in the physical cluster.
     pub(super) async fn furnish_virtual(&self) -> Result<String> {
         let side = &self.virtual_side;
         let crds: Vec<Value> = tapestry_api::crds::crds().iter().map(serde_json::to_value).collect::<Result<_, _>>()?;
@@ -147,7 +147,7 @@ impl Stage {
     }
 }
 
-/// Creates an object whose kind or namespace may be too young for it yet.
+/// Creates an object whose kind or namespace may not be ready yet.
 async fn created(side: &Objects, object: &Value) -> Result<Value> {
     let what = format!("{} {} is created", text(&object["kind"]), text(&object["metadata"]["name"]));
     eventually(&what, DEADLINE, async || side.create(object).await.map_err(|error| error.to_string())).await

@@ -1,5 +1,5 @@
-//! The story, chapter by chapter. Every chapter ends when what it tells is true on both clusters, or fails saying what was
-//! expected and seen. Must not tell what it has not looked at.
+//! The story, chapter by chapter. Every chapter ends when both clusters have reached its state, or fails with what was
+//! expected and seen. Must not print what it has not checked.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ const HELLO: (&str, &str) = ("demo", "hello");
 /// Rows of a table; more scroll the beginning away.
 const MOST_NODES: usize = 10;
 const MOST_PODS: usize = 6;
-/// Between two looks while the demo stays up.
+/// Between two checks while the demo stays up.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Who tells, to whom, with which program.
+/// The settings of the story.
 pub(super) struct Story {
     pub(super) screen: Arc<Screen>,
     pub(super) tapestry: PathBuf,
@@ -37,16 +37,16 @@ pub(super) struct Story {
     pub(super) check: bool,
 }
 
-/// The stage with the syncer on it.
+/// The setup with its syncer.
 struct Scene {
     stage: Stage,
     syncer: Syncer,
     virtual_kubeconfig: PathBuf,
     physical_kubeconfig: PathBuf,
-    /// Label of everything we make in the physical cluster.
+    /// Label of everything we create in the physical cluster.
     origin: String,
     /// Pods that are not ours, as they were before the syncer started.
-    bystanders: Vec<Value>,
+    foreign_pods: Vec<Value>,
 }
 
 impl Story {
@@ -56,13 +56,13 @@ impl Story {
         screen.heading("1. Two Kubernetes clusters on this machine; only the kubelets are simulated");
         let stage = self.raise().await?;
         screen.heading("2. The physical cluster has an owner; the virtual cluster has a binding and a policy");
-        let (origin, bystanders) = self.furnish(&stage).await?;
+        let (origin, foreign_pods) = self.furnish(&stage).await?;
         let Files { supervisor, virtual_kubeconfig, physical_kubeconfig, syncer_kubeconfig } = stage.files().await?;
         screen.heading("3. The syncer: every physical node appears in the virtual cluster, with what is lent of it");
         let syncer = Syncer::start(supervisor, &self.tapestry, BINDING, &syncer_kubeconfig)?;
         screen.note(&format!("tapestry syncer --cluster-binding {BINDING}, its log: {}", syncer.log().display()));
         screen.note("its accounts in both clusters have the rights of deploy/rbac, and no others");
-        let scene = Scene { stage, syncer, virtual_kubeconfig, physical_kubeconfig, origin, bystanders };
+        let scene = Scene { stage, syncer, virtual_kubeconfig, physical_kubeconfig, origin, foreign_pods };
         let told = tokio::select! {
             told = self.lend(&scene) => told,
             error = scene.syncer.ended() => Err(error),
@@ -87,16 +87,16 @@ impl Story {
         let begin = Instant::now();
         self.screen.live("waiting for the owner's pods to run");
         stage.furnish_physical(nodes).await?;
-        let bystanders = stage.bystanders().await?;
+        let foreign_pods = stage.foreign_pods().await?;
         let (namespace, name) = OWNER;
-        let others = format!("physical: {nodes} pods of {namespace}/{name}, and a stranger's pod in {MOUNT}");
+        let others = format!("physical: {nodes} pods of {namespace}/{name}, and a pod of another user in {MOUNT}");
         self.screen.done(&others, begin.elapsed());
         let begin = Instant::now();
         self.screen.live("creating binding and policy");
         let origin = stage.furnish_virtual().await?;
         let bound = format!("virtual: binding {BINDING}; policy {POLICY}: {LENT_PERCENT} % of idle CPU and memory");
         self.screen.done(&bound, begin.elapsed());
-        Ok((origin, bystanders))
+        Ok((origin, foreign_pods))
     }
 
     /// What happens while the syncer runs.
@@ -115,15 +115,15 @@ impl Story {
         let begin = Instant::now();
         scene.stage.scale(HELLO, 2 * replicas).await?;
         self.pods_run(scene, begin, 2 * replicas).await?;
-        self.bystanders_untouched(scene).await?;
+        self.foreign_pods_untouched(scene).await?;
         if !self.check {
             return self.stay(scene).await;
         }
-        screen.heading("5. Scaled to nothing: no pod of ours is left, everybody else's are");
+        screen.heading("5. Scaled to zero: no pod of ours is left, all other pods still run");
         let begin = Instant::now();
         scene.stage.scale(HELLO, 0).await?;
         self.pods_gone(scene, begin).await?;
-        self.bystanders_untouched(scene).await?;
+        self.foreign_pods_untouched(scene).await?;
         self.nodes_appear(scene).await.map(drop)
     }
 
@@ -157,7 +157,7 @@ impl Story {
         };
         let what = format!("{replicas} pods of {}/{} run on both sides and point at each other", HELLO.0, HELLO.1);
         let sight = eventually(&what, DEADLINE, look).await?;
-        let done = format!("{replicas} pods of {}/{} are Running, here and there", HELLO.0, HELLO.1);
+        let done = format!("{replicas} pods of {}/{} are Running on both sides", HELLO.0, HELLO.1);
         self.screen.done(&done, begin.elapsed());
         Ok(sight)
     }
@@ -170,15 +170,15 @@ impl Story {
             let faults = sight.faults(0);
             if virtual_pods + copies == 0 { Ok(()) } else { Err(some(&faults)) }
         };
-        eventually("not one pod of ours is left on either side", DEADLINE, look).await?;
-        self.screen.done("0 pods of ours are left, here and there", begin.elapsed());
+        eventually("no pod of ours is left on either side", DEADLINE, look).await?;
+        self.screen.done("0 pods of ours are left on either side", begin.elapsed());
         Ok(())
     }
 
-    async fn bystanders_untouched(&self, scene: &Scene) -> Result<()> {
+    async fn foreign_pods_untouched(&self, scene: &Scene) -> Result<()> {
         let begin = Instant::now();
-        let now = scene.stage.bystanders().await?;
-        let (before, count) = (&scene.bystanders, scene.bystanders.len());
+        let now = scene.stage.foreign_pods().await?;
+        let (before, count) = (&scene.foreign_pods, scene.foreign_pods.len());
         ensure!(now.len() == count, "expected the {count} pods that are not ours, saw {}", now.len());
         for (before, now) in before.iter().map(pods::unchangeable).zip(now.iter().map(pods::unchangeable)) {
             ensure!(
@@ -187,17 +187,17 @@ impl Story {
                 text(&before["metadata"]["name"])
             );
         }
-        self.screen.done("the owner's pods and the stranger's are as they were", begin.elapsed());
+        self.screen.done("the pods of the owner and of the other user are unchanged", begin.elapsed());
         Ok(())
     }
 
-    /// Says what can be tried, then tells what changes, until somebody ends it.
+    /// Prints what users can try, then prints changes, until the user ends it.
     async fn stay(&self, scene: &Scene) -> Result<()> {
         self.screen.heading("5. Yours");
         self.invite(scene);
         let mut told = String::new();
         loop {
-            let now = summary(scene).await.unwrap_or_else(|error| format!("cannot look: {error:#}"));
+            let now = summary(scene).await.unwrap_or_else(|error| format!("cannot read the clusters: {error:#}"));
             if now != told {
                 self.screen.note(&now);
                 told = now;
@@ -224,8 +224,14 @@ impl Story {
             line("kubectl get nodes -o wide".into(), ""),
             line(format!("kubectl -n {namespace} get pods -o wide"), ""),
             line(format!("kubectl -n {namespace} scale deployment {name} --replicas={replicas}"), ""),
-            line(format!("kubectl -n {namespace} delete pods --all --wait=false"), "# new ones come, and their copies"),
-            line(format!("kubectl delete resourceleasingpolicy {POLICY}"), "# running pods stay, no new one gets in"),
+            line(
+                format!("kubectl -n {namespace} delete pods --all --wait=false"),
+                "# the Deployment creates new ones, and they get copies",
+            ),
+            line(
+                format!("kubectl delete resourceleasingpolicy {POLICY}"),
+                "# running pods stay, new ones are not admitted",
+            ),
         ]);
         self.screen.text("  The same as the owner of the physical cluster:");
         self.screen.list(&[
@@ -234,7 +240,7 @@ impl Story {
             line(format!("kubectl -n {owner} scale deployment {shop} --replicas={owners}"), "# less is lent"),
             line("kubectl cordon node-0".into(), "# its virtual node takes no new pods"),
         ]);
-        self.screen.text("  What changes is told here. Ctrl-C ends the demo and removes everything.\n");
+        self.screen.text("  Changes are printed here. Ctrl-C ends the demo and removes everything.\n");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The syncer as its users run it: the real binary, a process of its own, with a log.
+//! The syncer as users run it: the real binary as a process, with a log.
 //! Must end with us however we end, so it is started through a supervisor.
 
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub(super) struct Syncer {
 }
 
 impl Syncer {
-    /// Starts `tapestry syncer`; returns before it has connected. The supervisor's folder takes the log.
+    /// Starts `tapestry syncer`; returns before it has connected. Its log is in the supervisor's folder.
     pub(super) fn start(
         supervisor: Supervisor,
         tapestry: &Path,
@@ -47,7 +47,7 @@ impl Syncer {
         &self.log
     }
 
-    /// Where it tells its figures.
+    /// The URL of its metrics.
     pub(super) fn metrics(&self) -> String {
         format!("http://{}/metrics", self.address.at(Port::ControllerManager))
     }

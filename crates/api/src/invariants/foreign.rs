@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 /// Objects that do not carry our origin, as they were at one moment.
 #[derive(Debug, Clone, Default)]
-pub struct Strangers(BTreeMap<String, (String, Value)>);
+pub struct ForeignObjects(BTreeMap<String, (String, Value)>);
 
-impl Strangers {
+impl ForeignObjects {
     /// Those among `objects` that are not of this origin.
     pub fn among<'a>(objects: impl IntoIterator<Item = &'a Value>, origin: &str) -> Self {
         let others = objects.into_iter().filter(|object| annotation(object, keys::ORIGIN) != origin);
