@@ -214,8 +214,8 @@ pub struct Guard {
     pub quota: bool,
 
     /// Keep a NetworkPolicy `tapestry-isolation` in the mount namespace that isolates the pods of this binding from the
-    /// rest of the physical cluster: only pods of the mount namespace reach them, and they reach only the mount namespace, DNS, and addresses outside
-    /// the private ranges. Default: false.
+    /// rest of the physical cluster: only pods of the mount namespace reach them, and they reach only the mount namespace,
+    /// DNS, and addresses outside the private ranges. Default: false.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub network_policy: bool,
 }
@@ -253,10 +253,10 @@ pub struct ClusterBindingStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
 
-    /// The state of the binding in detail, each with a reason and what to do. Connected: the physical cluster answers and is the right
-    /// one. Ready: everything that the syncer does for the binding works. BreakerTripped, only while the mass-delete
-    /// breaker holds pods back. The others appear when they are False for the first time. PoliciesKnown: the syncer can read the policies of both
-    /// clusters. GuardsInForce: the syncer could write the objects that `guard` asks for.
+    /// The state of the binding in detail, each with a reason and what to do. Connected: the physical cluster answers and
+    /// is the right one. Ready: everything that the syncer does for the binding works. BreakerTripped, only while the mass-delete
+    /// breaker holds pods back. The others appear when they are False for the first time. PoliciesKnown: the syncer can
+    /// read the policies of both clusters. GuardsInForce: the syncer could write the objects that `guard` asks for.
     /// KubeconfigCurrent: the kubeconfig in the Secret is the one in use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
@@ -333,8 +333,8 @@ pub struct UnaskedEnds {
     pub by: String,
 }
 
-/// The value of the annotation `tapestry.io/resume` with which a user lets the pods end of a binding that is being deleted together
-/// with the definition of bindings.
+/// The value of the annotation `tapestry.io/resume` with which a user lets the pods end of a binding that is being deleted
+/// together with the definition of bindings.
 pub const RESUME_DELETION: &str = "definition-deleted";
 
 impl BreakerTrip {
@@ -345,7 +345,8 @@ impl BreakerTrip {
     }
 }
 
-/// Pending: the syncer is reading both clusters for the first time, or the binding is being deleted. Ready: connected, and everything works. Failed:
+/// Pending: the syncer is reading both clusters for the first time, or the binding is being deleted. Ready: connected, and
+/// everything works. Failed:
 /// something does not; the conditions say what to do.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {

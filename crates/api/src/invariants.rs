@@ -1,5 +1,6 @@
 //! What must hold between a virtual and a physical cluster once both have converged; returns violations as text. Works on
-//! plain JSON, so that lists of real API servers and of World are checked alike. Must not trust the syncer's tables: it looks at objects only.
+//! plain JSON, so that lists of real API servers and of World are checked alike. Must not trust the syncer's tables: it
+//! looks at objects only.
 
 use std::collections::BTreeMap;
 

@@ -48,7 +48,8 @@ keys! {
     /// Annotation: JSON of the policy's reclaim rules, so that they are known after the policy is gone.
     /// Syncer, on virtual nodes.
     RECLAIM_RULES = "tapestry.io/reclaim-rules";
-    /// Annotation: JSON of the labels, annotations and taints that we set, so that a user's own survive. Syncer, on virtual nodes.
+    /// Annotation: JSON of the labels, annotations and taints that we set, so that a user's own survive. Syncer, on virtual
+    /// nodes.
     EXPECTED_METADATA = "tapestry.io/expected-metadata";
 
     // ---- virtual pods: where the copy is (user-writable, so never trusted alone) ----

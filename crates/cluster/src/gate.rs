@@ -22,7 +22,8 @@ pub const FIELD_MANAGER: &str = "tapestry";
 
 /// Carries out calls. A trait, so that a whole syncer runs in memory (see the testbed's World).
 pub trait Gate: Send + Sync {
-    /// Carries out one call, if the lead still lasts just before it is sent. Dropping the future leaves it unknown whether the call happened.
+    /// Carries out one call, if the lead still lasts just before it is sent. Dropping the future leaves it unknown whether
+    /// the call happened.
     fn call(&self, call: Arc<Call>, lead: Lead) -> BoxFuture<'static, Result<Answer, Refusal>>;
 }
 
@@ -185,7 +186,8 @@ fn is_expected(call: &Call, body: &[u8]) -> bool {
     !evident || expected().is_some_and(|(uid, object)| *uid == object.metadata.uid)
 }
 
-/// The absence of an object is evidence only from the right cluster (law 1): a kubeconfig or a load balancer may lead to another one by now.
+/// The absence of an object is evidence only from the right cluster (law 1): a kubeconfig or a load balancer may lead to
+/// another one by now.
 async fn confirm_identity(cluster: &Cluster) -> Result<(), Refusal> {
     let answers = cluster.ask_identity().await.map_err(|error| Refusal::Unknown(error.to_string()))?;
     if cluster.identity() == Some(&answers) {

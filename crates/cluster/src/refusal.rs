@@ -159,7 +159,8 @@ impl Refusal {
         let about_uid = status.details.causes.iter().any(|cause| cause.field == "metadata.uid");
         let evicts = matches!(call.verb, Verb::Evict { .. });
         match code {
-            // Admission sees an eviction as a create and answers 403 in a namespace that is being deleted, which deletes the pod anyway.
+            // Admission sees an eviction as a create and answers 403 in a namespace that is being deleted, which deletes
+            // the pod anyway.
             403 | 429 if evicts && holds(&status).is_some() => {
                 let asked = retry_after.or(status.details.retry_after).filter(|seconds| *seconds > 0);
                 Self::Held(asked.map_or(HELD, |seconds| wait(Some(seconds))), Box::new(status))

@@ -1,6 +1,6 @@
 //! List and watch of one resource until cancelled: starts consistent, resumes where it was, starts over when it
-//! must. Decodes each object by itself, so that a bad one is reported and does not affect the others; infers no deletion, not even when the kind is
-//! no longer served.
+//! must. Decodes each object by itself, so that a bad one is reported and does not affect the others; infers no deletion,
+//! not even when the kind is no longer served.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -54,8 +54,8 @@ pub type Decode<R> = Arc<dyn Fn(&Bytes) -> Result<Option<R>, serde_json::Error> 
 pub(crate) const PAGE: u32 = 500;
 /// The server ends a watch after this; resuming costs one request.
 const WATCH_SECONDS: u64 = 290;
-/// The same when a reader waits for a version, or for a sign that the watch works: the server sends a bookmark two seconds before the end,
-/// and looks once a second.
+/// The same when a reader waits for a version, or for a sign that the watch works: the server sends a bookmark two seconds
+/// before the end, and looks once a second.
 const BRIEF_SECONDS: u64 = 4;
 /// How much later such a watch may end.
 const LATE: Duration = Duration::from_secs(6);

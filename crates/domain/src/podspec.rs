@@ -1,4 +1,5 @@
-//! The transformation: a virtual pod's JSON becomes the JSON of its physical copy. Every field survives unless this code drops it on purpose.
+//! The transformation: a virtual pod's JSON becomes the JSON of its physical copy. Every field survives unless this code
+//! drops it on purpose.
 //! It must not trust the virtual pod: names, keys and references in it are hostile until they are checked or replaced.
 
 mod downward;

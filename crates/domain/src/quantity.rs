@@ -55,8 +55,8 @@ impl Quantity {
         Self(whole as i128 * NANO)
     }
 
-    /// Parses everything that Kubernetes' `resource.Quantity` accepts; digits finer than a billionth round away from zero, and what is
-    /// larger than 10²² units counts as that much.
+    /// Parses everything that Kubernetes' `resource.Quantity` accepts; digits finer than a billionth round away from zero,
+    /// and what is larger than 10²² units counts as that much.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
         parse::parse(text)
     }

@@ -1,5 +1,6 @@
 //! How decisions meet clusters: the Model trait, the desk that orders its work, the loop that runs it, tables, leader
-//! election; and what every daemon needs: clock, health and metrics endpoints, telemetry. Knows no Kubernetes kind except the Lease of the election.
+//! election; and what every daemon needs: clock, health and metrics endpoints, telemetry. Knows no Kubernetes kind except
+//! the Lease of the election.
 
 pub mod clock;
 pub mod desk;

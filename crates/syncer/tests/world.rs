@@ -192,7 +192,8 @@ fn one_copy_per_pod(world: &World) -> Result<(), String> {
             *copies.entry(uid).or_default() += 1;
         }
     }
-    // If a user removes the name while the create is in flight, the pod gets another copy; the syncer finds and removes the first.
+    // If a user removes the name while the create is in flight, the pod gets another copy; the syncer finds and removes the
+    // first.
     let forged = |uid: &str| {
         let mut forged =
             world.list(Virtual, &kind::POD).filter(|vpod| !vpod["metadata"]["annotations"][FORGED].is_null());
@@ -204,7 +205,8 @@ fn one_copy_per_pod(world: &World) -> Result<(), String> {
     }
 }
 
-/// A running copy is deleted only when its virtual pod is being deleted, gone or finished; a pod is reported lost only without a copy.
+/// A running copy is deleted only when its virtual pod is being deleted, gone or finished; a pod is reported lost only
+/// without a copy.
 fn only_with_reason(world: &World, _leader: usize, call: &Call) -> Result<(), String> {
     let path = match &call.target.namespace {
         Some(namespace) => format!("{namespace}/{}", call.target.name),

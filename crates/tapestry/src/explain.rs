@@ -54,7 +54,8 @@ impl Args {
         })
     }
 
-    /// The name of a virtual node is unique: the first binding that has it answers. Several bindings may have a physical node of one name.
+    /// The name of a virtual node is unique: the first binding that has it answers. Several bindings may have a physical
+    /// node of one name.
     async fn find(&self, name: &str, binding: Option<&str>) -> Result<NodeStory, Failure> {
         let now = SystemClock::start().now().wall;
         let server = self.access.server().await?;

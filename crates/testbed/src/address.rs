@@ -2,9 +2,9 @@
 //! Must not return port numbers that the kernel may give to another process before a component listens on them.
 //!
 //! Linux answers on all of 127.0.0.0/8. Each cluster takes its own random address and holds one socket on it for as long as
-//! it lives; another cluster that tries the same address and ports finds them taken. The classic way, to bind port 0, close, and pass
-//! the number on, races with every other process, and an API server that restarts may find its port gone to an outgoing
-//! connection. Ports here lie below the kernel's range for those (32768–60999).
+//! it lives; another cluster that tries the same address and ports finds them taken. The classic way, to bind port 0,
+//! close, and pass the number on, races with every other process, and an API server that restarts may find its port gone to
+//! an outgoing connection. Ports here lie below the kernel's range for those (32768–60999).
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
@@ -42,8 +42,8 @@ pub struct Address {
 }
 
 impl Address {
-    /// Takes an address on which all [`Port`]s are free. A process that listens on 0.0.0.0 takes a port of every address, so the base
-    /// port is drawn as well.
+    /// Takes an address on which all [`Port`]s are free. A process that listens on 0.0.0.0 takes a port of every address,
+    /// so the base port is drawn as well.
     pub fn reserve() -> Result<Self> {
         let mut last = None;
         for _ in 0..100 {

@@ -107,7 +107,8 @@ impl<'a> Audit<'a> {
         Ok(Requests(requests).only(|request| !request.name.starts_with(TRACER)))
     }
 
-    /// The log from `from` to a request made just now. The first line is incomplete when `from` is an arbitrary length of the file.
+    /// The log from `from` to a request made just now. The first line is incomplete when `from` is an arbitrary length of
+    /// the file.
     async fn read(self, from: Mark) -> Result<Vec<u8>> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let tracer = format!("{TRACER}-{}", COUNT.fetch_add(1, Ordering::Relaxed));

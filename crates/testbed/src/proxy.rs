@@ -1,5 +1,5 @@
-//! A proxy between a client and one API server that injects faults: refused and reset connections, hanging requests, delays, wrong
-//! answers, lost answers, broken streams. Must not change what passes unless a test asks for it.
+//! A proxy between a client and one API server that injects faults: refused and reset connections, hanging requests,
+//! delays, wrong answers, lost answers, broken streams. Must not change what passes unless a test asks for it.
 //!
 //! ```text
 //! client ──TLS──> frontend ──> forward ──the kubeconfig's own credentials──> API server
@@ -7,8 +7,9 @@
 //!                                        rules: which fault applies to which requests
 //! ```
 //!
-//! The client uses the proxy's own kubeconfig, [`FaultProxy::kubeconfig`]; the proxy sends its requests with the credentials of the
-//! kubeconfig it was made with. It offers HTTP/2 and HTTP/1.1, and uses the client's protocol to the API server. Several identities need several proxies. Upgrades (exec, port-forward) do not pass.
+//! The client uses the proxy's own kubeconfig, [`FaultProxy::kubeconfig`]; the proxy sends its requests with the
+//! credentials of the kubeconfig it was made with. It offers HTTP/2 and HTTP/1.1, and uses the client's protocol to the API
+//! server. Several identities need several proxies. Upgrades (exec, port-forward) do not pass.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -108,7 +109,8 @@ impl FaultProxy {
         Injection { id: self.forwarder.rules.add(fault, requests), forwarder: Arc::clone(&self.forwarder) }
     }
 
-    /// Calls `then` after every write that the API server has carried out, before the client gets the answer. Only the first call counts.
+    /// Calls `then` after every write that the API server has carried out, before the client gets the answer. Only the
+    /// first call counts.
     pub fn after_each_write(&self, then: impl Fn(&RequestInfo) + Send + Sync + 'static) {
         // No test has needed two.
         let _ = self.forwarder.after_write.set(Box::new(then));

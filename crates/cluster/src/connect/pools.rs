@@ -20,7 +20,8 @@ use tower::{BoxError, ServiceBuilder, service_fn};
 use super::{CALL_DEADLINE, ConnectError};
 use crate::kubeconfig::unbuildable;
 
-/// The layers of a request (address, credentials, headers) over [`Pools`]. Not kube's `Client`, which puts a queue and a task before it.
+/// The layers of a request (address, credentials, headers) over [`Pools`]. Not kube's `Client`, which puts a queue and a
+/// task before it.
 pub(crate) type Client = BoxCloneSyncService<Request<Body>, Response<Incoming>, BoxError>;
 
 type Http = legacy::Client<HttpsConnector<HttpConnector>, Body>;

@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 
 use super::{Frame, VirtualMetadata, keys};
 
-/// Annotations that a kubelet (static pods) or a network plugin (more interfaces) acts on, which a tenant may not set; the last one
-/// is kubectl's own record, as large as the pod.
+/// Annotations that a kubelet (static pods) or a network plugin (more interfaces) acts on, which a tenant may not set; the
+/// last one is kubectl's own record, as large as the pod.
 const HOSTILE_ANNOTATIONS: [&str; 3] =
     ["kubernetes.io/config.", "k8s.v1.cni.cncf.io/", "kubectl.kubernetes.io/last-applied-configuration"];
 

@@ -1,5 +1,6 @@
 //! What an in-place resize may change: the resources of a pod's containers and of the pod itself.
-//! It must not decide whether there is room; it only reads what was requested, and marks it so that two requests can be distinguished.
+//! It must not decide whether there is room; it only reads what was requested, and marks it so that two requests can be
+//! distinguished.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;

@@ -1,4 +1,5 @@
-//! The API server does not let us take part in the election: what it refused, since when, and whether another process leads nevertheless.
+//! The API server does not let us take part in the election: what it refused, since when, and whether another process leads
+//! nevertheless.
 //! Pure. Must not decide what follows from that.
 
 use std::time::Duration;

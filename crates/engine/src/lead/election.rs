@@ -169,8 +169,8 @@ impl Election {
         }
     }
 
-    /// Why we cannot take part in the election. `None` while we can, or lead, or another process leads, and before the refusals have
-    /// lasted for the duration of a Lease. Otherwise no process leads, as far as we know.
+    /// Why we cannot take part in the election. `None` while we can, or lead, or another process leads, and before the
+    /// refusals have lasted for the duration of a Lease. Otherwise no process leads, as far as we know.
     #[must_use]
     pub fn barred(&self, now: Duration) -> Option<&str> {
         let barred = self.barred.as_ref().filter(|_| self.hold.is_none())?;
@@ -285,7 +285,8 @@ impl Election {
         self.not_before = Duration::ZERO;
     }
 
-    /// The call that gives the Lease back; `None` when it is not ours. `led`: it certainly was ours, so reading it again is worth a call.
+    /// The call that gives the Lease back; `None` when it is not ours. `led`: it certainly was ours, so reading it again is
+    /// worth a call.
     #[must_use]
     pub fn plan_release(&self, now: Now, led: bool) -> Option<Call> {
         match &self.observed {

@@ -28,7 +28,8 @@ pub(super) fn user(world: &mut World, rng: &mut Rng) {
     let name = format!("p{}", rng.usize(..PODS));
     let path = format!("demo/{name}");
     match rng.u32(..23) {
-        // Removes everything from a virtual node that marks it as ours. Before it has a Lease nothing would prove that it is ours.
+        // Removes everything from a virtual node that marks it as ours. Before it has a Lease nothing would prove that it
+        // is ours.
         22 => {
             let vnode = format!("vnode-east-{}", NODES[rng.usize(..2)]);
             if world.get(Virtual, &kind::LEASE, &format!("kube-node-lease/{vnode}")).is_some() {

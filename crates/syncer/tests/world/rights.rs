@@ -75,7 +75,8 @@ fn play_with(seed: u64, used: &Rc<RefCell<Used>>) -> Result<(), Failure> {
         noted.borrow_mut().extend(verb.map(|verb| (right, *verb)));
         Ok(())
     };
-    // Some calls need a while without faults: those that a freshly started syncer does not make, and those that follow another call.
+    // Some calls need a while without faults: those that a freshly started syncer does not make, and those that follow
+    // another call.
     let config = if seed.is_multiple_of(2) { config(seed).faults(Faults::NONE) } else { config(seed) };
     let mut schedule = Schedule::new(config, move |birth| life(birth, &origin))
         .on_call(note)

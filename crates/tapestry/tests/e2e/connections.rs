@@ -16,7 +16,8 @@ use crate::harness::{Harness, pattern};
 use crate::looks::{SOON, taints, uid};
 use crate::timing::timed;
 
-/// An unanswered PING closes a connection 15 s after its last sign of life (`cluster::connect`); then the requests are sent again.
+/// An unanswered PING closes a connection 15 s after its last sign of life (`cluster::connect`); then the requests are sent
+/// again.
 const RECOVERED: Duration = Duration::from_secs(30);
 /// No recovery is faster (a PING stays unanswered for 10 s): what happens sooner happened while the connection was dead.
 const STALLED: Duration = Duration::from_secs(9);

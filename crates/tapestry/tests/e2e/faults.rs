@@ -1,4 +1,5 @@
-//! One fault after the other between the syncer and either API server: running pods keep running, new ones start later, deleted ones are removed.
+//! One fault after the other between the syncer and either API server: running pods keep running, new ones start later,
+//! deleted ones are removed.
 
 use std::time::Duration;
 

@@ -2,7 +2,8 @@
 //! Must leave nothing behind that could disturb another test, also when a test fails or panics.
 //!
 //! ```text
-//! pattern("grace").on(Fixture::Still).run(async |harness| { harness.virtual_side.create(&harness.pod("web").build()).await?; … })
+//! pattern("grace").on(Fixture::Still).run(async |harness| {
+//! harness.virtual_side.create(&harness.pod("web").build()).await?; … })
 //! ```
 
 mod play;

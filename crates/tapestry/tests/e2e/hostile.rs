@@ -1,4 +1,5 @@
-//! Objects that the syncer must not touch: forged mappings, foreign pods in the mount namespace, other bindings on the same clusters.
+//! Objects that the syncer must not touch: forged mappings, foreign pods in the mount namespace, other bindings on the same
+//! clusters.
 
 use anyhow::{Context as _, Result, ensure};
 use kube::api::DeleteParams;

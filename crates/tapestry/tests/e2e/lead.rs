@@ -1,4 +1,5 @@
-//! Several processes of one binding: one leads, the others keep the same tables; what happens when the leader exits, dies or freezes.
+//! Several processes of one binding: one leads, the others keep the same tables; what happens when the leader exits, dies
+//! or freezes.
 
 use std::time::{Duration, Instant};
 

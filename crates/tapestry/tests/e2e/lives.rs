@@ -1,4 +1,5 @@
-//! What a syncer survives: its own panic, a virtual cluster that does not answer yet; and what ends it: the deletion of its binding.
+//! What a syncer survives: its own panic, a virtual cluster that does not answer yet; and what ends it: the deletion of its
+//! binding.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

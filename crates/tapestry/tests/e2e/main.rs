@@ -14,7 +14,7 @@
 //! | [`rights`] | the syncer's accounts and what they may do; every test here runs under the shipped rights |
 //! | [`calm`] | identity and idleness, by the API servers' audit logs |
 //! | [`out_of_sync`] | watches that are refused, fail or deliver nothing |
-//! | [`outage`], [`faults`], [`storms`] | API servers that do not answer, answer wrongly, lose answers; one by one and by chance |
+//! | [`outage`], [`faults`], [`storms`] | API servers that do not answer, answer wrongly, lose answers; one by one and at random |
 //! | [`connections`] | HTTP/2: many requests on one connection, and one that dies |
 //! | [`restored`], [`breaker`] | a cluster that was restored from a backup, or emptied, or lost its pods while no syncer ran |
 //! | [`restarts`] | API servers and stores that are killed under load |

@@ -1,5 +1,5 @@
-//! A physical API server that does not answer: visible soon, and no pod ends. Outages longer than Kubernetes' grace periods are in
-//! [`long`].
+//! A physical API server that does not answer: visible soon, and no pod ends. Outages longer than Kubernetes' grace periods
+//! are in [`long`].
 
 mod long;
 

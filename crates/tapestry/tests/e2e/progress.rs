@@ -1,4 +1,5 @@
-//! Which version a watch has reached, on a real API server: reported within seconds when a reader waits for it, although nothing happens.
+//! Which version a watch has reached, on a real API server: reported within seconds when a reader waits for it, although
+//! nothing happens.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

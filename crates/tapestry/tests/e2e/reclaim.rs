@@ -1,4 +1,5 @@
-//! Capacity is reclaimed: which pods have to go, in which order, with how much grace; on real servers with their own eviction and budgets.
+//! Capacity is reclaimed: which pods have to go, in which order, with how much grace; on real servers with their own
+//! eviction and budgets.
 
 use std::time::Duration;
 

@@ -154,7 +154,8 @@ async fn law_01_a_restored_virtual_cluster_ends_no_pod_until_the_syncer_is_resta
             let again = says(harness, "VirtualClusterRestored").await?;
             assert_eq!(again, told);
 
-            // After the restart, on evidence: copies of pods that are proven gone are deleted, pods without a copy are reported as lost.
+            // After the restart, on evidence: copies of pods that are proven gone are deleted, pods without a copy are
+            // reported as lost.
             harness.stop().await?;
             harness.start().await?;
             let leaving = harness.physical_leaving(&late_copy).await?;

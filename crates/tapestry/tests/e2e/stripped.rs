@@ -1,4 +1,5 @@
-//! Virtual nodes that a user strips of our labels and annotations: they get them back, are never created twice, and their pods keep running.
+//! Virtual nodes that a user strips of our labels and annotations: they get them back, are never created twice, and their
+//! pods keep running.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Map, Value, json};

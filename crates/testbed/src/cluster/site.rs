@@ -81,8 +81,8 @@ impl Site {
         render(&self.cluster, &self.url(), self.authority.pem(), Credential::Token(token))
     }
 
-    /// What kwok does when asked for logs of a pod, to attach, or to run a command in it: every pod logs [`POD_LOG`], and commands
-    /// run on this machine, in the cluster's folder.
+    /// What kwok does when asked for logs of a pod, to attach, or to run a command in it: every pod logs [`POD_LOG`], and
+    /// commands run on this machine, in the cluster's folder.
     fn kubelet_endpoints(&self) -> Result<String> {
         let object = |kind: &str, spec: Value| {
             let metadata = json!({ "name": "testbed" });

@@ -16,12 +16,13 @@ pub enum Fault {
     HeadOnly,
     /// The request waits this long before it goes to the API server.
     Delay(Duration),
-    /// The request is reset (over HTTP/1.1 with its connection, over HTTP/2 its stream alone); the API server does not receive it.
+    /// The request is reset (over HTTP/1.1 with its connection, over HTTP/2 its stream alone); the API server does not
+    /// receive it.
     Reset,
     /// The connection is reset, with all that it carries. Also when it carries a stream that is open already, at once.
     ResetConnection,
-    /// The connection goes dead and stays so: nothing is read from it or sent on it, no PING is answered, and it is not closed. Also
-    /// when it carries a stream that is open already, at once. Other connections live.
+    /// The connection goes dead and stays so: nothing is read from it or sent on it, no PING is answered, and it is not
+    /// closed. Also when it carries a stream that is open already, at once. Other connections live.
     FreezeConnection,
     /// 429 with this `Retry-After`, in seconds.
     TooManyRequests(u32),

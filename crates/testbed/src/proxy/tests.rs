@@ -1,4 +1,5 @@
-//! Each fault between a client and a small server: the client sees it, the server receives what it should, then everything works again.
+//! Each fault between a client and a small server: the client sees it, the server receives what it should, then everything
+//! works again.
 
 mod server;
 

@@ -39,7 +39,8 @@ fn minutes(year: usize) -> std::ops::Range<i64> {
     midnight(YEARS[year]) - 7 * DAY..midnight(YEARS[year] + 1) + 7 * DAY
 }
 
-/// What the clock shows at every minute, as days since 1970 and minutes of the day; while the clocks are set back it waits for them.
+/// What the clock shows at every minute, as days since 1970 and minutes of the day; while the clocks are set back it waits
+/// for them.
 ///
 /// So a time that is skipped is reached with the next one, and one that comes twice is reached the first time.
 fn clock(zone: usize, year: usize) -> &'static [(i64, i64)] {

@@ -1,7 +1,7 @@
 //! Outages longer than Kubernetes' grace periods: 50 s until a node without renewals becomes unknown (the default of the
-//! controller-manager, which runs here), and the time that pods tolerate it. All cases wait together, in one virtual cluster. One of them is a dead
-//! syncer: the eviction of its pods shows that those of the others would be evicted, too. A healthy cluster is part of the test: if all nodes are
-//! down, the controller-manager evicts no pod.
+//! controller-manager, which runs here), and the time that pods tolerate it. All cases wait together, in one virtual
+//! cluster. One of them is a dead syncer: the eviction of its pods shows that those of the others would be evicted, too. A
+//! healthy cluster is part of the test: if all nodes are down, the controller-manager evicts no pod.
 
 use std::time::{Duration, Instant};
 

@@ -13,7 +13,8 @@ pub struct Config {
     /// What goes wrong.
     pub faults: Faults,
     /// How long, in simulated time, nothing may be written before a run counts as converged. Longer than any wait that
-    /// matters: the desk backs off for five minutes at most. (The run does not wait for the full re-plan, but triggers it at the end.)
+    /// matters: the desk backs off for five minutes at most. (The run does not wait for the full re-plan, but triggers it
+    /// at the end.)
     pub calm: Duration,
     /// How many calls may be made after the faults have ended before the run fails as not converging.
     pub patience: usize,
