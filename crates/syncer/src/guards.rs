@@ -2,7 +2,7 @@
 //! `NetworkPolicy` that isolates our pods. Watches those with our origin in the physical cluster, writes them in the mount
 //! namespace. The graph: terms --Σ leased--> quota --> vnodes. An object of that name that is not ours is never touched (law 6).
 
-mod cover;
+pub(crate) mod cover;
 pub(crate) mod plan;
 pub mod row;
 mod want;
@@ -17,7 +17,9 @@ use tapestry_engine::{Dirty, Now, Reason as _, Table};
 
 use self::cover::Grants;
 use self::row::GuardRow;
-use crate::pair::{Key, Pair};
+use crate::bindings::Bound;
+use crate::origin::Origin;
+use crate::pair::Key;
 use crate::pods::admission::PendingReason;
 
 /// One of them.
@@ -39,6 +41,14 @@ pub(crate) struct Guards {
     grants: Grants,
     /// When the quota is compared with what is leased: at most once in a while, because every pod may change either.
     due: Duration,
+}
+
+/// What the room reads of others.
+pub(crate) struct Setting<'a> {
+    pub(crate) origin: &'a Origin,
+    /// The namespace of both.
+    pub(crate) mount: &'a Name,
+    pub(crate) now: Now,
 }
 
 /// Why a backstop is not in force.
@@ -66,7 +76,7 @@ enum Look {
     #[default]
     Unknown,
     Missing,
-    /// Somebody else's, as we saw at this time.
+    /// An object that is not ours has its name, as we saw at this time.
     Foreign(Duration),
 }
 
@@ -116,12 +126,18 @@ impl Guard {
         }
     }
 
-    fn wanted(self, binding: &Binding) -> bool {
+    /// Whether this binding wants it.
+    pub(crate) fn wanted(self, binding: &Binding) -> bool {
         match self {
             Self::Quota => binding.guard.quota,
             Self::NetworkPolicy => binding.guard.network_policy,
         }
     }
+}
+
+/// Whether the binding wants a quota.
+pub(crate) fn quota_wanted(bound: Option<&Bound>) -> bool {
+    bound.is_some_and(|bound| Guard::Quota.wanted(&bound.binding))
 }
 
 /// The resources of which each container of a copy must name a request: those for which Kubernetes' quota insists on it.
@@ -145,16 +161,16 @@ impl Guards {
     pub(crate) fn none_left(&self) -> bool {
         self.rows.iter().all(|rows| rows.complete() && rows.is_empty())
     }
-}
 
-impl Pair {
-    pub(crate) fn see_guard(&mut self, guard: Guard, change: Change<GuardRow>, now: Now, dirty: &mut Dirty<Key>) {
-        let (rows, look) = (&mut self.guards.rows[guard as usize], &mut self.guards.looks[guard as usize]);
+    /// Folds in what the watch says of one; tells whether the quota lets in something else than before.
+    #[must_use]
+    pub(crate) fn observe(&mut self, guard: Guard, change: Change<GuardRow>, dirty: &mut Dirty<Key>) -> bool {
+        let (rows, look) = (&mut self.rows[guard as usize], &mut self.looks[guard as usize]);
         let mut changed = false;
         match change {
             Change::Put(row, epoch) => {
                 let lets_in = (row.spec.clone(), row.enforced.clone());
-                self.guards.troubles[guard as usize] = None;
+                self.troubles[guard as usize] = None;
                 // It counts every pod: only what it lets in matters here.
                 changed = match rows.put(row, Some(epoch)) {
                     Put::Fresh(Some(before)) => (before.spec, before.enforced) != lets_in,
@@ -174,25 +190,24 @@ impl Pair {
                     *look = Look::Unknown;
                 }
             }
-            Change::Reached(_) => return,
+            Change::Reached(_) => return false,
         }
-        if changed && guard == Guard::Quota {
-            self.grant(now, dirty);
-        }
-        self.mark_leaving(dirty);
         dirty.mark(Key::Binding);
         dirty.mark(Key::Guard(guard));
+        changed && guard == Guard::Quota
     }
 
-    /// Whatever is seen may change what is leased: the quota is looked at, now or when its time has come.
+    /// Something was observed that may change what is leased: the quota is looked at, now or when its time has come.
     pub(crate) fn stir_quota(&mut self, now: Now, dirty: &mut Dirty<Key>) {
-        if !self.bound.as_ref().is_some_and(|bound| bound.binding.guard.quota) {
-            return;
-        }
-        if self.guards.due <= now.steady {
-            self.guards.due = now.steady.max(self.guards.due + QUOTA_EVERY);
+        if self.due <= now.steady {
+            self.due = now.steady.max(self.due + QUOTA_EVERY);
         }
         dirty.mark(Key::Guard(Guard::Quota));
+    }
+
+    /// Why the quota does not let in what policies allow.
+    pub(crate) fn quota_trouble(&self, bound: Option<&Bound>) -> Option<&Trouble> {
+        self.troubles[Guard::Quota as usize].as_ref().filter(|_| quota_wanted(bound))
     }
 }
 

@@ -1,9 +1,10 @@
 //! Who we are on the physical cluster: the identity that every object we make there carries.
 //! Nothing without it is ever touched (law 6).
 
+use serde_json::{Value, json};
 use tapestry_api::keys;
-use tapestry_cluster::Name;
 use tapestry_cluster::object::BadName;
+use tapestry_cluster::{Name, Target};
 use tapestry_domain::names;
 
 /// One virtual cluster and one of its bindings.
@@ -75,6 +76,20 @@ impl Origin {
     /// The annotations of every physical object we make.
     pub(crate) fn annotations(&self) -> Vec<(&'static str, String)> {
         std::iter::once((keys::ORIGIN, self.full.to_string())).chain(self.whole_name()).collect()
+    }
+
+    /// The body of a physical object to create: `spec` and such from the caller, and our origin (law 6).
+    pub(crate) fn new_object(&self, target: &Target, mut body: Value) -> Value {
+        body["apiVersion"] = json!(target.kind.api_version());
+        body["kind"] = json!(target.kind.kind);
+        body["metadata"] = json!({"name": target.name.as_str()});
+        for (key, value) in self.annotations() {
+            body["metadata"]["annotations"][key] = json!(value);
+        }
+        for (key, value) in self.labels() {
+            body["metadata"]["labels"][key] = json!(value);
+        }
+        body
     }
 }
 

@@ -2,6 +2,7 @@
 //! Only hands facts, plans and answers to the room they belong to.
 
 mod ends;
+mod leaves;
 
 use tapestry_cluster::feed::Change;
 use tapestry_cluster::probe::Connection;
@@ -211,11 +212,6 @@ impl Pair {
         dirty.urge_all();
     }
 
-    /// What a room plans that only works while everything may be planned.
-    fn when_working<W>(&self, plan: impl FnOnce(&Bound) -> Plan<W>) -> Plan<W> {
-        self.working().map_or(Plan::Rest, plan)
-    }
-
     fn see_watch(&mut self, watched: Watched, state: WatchState, now: Now, dirty: &mut Dirty<Key>) {
         let out_of_sync = self.admission_out_of_sync();
         if !self.out_of_sync.observe(watched, state) {
@@ -293,8 +289,8 @@ impl Model for Pair {
     fn observe(&mut self, fact: Fact, now: Now, dirty: &mut Dirty<Key>) {
         self.be_at(now);
         self.forget_refused(now, dirty);
-        if !fact.is_progress() {
-            self.stir_quota(now, dirty);
+        if !fact.is_progress() && guards::quota_wanted(self.bound.as_ref()) {
+            self.guards.stir_quota(now, dirty);
         }
         self.draw_again(now, dirty);
         let knew = self.complete();
@@ -329,13 +325,10 @@ impl Model for Pair {
     fn plan(&self, key: &Key, now: Now) -> Plan<Why> {
         let plan = match key {
             Key::Binding => self.plan_binding(now).map(Why::Binding),
-            Key::Prerequisite(prerequisite) => self.plan_prerequisite(*prerequisite).map(Why::Prerequisite),
+            Key::Prerequisite(which) => self.plan_prerequisite(*which).map(Why::Prerequisite),
             Key::Guard(guard) => self.plan_guard(*guard, now).map(Why::Guard),
             Key::Node(name) => self.plan_node(name, now).map(Why::Node),
-            Key::CsiNode(vnode) => {
-                let setting = csinodes::Setting { nodes: &self.nodes, origin: &self.origin, now };
-                self.when_working(|_| self.csinodes.plan(vnode, &setting)).map(Why::CsiNode)
-            }
+            Key::CsiNode(vnode) => self.plan_csinode(vnode, now).map(Why::CsiNode),
             Key::Pod(uid) => self.plan_pod(uid, now).map(Why::Pod),
             Key::Stray(uid) => self.plan_stray(uid, now).map(Why::Stray),
             Key::Serving(side) => self.plan_serving(*side, now).map(Why::Serving),
@@ -374,10 +367,7 @@ impl Model for Pair {
             (Why::Prerequisite(why), Key::Prerequisite(which)) => self.settle_prerequisite(*which, why, &done, dirty),
             (Why::Guard(why), Key::Guard(guard)) => self.settle_guard(*guard, why, call, done, now, dirty),
             (Why::Node(why), Key::Node(name)) => self.settle_node(name, why, call, done, now, dirty),
-            (Why::CsiNode(why), Key::CsiNode(vnode)) => {
-                let setting = csinodes::Setting { nodes: &self.nodes, origin: &self.origin, now };
-                self.csinodes.settle(vnode, why, call, done, &setting, dirty);
-            }
+            (Why::CsiNode(why), Key::CsiNode(vnode)) => self.settle_csinode(vnode, why, call, done, now, dirty),
             (Why::Pod(why), Key::Pod(uid)) => self.settle_pod(uid, why, call, done, now, dirty),
             (Why::Stray(why), Key::Stray(uid)) => self.settle_stray(uid, why, done, now, dirty),
             (Why::Serving(_), Key::Serving(side)) => {

@@ -6,12 +6,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use tapestry_api::keys;
 use tapestry_cluster::{Answer, Name, Refusal, Side, Target, Uid, Verb, kind};
 use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
 
-use crate::pair::{Key, Pair};
+use crate::bindings::Bound;
+use crate::origin::Origin;
+use crate::pair::Key;
+use crate::pods::Pods;
 use crate::pods::admission::{PendingReason, Verdict};
 
 /// One of them.
@@ -41,11 +44,19 @@ reasons! {
 #[derive(Default)]
 pub(crate) struct Prerequisites {
     states: [State; 2],
-    /// Why one of them cannot be had.
+    /// Why one of them is not there and cannot be created.
     failure: Option<String>,
     doubted: Option<Duration>,
     /// What becomes of the `ServiceAccount` with a binding that is being deleted.
     account: Account,
+}
+
+/// What the room reads of others.
+pub(crate) struct Setting<'a> {
+    pub(crate) origin: &'a Origin,
+    /// The namespace of the account.
+    pub(crate) mount: &'a Name,
+    pub(crate) pods: &'a Pods,
 }
 
 /// How far the removal of the `ServiceAccount` has come.
@@ -105,17 +116,20 @@ impl Prerequisites {
         let message = self.failure.clone()?;
         Some(Verdict { reason: PendingReason::PhysicalClusterNotReady, message })
     }
-}
 
-impl Pair {
-    pub(crate) fn plan_prerequisite(&self, prerequisite: Prerequisite) -> Plan<Why> {
-        let Some(bound) = self.working() else { return Plan::Rest };
-        if bound.leaving() {
-            return if prerequisite == Prerequisite::ServiceAccount { self.plan_account_removal() } else { Plan::Rest };
+    /// The plan for one of them. At the end of a binding the account is removed `last`: when nothing else of ours is left.
+    pub(crate) fn plan(&self, which: Prerequisite, bound: &Bound, last: bool, setting: &Setting<'_>) -> Plan<Why> {
+        match (which, bound.leaving()) {
+            (_, false) => self.plan_presence(which, bound, setting),
+            (Prerequisite::ServiceAccount, true) if last => self.plan_account_removal(setting.mount),
+            (Prerequisite::ServiceAccount | Prerequisite::PriorityClass, true) => Plan::Rest,
         }
-        let (target, body) = match prerequisite {
+    }
+
+    fn plan_presence(&self, which: Prerequisite, bound: &Bound, setting: &Setting<'_>) -> Plan<Why> {
+        let (target, body) = match which {
             Prerequisite::ServiceAccount => {
-                let Some(target) = self.account_target() else { return Plan::Rest };
+                let Some(target) = account_target(setting.mount) else { return Plan::Rest };
                 (target, json!({"automountServiceAccountToken": false}))
             }
             Prerequisite::PriorityClass => {
@@ -127,38 +141,36 @@ impl Pair {
                 (Target::cluster(Side::Physical, &kind::PRIORITY_CLASS, name), body)
             }
         };
-        match self.prerequisites.states[prerequisite as usize] {
+        match self.states[which as usize] {
             State::There => Plan::Rest,
             State::Unknown => Why::LookForPrerequisite.call(target, Verb::Get),
             State::Missing => {
-                let verb = Verb::Create(self.dress(body, &target));
+                let verb = Verb::Create(setting.origin.new_object(&target, body));
                 Why::CreatePrerequisite.call(target, verb)
             }
         }
     }
 
-    fn account_target(&self) -> Option<Target> {
-        let name = Name::parse(keys::POD_SERVICE_ACCOUNT).ok()?;
-        Some(Target::namespaced(Side::Physical, &kind::SERVICE_ACCOUNT, self.home.mount.clone(), name))
-    }
-
-    /// When nothing of ours is left that could need it, the account goes if we made it, and if no other pod runs as it: another
-    /// binding may have the same mount namespace.
-    fn plan_account_removal(&self) -> Plan<Why> {
-        let Some(target) = self.account_target().filter(|_| self.nothing_lent() && self.guards.none_left()) else {
-            return Plan::Rest;
-        };
-        match &self.prerequisites.account {
+    /// The account goes if we made it, and if no other pod runs as it: another binding may have the same mount namespace.
+    fn plan_account_removal(&self, mount: &Name) -> Plan<Why> {
+        let Some(target) = account_target(mount) else { return Plan::Rest };
+        match &self.account {
             Account::Unknown => Why::LookForAccount.call(target, Verb::Get),
             Account::Ours(uid) => Why::RemovePrerequisite.call(target.uid(uid), Verb::Delete { grace: None }),
             Account::Settled => Plan::Rest,
         }
     }
 
-    fn settle_account_removal(&mut self, why: Why, done: &Result<Answer, Refusal>, dirty: &mut Dirty<Key>) {
-        self.prerequisites.account = match (why, done) {
-            (Why::LookForAccount, Ok(answer)) => match read_account(answer, &self.origin.full) {
-                Some(uid) if !self.pods.account_used(&self.home.mount) => Account::Ours(uid),
+    fn settle_account_removal(
+        &mut self,
+        why: Why,
+        done: &Result<Answer, Refusal>,
+        setting: &Setting<'_>,
+        dirty: &mut Dirty<Key>,
+    ) {
+        self.account = match (why, done) {
+            (Why::LookForAccount, Ok(answer)) => match read_account(answer, &setting.origin.full) {
+                Some(uid) if !setting.pods.account_used(setting.mount) => Account::Ours(uid),
                 _ => Account::Settled,
             },
             (_, Ok(_) | Err(Refusal::Gone | Refusal::Replaced | Refusal::Invalid(_) | Refusal::Denied(_))) => {
@@ -170,78 +182,82 @@ impl Pair {
         dirty.mark(Key::Binding);
     }
 
-    /// Everything we make carries our origin (law 6).
-    pub(crate) fn dress(&self, mut body: Value, target: &Target) -> Value {
-        body["apiVersion"] = json!(target.kind.api_version());
-        body["kind"] = json!(target.kind.kind);
-        body["metadata"] = json!({"name": target.name.as_str()});
-        for (key, value) in self.origin.annotations() {
-            body["metadata"]["annotations"][key] = json!(value);
-        }
-        for (key, value) in self.origin.labels() {
-            body["metadata"]["labels"][key] = json!(value);
-        }
-        body
-    }
-
-    pub(crate) fn settle_prerequisite(
+    /// Folds in how a call ended. `class` is the `PriorityClass` that the binding names, if there is a binding.
+    pub(crate) fn settle(
         &mut self,
-        prerequisite: Prerequisite,
+        which: Prerequisite,
         why: Why,
         done: &Result<Answer, Refusal>,
+        class: Option<&str>,
+        setting: &Setting<'_>,
         dirty: &mut Dirty<Key>,
     ) {
         match why {
-            Why::LookForPrerequisite | Why::CreatePrerequisite => self.settle_presence(prerequisite, done, dirty),
-            Why::LookForAccount | Why::RemovePrerequisite => self.settle_account_removal(why, done, dirty),
+            Why::LookForPrerequisite | Why::CreatePrerequisite => {
+                let learnt = learn(which, done, class, setting.mount);
+                self.settle_presence(which, learnt, dirty);
+            }
+            Why::LookForAccount | Why::RemovePrerequisite => self.settle_account_removal(why, done, setting, dirty),
         }
     }
 
-    fn settle_presence(&mut self, prerequisite: Prerequisite, done: &Result<Answer, Refusal>, dirty: &mut Dirty<Key>) {
-        let named = self.bound.as_ref().map(|bound| bound.binding.priority_class.as_str());
-        let named = named.filter(|class| prerequisite == Prerequisite::PriorityClass && *class != keys::PRIORITY_CLASS);
-        let state = match (done, named) {
-            (Ok(_), _) => State::There,
-            // It is the owner's to make: we look again now and then.
-            (Err(Refusal::Gone), Some(class)) => {
-                let why = format!(
-                    "PriorityClass {class}, which the binding names in podPriorityClassName, does not exist: create it"
-                );
-                return self.fail_prerequisite(&why, dirty);
+    fn settle_presence(&mut self, which: Prerequisite, learnt: Learnt, dirty: &mut Dirty<Key>) {
+        match learnt {
+            Learnt::Nothing => {}
+            Learnt::State(state) => {
+                self.states[which as usize] = state;
+                dirty.mark(Key::Prerequisite(which));
+                if self.ready() {
+                    self.failure = None;
+                    dirty.mark_all();
+                }
             }
-            (Err(Refusal::Gone), None) => State::Missing,
-            (Err(Refusal::Exists), _) => State::Unknown,
-            (Err(Refusal::Invalid(status)), _) if status.code == 404 => {
-                return self
-                    .fail_prerequisite(&format!("namespace {} does not exist: create it", self.home.mount), dirty);
+            // Pods wait for it, and say so; so does the binding.
+            Learnt::Failure(why) => {
+                let failure = format!("the physical cluster is not ready for pods: {why}");
+                if self.failure.as_ref() != Some(&failure) {
+                    self.failure = Some(failure);
+                    dirty.mark_all();
+                }
             }
-            // A role in a namespace goes with it: without the namespace we are told that we may not look.
-            (Err(Refusal::Denied(status)), _) if prerequisite == Prerequisite::ServiceAccount => {
-                let mount = &self.home.mount;
-                let why =
-                    format!("{}; create namespace {mount} and apply deploy/rbac/physical.yaml to it", status.message);
-                return self.fail_prerequisite(&why, dirty);
-            }
-            (Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_))), _) => {
-                return self.fail_prerequisite(refused.message(), dirty);
-            }
-            (Err(_), _) => return,
-        };
-        self.prerequisites.states[prerequisite as usize] = state;
-        dirty.mark(Key::Prerequisite(prerequisite));
-        if self.prerequisites.ready() {
-            self.prerequisites.failure = None;
-            dirty.mark_all();
         }
     }
-    /// Pods wait for it, and say so; so does the binding.
-    fn fail_prerequisite(&mut self, why: &str, dirty: &mut Dirty<Key>) {
-        let failure = format!("the physical cluster is not ready for pods: {why}");
-        if self.prerequisites.failure.as_ref() != Some(&failure) {
-            self.prerequisites.failure = Some(failure);
-            dirty.mark_all();
+}
+
+/// What an answer says of one of them.
+enum Learnt {
+    Nothing,
+    State(State),
+    /// It is not there and cannot be made, and this is what to do.
+    Failure(String),
+}
+
+fn learn(which: Prerequisite, done: &Result<Answer, Refusal>, class: Option<&str>, mount: &Name) -> Learnt {
+    let named = class.filter(|class| which == Prerequisite::PriorityClass && *class != keys::PRIORITY_CLASS);
+    match (done, named) {
+        (Ok(_), _) => Learnt::State(State::There),
+        // The owner creates it: we look again now and then.
+        (Err(Refusal::Gone), Some(class)) => Learnt::Failure(format!(
+            "PriorityClass {class}, which the binding names in podPriorityClassName, does not exist: create it"
+        )),
+        (Err(Refusal::Gone), None) => Learnt::State(State::Missing),
+        (Err(Refusal::Exists), _) => Learnt::State(State::Unknown),
+        (Err(Refusal::Invalid(status)), _) if status.code == 404 => {
+            Learnt::Failure(format!("namespace {mount} does not exist: create it"))
         }
+        // A role in a namespace goes with it: without the namespace we are told that we may not look.
+        (Err(Refusal::Denied(status)), _) if which == Prerequisite::ServiceAccount => Learnt::Failure(format!(
+            "{}; create namespace {mount} and apply deploy/rbac/physical.yaml to it",
+            status.message
+        )),
+        (Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_))), _) => Learnt::Failure(refused.message().to_owned()),
+        (Err(_), _) => Learnt::Nothing,
     }
+}
+
+fn account_target(mount: &Name) -> Option<Target> {
+    let name = Name::parse(keys::POD_SERVICE_ACCOUNT).ok()?;
+    Some(Target::namespaced(Side::Physical, &kind::SERVICE_ACCOUNT, mount.clone(), name))
 }
 
 /// The account's UID, if it carries our origin.

@@ -1,6 +1,8 @@
 //! On which terms a node is lent at a moment: by which policies, how much, until when, and what stands against it.
 //! Pure. Decides neither how the virtual node looks nor who has to go.
 
+mod quota;
+
 use std::time::Duration;
 
 use jiff::Timestamp;

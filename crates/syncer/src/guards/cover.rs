@@ -10,11 +10,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tapestry_cluster::Name;
 use tapestry_domain::resources::Resources;
-use tapestry_engine::{Dirty, Now};
+use tapestry_engine::Now;
 
 use super::want::quota_for;
-use super::{Guard, Trouble};
-use crate::pair::{Key, Pair};
+use super::{Guard, Guards};
 
 /// A write that was planned has arrived or failed after this long: a call's deadline is 15 s.
 const ON_ITS_WAY: Duration = Duration::from_secs(20);
@@ -47,6 +46,11 @@ impl Grants {
         self.granted.retain(|node, _| asks.nodes.contains_key(node));
     }
 
+    /// Whether nodes may offer just what they are to offer.
+    pub(super) fn cover(&self, asks: &Asks) -> bool {
+        self.granted == asks.nodes
+    }
+
     /// When the first of what was revoked cannot come any more.
     pub(super) fn settled(&self, now: Duration) -> Option<Duration> {
         self.revoked.values().map(|(_, until)| *until).filter(|until| *until > now).min()
@@ -54,16 +58,36 @@ impl Grants {
 }
 
 /// What the quota has to let in.
-pub(super) struct Asks {
+pub(crate) struct Asks {
     /// By physical node: the larger of what its virtual node says and what it is to say.
-    pub(super) nodes: BTreeMap<Name, Resources>,
+    nodes: BTreeMap<Name, Resources>,
     /// What copies ask for beyond their virtual pods. It lessens what their nodes offer, and the quota counts it too.
     beyond: Resources,
     /// When the calendar next changes something of this.
-    pub(super) until: Option<Timestamp>,
+    until: Option<Timestamp>,
 }
 
 impl Asks {
+    /// Those of no node yet.
+    pub(crate) fn new(beyond: Resources) -> Self {
+        Self { nodes: BTreeMap::new(), beyond, until: None }
+    }
+
+    /// A physical node asks for this much at least.
+    pub(crate) fn add(&mut self, pnode: &Name, amount: &Resources) {
+        self.nodes.entry(pnode.clone()).or_default().max(amount);
+    }
+
+    /// The calendar changes something at this moment.
+    pub(crate) fn change_at(&mut self, edge: Option<Timestamp>) {
+        self.until = self.until.into_iter().chain(edge).min();
+    }
+
+    /// When the calendar next changes something of this.
+    pub(super) fn until(&self) -> Option<Timestamp> {
+        self.until
+    }
+
     /// The sum over all nodes, with what they may come to offer by writes that are on their way.
     pub(super) fn total(&self, grants: &Grants, now: Duration) -> Resources {
         let mut nodes = self.nodes.clone();
@@ -80,82 +104,35 @@ impl Asks {
     }
 }
 
-impl Pair {
-    pub(super) fn asks(&self, at: Timestamp) -> Asks {
-        let says = self.nodes.vnodes().map(|vnode| (vnode.physical.clone(), vnode.allocatable.clone()));
-        let mut asks = Asks { nodes: says.collect(), beyond: self.pods.beyond_virtual(), until: None };
-        for pnode in self.nodes.pnodes() {
-            let Some(terms) = self.terms(pnode, at) else { continue };
-            asks.until = asks.until.into_iter().chain(terms.until).min();
-            let vnode = self.nodes.vnode_of(&pnode.name).map(|vnode| &vnode.name);
-            let offered = match vnode {
-                Some(vnode) => self.offers(vnode, at).and_then(Result::ok),
-                None => Some(terms.leased()).filter(|_| terms.policy.is_some()),
-            };
-            if let Some(offered) = offered {
-                asks.nodes.entry(pnode.name.clone()).or_default().max(&offered);
-            }
-        }
-        asks
-    }
-
-    fn wants_quota(&self) -> bool {
-        self.bound.as_ref().is_some_and(|bound| Guard::Quota.wanted(&bound.binding))
-    }
-
+impl Guards {
     /// As much of what a physical node could lend as the quota lets in by now; never less than its virtual node says already.
-    pub(crate) fn covered(&self, physical: &Name, mut offered: Resources) -> Resources {
-        if self.wants_quota() {
-            let mut most = self.guards.grants.of(physical);
-            if let Some(vnode) = self.nodes.vnode_of(physical) {
-                most.max(&vnode.allocatable);
-            }
-            offered.map(|name, amount| amount.min(most.get(name)));
+    pub(crate) fn covered(&self, pnode: &Name, said: Option<&Resources>, mut offered: Resources) -> Resources {
+        let mut most = self.grants.of(pnode);
+        if let Some(said) = said {
+            most.max(said);
         }
+        offered.map(|name, amount| amount.min(most.get(name)));
         offered
     }
 
-    /// Whether everything that was let in on a virtual node may be made: the quota lets it in.
-    pub(crate) fn lets_in(&self, vnode: &Name, lent: &Resources) -> bool {
-        !self.wants_quota() || self.pods.held(vnode).is_none_or(|held| held.fits_within(lent).is_ok())
-    }
-
-    /// Why the quota does not let in what policies allow.
-    pub(crate) fn quota_trouble(&self) -> Option<&Trouble> {
-        self.guards.troubles[Guard::Quota as usize].as_ref().filter(|_| self.wants_quota())
-    }
-
-    /// Whether nodes may offer other than what they are to offer.
-    pub(super) fn ungranted(&self, asks: &Asks) -> bool {
-        self.guards.grants.granted != asks.nodes
-    }
-
-    /// The quota is as it is seen now: nodes may offer what it lets in.
-    pub(super) fn grant(&mut self, now: Now, dirty: &mut Dirty<Key>) {
-        if !self.wants_quota() {
-            self.guards.grants = Grants::default();
-            return;
-        }
-        let asks = self.asks(now.wall);
-        self.guards.grants.revoke(&asks, now.steady);
-        let hard = quota_for(&asks.total(&self.guards.grants, now.steady));
-        let row = self.guards.row(Guard::Quota).filter(|row| !row.deleting);
+    /// The quota is as it is seen now: nodes may offer what it lets in. Gives the physical nodes that may offer more than before.
+    #[must_use]
+    pub(crate) fn grant(&mut self, asks: Asks, now: Now) -> Vec<Name> {
+        self.grants.revoke(&asks, now.steady);
+        let hard = quota_for(&asks.total(&self.grants, now.steady));
+        let row = self.row(Guard::Quota).filter(|row| !row.deleting);
         if !row.is_some_and(|row| row.lets_in(&hard)) {
-            return;
+            return Vec::new();
         }
-        let before = std::mem::replace(&mut self.guards.grants.granted, asks.nodes);
+        let before = std::mem::replace(&mut self.grants.granted, asks.nodes);
         let grown = |(node, amount): &(&Name, &Resources)| {
             before.get(*node).is_none_or(|before| amount.fits_within(before).is_err())
         };
-        let grown: Vec<Name> = self.guards.grants.granted.iter().filter(grown).map(|(node, _)| node.clone()).collect();
-        for node in grown {
-            if let Some(vnode) = self.nodes.vnode_of(&node).map(|vnode| vnode.name.clone()) {
-                self.admit(&vnode, now, dirty);
-                for uid in self.pods.unmade_on(&vnode) {
-                    dirty.mark(Key::Pod(uid.clone()));
-                }
-            }
-            dirty.mark(Key::Node(node));
-        }
+        self.grants.granted.iter().filter(grown).map(|(node, _)| node.clone()).collect()
+    }
+
+    /// No quota is wanted: nothing is granted under one.
+    pub(crate) fn forget_grants(&mut self) {
+        self.grants = Grants::default();
     }
 }

@@ -1,4 +1,4 @@
-//! What to do about one backstop. Pure but for `settle_guard`, which folds answers in.
+//! What to do about one backstop. Pure but for `settle`, which folds answers in.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
 use super::cover::Asks;
 use super::row::GuardRow;
 use super::want::{difference, isolation, quota_for, same};
-use super::{Guard, Look, QUOTA_EVERY, Trouble};
-use crate::pair::{Key, Pair};
+use super::{Guard, Guards, Look, QUOTA_EVERY, Setting, Trouble};
+use crate::pair::Key;
 use crate::terms::steady_at;
 
 reasons! {
@@ -28,41 +28,66 @@ reasons! {
     }
 }
 
-/// How long a name that somebody else has is left alone.
+/// How long a name that another object has is left alone.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(5);
 
-impl Pair {
-    /// The plan for this backstop, wanted or not.
-    pub(crate) fn plan_guard(&self, guard: Guard, now: Now) -> Plan<Why> {
-        let (Some(bound), Ok(name)) = (self.working(), Name::parse(guard.name())) else { return Plan::Rest };
-        let target = Target::namespaced(Side::Physical, guard.kind(), self.home.mount.clone(), name);
-        // They stand until the last copy has gone, and go with the binding.
-        let wanted = guard.wanted(&bound.binding) && !(bound.leaving() && self.nothing_lent());
-        match (self.guards.row(guard), wanted) {
+/// What follows for other rooms from the answer to a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Effect {
+    /// Nothing.
+    Nothing,
+    /// The quota is known as it is now: nodes may offer what it lets in.
+    QuotaRead,
+    /// One is not in force: pods that wait for it are told why.
+    Refused,
+}
+
+impl Guards {
+    /// The plan for this backstop, wanted or not. `asks` gives what the quota has to let in: a sum over all nodes, which is only
+    /// made when it is needed.
+    pub(crate) fn plan(
+        &self,
+        guard: Guard,
+        wanted: bool,
+        setting: &Setting<'_>,
+        asks: impl FnOnce() -> Asks,
+    ) -> Plan<Why> {
+        let Ok(name) = Name::parse(guard.name()) else { return Plan::Rest };
+        let target = Target::namespaced(Side::Physical, guard.kind(), setting.mount.clone(), name);
+        match (self.row(guard), wanted) {
             (None, false) => Plan::Rest,
             (Some(there), false) if there.deleting => Plan::Rest,
             (Some(there), false) => Why::RemoveGuard.call(target.uid(&there.uid), Verb::Delete { grace: None }),
-            (_, true) if guard == Guard::Quota && self.guards.due > now.steady => Plan::Wait(self.guards.due),
-            (None, true) => self.plan_new_guard(guard, target, now),
-            (Some(there), true) => self.plan_kept_guard(guard, target, there, now),
+            (_, true) if guard == Guard::Quota && self.due > setting.now.steady => Plan::Wait(self.due),
+            (None, true) => self.plan_new(guard, target, setting, asks),
+            (Some(there), true) => self.plan_kept(guard, target, there, setting, asks),
         }
     }
 
-    fn plan_new_guard(&self, guard: Guard, target: Target, now: Now) -> Plan<Why> {
-        match self.guards.looks[guard as usize] {
+    fn plan_new(&self, guard: Guard, target: Target, setting: &Setting<'_>, asks: impl FnOnce() -> Asks) -> Plan<Why> {
+        let now = setting.now;
+        match self.looks[guard as usize] {
             Look::Foreign(at) if at + LOOK_AGAIN > now.steady => Plan::Wait(at + LOOK_AGAIN),
             Look::Unknown | Look::Foreign(_) => Why::LookForGuard.call(target, Verb::Get),
             Look::Missing => {
-                let body = self.dress(json!({"spec": self.guard_spec(guard, &self.asks(now.wall), now)}), &target);
+                let spec = self.spec(guard, &asks(), now);
+                let body = setting.origin.new_object(&target, json!({"spec": spec}));
                 Why::CreateGuard.call(target, Verb::Create(body))
             }
         }
     }
 
-    /// Kept as wanted, whoever changes it.
-    fn plan_kept_guard(&self, guard: Guard, target: Target, there: &GuardRow, now: Now) -> Plan<Why> {
-        let labels: Map<String, Value> = self
-            .origin
+    /// Kept as wanted, whatever changes it.
+    fn plan_kept(
+        &self,
+        guard: Guard,
+        target: Target,
+        there: &GuardRow,
+        &Setting { origin, now, .. }: &Setting<'_>,
+        asks: impl FnOnce() -> Asks,
+    ) -> Plan<Why> {
+        let labels: Map<String, Value> = origin
             .labels()
             .into_iter()
             .filter(|(key, value)| there.labels.get(*key).map(|label| &**label) != Some(value))
@@ -72,11 +97,11 @@ impl Pair {
         if !labels.is_empty() {
             patch["metadata"]["labels"] = json!(labels);
         }
-        if there.origin.as_ref() != Some(&self.origin.full) {
-            patch["metadata"]["annotations"][keys::ORIGIN] = json!(self.origin.full);
+        if there.origin.as_ref() != Some(&origin.full) {
+            patch["metadata"]["annotations"][keys::ORIGIN] = json!(origin.full);
         }
-        let asks = self.asks(now.wall);
-        let spec = self.guard_spec(guard, &asks, now);
+        let asks = asks();
+        let spec = self.spec(guard, &asks, now);
         if !same(guard, &there.spec, &spec) {
             patch["spec"] = difference(&there.spec, &spec);
         }
@@ -98,32 +123,34 @@ impl Pair {
     /// The quota is as it should be. It is read once more before nodes are granted or refused something within the same sum; by
     /// time alone the sum changes at the edge of a window, and when what was revoked cannot come any more.
     fn plan_same_quota(&self, target: Target, there: &GuardRow, asks: &Asks, now: Now) -> Plan<Why> {
-        let total = asks.total(&self.guards.grants, now.steady);
-        if self.ungranted(asks) && there.lets_in(&quota_for(&total)) {
+        let total = asks.total(&self.grants, now.steady);
+        if !self.grants.cover(asks) && there.lets_in(&quota_for(&total)) {
             return Why::LookForGuard.call(target, Verb::Get);
         }
-        let edge = asks.until.filter(|until| *until > now.wall).map(|until| steady_at(until, now));
-        let next = edge.into_iter().chain(self.guards.grants.settled(now.steady)).min();
+        let edge = asks.until().filter(|until| *until > now.wall).map(|until| steady_at(until, now));
+        let next = edge.into_iter().chain(self.grants.settled(now.steady)).min();
         next.map_or(Plan::Rest, Plan::Wait)
     }
 
-    fn guard_spec(&self, guard: Guard, asks: &Asks, now: Now) -> Value {
+    fn spec(&self, guard: Guard, asks: &Asks, now: Now) -> Value {
         match guard {
-            Guard::Quota => json!({"hard": quota_for(&asks.total(&self.guards.grants, now.steady))}),
+            Guard::Quota => json!({"hard": quota_for(&asks.total(&self.grants, now.steady))}),
             Guard::NetworkPolicy => isolation(),
         }
     }
 
-    pub(crate) fn settle_guard(
+    /// Folds in how a call ended; tells what follows for other rooms.
+    pub(crate) fn settle(
         &mut self,
         guard: Guard,
         why: Why,
         call: &Call,
         done: Result<Answer, Refusal>,
-        now: Now,
+        setting: &Setting<'_>,
         dirty: &mut Dirty<Key>,
-    ) {
-        let (rows, look) = (&mut self.guards.rows[guard as usize], &mut self.guards.looks[guard as usize]);
+    ) -> Effect {
+        let (rows, look) = (&mut self.rows[guard as usize], &mut self.looks[guard as usize]);
+        let mut effect = Effect::Nothing;
         match (done, why) {
             // One that lost its label is in no watch: what became of it only a read can tell.
             (Ok(_), Why::RemoveGuard) | (Err(Refusal::Gone | Refusal::Replaced), Why::MendGuard | Why::RemoveGuard) => {
@@ -133,28 +160,9 @@ impl Pair {
                 }
             }
             (Ok(answer), Why::LookForGuard | Why::CreateGuard | Why::MendGuard) => {
-                let row = GuardRow::decode(&answer.object, guard, &self.home.mount, &self.origin).ok().flatten();
-                match (row, why) {
-                    (Some(row), _) => {
-                        *look = Look::Unknown;
-                        self.guards.troubles[guard as usize] = None;
-                        rows.put(row, None);
-                    }
-                    (None, Why::LookForGuard) => {
-                        if !matches!(look, Look::Foreign(_)) {
-                            tracing::warn!(kind = guard.kind().kind, name = guard.name(), namespace = %self.home.mount,
-                                "this object is not ours: it is left alone, and the binding's guard is not in force");
-                        }
-                        *look = Look::Foreign(now.steady);
-                        self.guards.troubles[guard as usize] = Some(Trouble::Foreign);
-                    }
-                    (None, _) => {}
-                }
+                self.learn(guard, why, &answer, setting);
                 if guard == Guard::Quota {
-                    if why != Why::LookForGuard {
-                        self.guards.due = now.steady + QUOTA_EVERY;
-                    }
-                    self.grant(now, dirty);
+                    effect = Effect::QuotaRead;
                 }
             }
             (Err(Refusal::Gone), Why::LookForGuard) => *look = Look::Missing,
@@ -167,14 +175,38 @@ impl Pair {
                     why,
                     "the binding's guard is not in force"
                 );
-                self.guards.troubles[guard as usize] = Some(Trouble::Refused(why.into()));
+                self.troubles[guard as usize] = Some(Trouble::Refused(why.into()));
                 dirty.mark(Key::Binding);
-                self.admit_all(now, dirty);
-                return;
+                return Effect::Refused;
             }
-            (Err(_), _) => return,
+            (Err(_), _) => return Effect::Nothing,
         }
         dirty.mark(Key::Binding);
         dirty.mark(Key::Guard(guard));
+        effect
+    }
+
+    /// The API server showed the object of this name.
+    fn learn(&mut self, guard: Guard, why: Why, answer: &Answer, &Setting { origin, mount, now }: &Setting<'_>) {
+        let look = &mut self.looks[guard as usize];
+        match (GuardRow::decode(&answer.object, guard, mount, origin).ok().flatten(), why) {
+            (Some(row), _) => {
+                *look = Look::Unknown;
+                self.troubles[guard as usize] = None;
+                self.rows[guard as usize].put(row, None);
+            }
+            (None, Why::LookForGuard) => {
+                if !matches!(look, Look::Foreign(_)) {
+                    tracing::warn!(kind = guard.kind().kind, name = guard.name(), namespace = %mount,
+                        "this object is not ours: it is left alone, and the binding's guard is not in force");
+                }
+                *look = Look::Foreign(now.steady);
+                self.troubles[guard as usize] = Some(Trouble::Foreign);
+            }
+            (None, _) => {}
+        }
+        if guard == Guard::Quota && why != Why::LookForGuard {
+            self.due = now.steady + QUOTA_EVERY;
+        }
     }
 }

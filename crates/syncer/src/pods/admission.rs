@@ -144,7 +144,7 @@ impl Pair {
             let not_admitted = match not_admitted {
                 Some(NotAdmitted::Short(_)) if self.awaits_quota(vpod, grows.as_ref(), vnode, &held, now) => {
                     // The quota is about to be raised: nothing to tell a user of.
-                    let Some(trouble) = self.quota_trouble() else { continue };
+                    let Some(trouble) = self.guards.quota_trouble(self.bound.as_ref()) else { continue };
                     let message = Guard::Quota.message(trouble, &self.home.mount);
                     Some(NotAdmitted::Unguarded(trouble.quota_reason(), message.into()))
                 }
