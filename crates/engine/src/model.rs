@@ -127,6 +127,7 @@ macro_rules! reasons {
     ($(#[$about:meta])* $vis:vis enum $name:ident { $($(#[$doc:meta])* $variant:ident),+ $(,)? }) => {
         $(#[$about])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[allow(clippy::enum_variant_names, reason = "they are metric labels, which stand without the name of their room")]
         $vis enum $name { $($(#[$doc])* $variant),+ }
 
         impl $crate::Reason for $name {
