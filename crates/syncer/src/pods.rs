@@ -29,9 +29,9 @@ use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Now, Table, reasons};
 
 use self::admissions::Admissions;
-use self::case::{Case, Ended, Last, NotAdmitted, Proof, Request, Told};
+use self::case::{Admitted, Case, Ended, Last, NotAdmitted, Proof, Request, Told};
 use self::digest::Amend;
-use self::row::{PPod, VPod};
+use self::row::{Mapping, PPod, VPod};
 use self::strays::Strays;
 use self::sums::Delta;
 use crate::breaker::LossState;
@@ -181,12 +181,12 @@ impl Pods {
     /// Whether we carry a pod; those that only stand on a node (daemons, excluded ones) or wait before it are not carried.
     fn carried(&self, vpod: &VPod) -> bool {
         let case = self.cases.get(&vpod.uid);
-        !vpod.terminal() && case.is_some_and(|case| case.name.is_some() || !case.claimants.is_empty())
+        !vpod.terminal() && case.is_some_and(Case::inside)
     }
 
     /// A pod that is let in and mapped and has no copy waits for its creation, which is dear to plan.
     pub(crate) fn side(&self, vuid: &Uid) -> Option<Side> {
-        let case = self.cases.get(vuid).filter(|case| case.name.is_some() && case.claimants.is_empty())?;
+        let case = self.cases.get(vuid).filter(|case| case.unmade())?;
         let mapped = self.vpods.get(vuid).is_some_and(|vpod| vpod.mapping.is_some() && vpod.deleting.is_none());
         (mapped && !case.taken).then_some(Side::Physical)
     }
@@ -198,7 +198,7 @@ impl Pods {
 
     /// Whether the door let a pod in that has no copy yet.
     fn unmade(&self, vuid: &Uid) -> bool {
-        self.cases.get(vuid).is_some_and(|case| case.name.is_some() && case.claimants.is_empty())
+        self.cases.get(vuid).is_some_and(Case::unmade)
     }
 
     /// Those on a virtual node.
@@ -316,37 +316,7 @@ impl Pair {
         }
         let mut asked = false;
         self.change_pod(&uid, now, dirty, |pods| {
-            let deleting = row.deleting();
-            let known = pods.vpods.get(&uid);
-            let grown = known.is_some_and(|known| row.request.fits_within(&known.request).is_err());
-            let written = row.mapping.clone();
-            let name = row.mapping.as_ref().map(|mapping| mapping.name.clone());
-            if let Put::Fresh(before) = pods.vpods.put(row, epoch) {
-                let case = pods.case(&uid);
-                asked = deleting && before.as_ref().is_none_or(|before| before.deleting.is_none());
-                let mapping = before.and_then(|before| before.mapping);
-                let same_mapping = mapping == written;
-                match (&name, &mapping) {
-                    (None, Some(lost)) => case.former = Some(lost.name.clone()),
-                    (Some(_), _) => case.former = None,
-                    (None, None) => {}
-                }
-                // Not made yet, and larger now: it asks once more.
-                if grown && case.claimants.is_empty() {
-                    case.name = None;
-                }
-                if case.name.is_some() && name.is_some() && name != mapping.map(|mapping| mapping.name) {
-                    // Whoever wrote a mapping first has chosen the name, also for us (law 2).
-                    (case.name, case.taken) = (name, false);
-                }
-                case.vpod_gone = None;
-                case.looked = None;
-                case.unmarked &= same_mapping;
-                if deleting && case.claimants.is_empty() {
-                    // It will not be copied any more, so it holds no place.
-                    case.name = None;
-                }
-            }
+            asked = pods.take_vpod(&uid, row, epoch);
             pods.forget_agreed(&uid);
         });
         if asked {
@@ -505,6 +475,51 @@ impl Pods {
 
     fn case(&mut self, vuid: &Uid) -> &mut Case {
         self.cases.entry(vuid.clone()).or_default()
+    }
+
+    /// Takes over what is said of a virtual pod; says whether its deletion is news.
+    fn take_vpod(&mut self, uid: &Uid, row: VPod, epoch: Option<Epoch>) -> bool {
+        let deleting = row.deleting();
+        let grown = self.vpods.get(uid).is_some_and(|known| row.request.fits_within(&known.request).is_err());
+        let mapping = row.mapping.clone();
+        let Put::Fresh(before) = self.vpods.put(row, epoch) else { return false };
+        let case = self.case(uid);
+        let asked = deleting && before.as_ref().is_none_or(|before| before.deleting.is_none());
+        let former = before.and_then(|before| before.mapping);
+        case.unmarked &= former == mapping;
+        if grown && case.claimants.is_empty() {
+            // Not made yet, and larger now: it asks once more.
+            case.admitted = Admitted::No;
+        }
+        let name = |mapping: Option<Mapping>| mapping.map(|mapping| mapping.name);
+        match (name(former), name(mapping)) {
+            (Some(lost), None) => case.former = Some(lost),
+            (former, Some(name)) => {
+                case.former = None;
+                if case.is_admitted() && former != Some(name) {
+                    // The first mapping that was written has chosen the name, also for us (law 2).
+                    (case.admitted, case.taken) = (Admitted::AsMapped, false);
+                }
+            }
+            (None, None) => {}
+        }
+        if deleting && case.claimants.is_empty() {
+            // It will not be copied any more, so it holds nothing.
+            case.admitted = Admitted::No;
+        }
+        case.vpod_gone = None;
+        case.looked = None;
+        asked
+    }
+
+    /// The mapping of a pod is as good as none.
+    fn forget_mapping(&mut self, vuid: &Uid) {
+        let mapping = self.vpods.get_mut(vuid).and_then(|vpod| vpod.mapping.take());
+        if let (Some(mapping), Some(case)) = (mapping, self.cases.get_mut(vuid))
+            && case.admitted == Admitted::AsMapped
+        {
+            case.admitted = Admitted::As(mapping.name);
+        }
     }
 
     /// Evidence that came by a read is gathered anew; what a watch showed with a deletionTimestamp stays.

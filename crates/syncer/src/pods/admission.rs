@@ -17,8 +17,8 @@ use tapestry_domain::security::{SecurityShape, check};
 use tapestry_engine::{Dirty, Now};
 
 pub(crate) use self::reason::PendingReason;
-use super::NotAdmitted;
 use super::row::{Daemon, VPod};
+use super::{Admitted, NotAdmitted};
 use crate::bindings::Bound;
 use crate::guards::Guard;
 use crate::json::Pairs;
@@ -161,8 +161,8 @@ impl Pair {
             let more = grows.as_ref().unwrap_or(&vpod.request).clone();
             if grows.is_some() {
                 self.pods.let_grow(&uid);
-            } else if let Some(name) = self.choose_name(&uid) {
-                self.pods.case(&uid).name = Some(name);
+            } else if let Some(admitted) = self.choose_name(&uid) {
+                self.pods.case(&uid).admitted = admitted;
             } else {
                 self.pods.nameless = Some(now.steady);
                 self.pods.case(&uid).not_admitted = Some(Box::new(NotAdmitted::Nameless));
@@ -210,7 +210,7 @@ impl Pair {
                     let case = pods.case(uid);
                     case.sizing = None;
                     if over && case.claimants.is_empty() {
-                        case.name = None;
+                        case.admitted = Admitted::No;
                     }
                 },
             );
@@ -292,12 +292,9 @@ impl Pair {
     }
 
     /// The name under which a pod enters: the one it was given before a restart, else a new one.
-    fn choose_name(&mut self, uid: &Uid) -> Option<Name> {
-        let vpod = self.pods.vpods.get(uid)?;
-        if let Some(mapping) = &vpod.mapping {
-            return Some(mapping.name.clone());
-        }
-        self.new_name(uid)
+    fn choose_name(&mut self, uid: &Uid) -> Option<Admitted> {
+        let mapped = self.pods.vpods.get(uid)?.mapping.is_some();
+        if mapped { Some(Admitted::AsMapped) } else { self.new_name(uid).map(Admitted::As) }
     }
 
     /// A fresh random name; also for a pod whose name turned out to be a stranger's. `None` without random numbers: a name that

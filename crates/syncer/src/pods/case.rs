@@ -10,6 +10,7 @@ use tapestry_domain::resources::Shortage;
 
 use super::admission::{PendingReason, Verdict};
 use super::resize::Sizing;
+use super::row::VPod;
 use crate::terms::Stop;
 
 /// What we know of one virtual pod beyond its rows. Lost in a crash, and found again by asking.
@@ -17,9 +18,9 @@ use crate::terms::Stop;
 pub(super) struct Case {
     /// Physical pods that point back to it: one, unless something went badly wrong.
     pub(super) claimants: Vec<Uid>,
-    /// The door let it in, under this physical name.
-    pub(super) name: Option<Name>,
-    /// The name that a mapping had which somebody took away.
+    /// Whether it was admitted, and under which physical name.
+    pub(super) admitted: Admitted,
+    /// The name that its mapping had, when the mapping was removed.
     pub(super) former: Option<Name>,
     /// How far the sizes have come that it asks for and its copy does not have.
     pub(super) sizing: Option<Box<Sizing>>,
@@ -47,6 +48,17 @@ pub(super) struct Case {
     pub(super) mended: bool,
     /// Fingerprints of our last status patch and of the virtual status that came of it: the same again would be in vain.
     pub(super) pushed: Option<(u64, u64)>,
+}
+
+/// Whether a pod was admitted, and under which physical name.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) enum Admitted {
+    #[default]
+    No,
+    /// Under the name that its mapping has, or had before it was removed.
+    AsMapped,
+    /// Under a new name, which its mapping does not have yet.
+    As(Name),
 }
 
 /// What a pod was told that has to go.
@@ -118,6 +130,29 @@ pub(super) struct Last {
 }
 
 impl Case {
+    /// Whether it was admitted, or has a copy all the same.
+    pub(super) fn inside(&self) -> bool {
+        self.is_admitted() || !self.claimants.is_empty()
+    }
+
+    pub(super) fn is_admitted(&self) -> bool {
+        self.admitted != Admitted::No
+    }
+
+    /// Whether it was admitted and has no copy yet.
+    pub(super) fn unmade(&self) -> bool {
+        self.is_admitted() && self.claimants.is_empty()
+    }
+
+    /// The physical name under which it was admitted.
+    pub(super) fn name<'a>(&'a self, vpod: &'a VPod) -> Option<&'a Name> {
+        match &self.admitted {
+            Admitted::No => None,
+            Admitted::AsMapped => vpod.mapping.as_ref().map(|mapping| &mapping.name).or(self.former.as_ref()),
+            Admitted::As(name) => Some(name),
+        }
+    }
+
     /// Its copy was there and is gone, and nobody is known to have asked for that.
     pub(super) fn lost_copy(&self) -> bool {
         self.ended.as_ref().is_some_and(|ended| ended.existed && !ended.seen) && self.request == Request::Unknown

@@ -196,7 +196,7 @@ impl Pair {
         if verdict.is_some_and(|verdict| verdict.reason.another_node_may_help()) && vpod.replaceable {
             return plan_send_away(vpod, now);
         }
-        let (Some(name), Ok(())) = (&case.name, self.eligible(vpod)) else { return Plan::Rest };
+        let (Some(name), Ok(())) = (case.name(vpod), self.eligible(vpod)) else { return Plan::Rest };
         if case.taken {
             return look_for_copy(case, &self.home.mount, name, now);
         }

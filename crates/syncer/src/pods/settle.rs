@@ -7,7 +7,7 @@ use tapestry_engine::{Dirty, Now, Reason as _};
 use super::admission::{PendingReason, Verdict};
 use super::digest::Phase;
 use super::row::{PPod, VPod};
-use super::{Case, Ended, Proof, Told, Why};
+use super::{Admitted, Case, Ended, Proof, Told, Why};
 use crate::events::Event;
 use crate::json::fingerprint;
 use crate::pair::{Key, Pair};
@@ -195,10 +195,10 @@ impl Pair {
         }
         if self.pods.cases.get(vuid).is_some_and(|case| case.taken) {
             // A stranger has our name: take another one.
-            let name = self.new_name(vuid);
+            let admitted = self.new_name(vuid).map_or(Admitted::No, Admitted::As);
             return self.change_pod(vuid, now, dirty, |pods| {
                 let case = pods.case(vuid);
-                (case.name, case.taken) = (name, false);
+                (case.admitted, case.taken) = (admitted, false);
             });
         }
         self.learn_stranger(vuid, call, &row, now, dirty);
@@ -209,12 +209,8 @@ impl Pair {
         let Some(vpod) = self.pods.vpods.get(vuid) else { return };
         let recorded = vpod.recorded() == Some(&row.uid);
         if row.ours.is_some() && vpod.digest.phase == Phase::Pending {
-            // Another pod's copy: this mapping was copied from that one, or forged. It never had a copy, and enters by the door.
-            return self.change_pod(vuid, now, dirty, |pods| {
-                if let Some(vpod) = pods.vpods.get_mut(vuid) {
-                    vpod.mapping = None;
-                }
-            });
+            // Another pod's copy: this mapping was copied from that one, or forged. It never had a copy, and is admitted like any other.
+            return self.change_pod(vuid, now, dirty, |pods| pods.forget_mapping(vuid));
         }
         // It carries our marks, and it is not clear whose it is; or none of them, and nothing says that it is ours.
         let says = if row.ours.is_some() || row.stray.is_some() {
@@ -252,10 +248,9 @@ impl Pair {
             (Refusal::Gone, Why::LookForCopy | Why::ReadStatus) => {
                 let existed = self.pods.vpods.get(vuid).is_some_and(VPod::was_copied);
                 self.change_pod(vuid, now, dirty, |pods| {
-                    if let Some(vpod) = pods.vpods.get_mut(vuid).filter(|vpod| existed && !vpod.may_have_run()) {
+                    if existed && pods.vpods.get(vuid).is_some_and(|vpod| !vpod.may_have_run()) {
                         // It never ran, and is admitted like any other.
-                        vpod.mapping = None;
-                        return;
+                        return pods.forget_mapping(vuid);
                     }
                     let case = pods.case(vuid);
                     case.taken = false;

@@ -96,7 +96,7 @@ impl Pods {
         let ppods = case.claimants.iter().filter_map(|uid| self.ppods.get(uid));
         let used = ppods.filter_map(|ppod| self.contribution(ppod)).collect();
         let vpod = self.vpods.get(vuid).filter(|vpod| !vpod.terminal());
-        let inside = case.name.is_some() || !case.claimants.is_empty();
+        let inside = case.inside();
         let held = vpod.filter(|_| inside).map(|vpod| (vpod.node.clone(), self.granted(vpod)));
         let waits = |vpod: &&VPod| if inside { self.grows_by(vpod).is_some() } else { may_wait(vpod) };
         let waits = vpod.filter(waits).map(|vpod| vpod.node.clone());
