@@ -80,9 +80,9 @@ build: $(call alone,need-rust) ## everything, with debug information: tapestry, 
 	echo 'built $(debug)/tapestry'
 
 .PHONY: demo
-demo: $(call alone,build testbed) ## lend a cluster on this machine to another one, and watch (DEMO=check: assert and end)
+demo: $(call alone,demo-parts) ## lend a cluster on this machine to another one, and watch (DEMO=check: assert and end)
 	@$(call heading,demo)
-	# The debug build on purpose: it is there already, a release build takes minutes more.
+	# The debug build on purpose: a release build takes minutes more.
 	'$(debug)/testbed' demo --tapestry '$(debug)/tapestry' $(if $(filter check,$(DEMO)),--check)
 
 .PHONY: test
@@ -191,6 +191,15 @@ generated: $(call alone,build)
 .PHONY: demo-check
 demo-check:
 	@$(MAKE) demo DEMO=check
+
+# Only what the demo runs: no tests and none of their dependencies.
+.PHONY: demo-parts
+demo-parts: need-rust need-go demo-bins testbed
+
+.PHONY: demo-bins
+demo-bins:
+	@$(call heading,tapestry and testbed (3 minutes on 2 cores the first time))
+	cargo build --workspace --bins
 
 # Cargo never removes what no build needs any more. Only our own folder is pruned, never one that the user chose,
 # and cargo itself removes it. testbed/build prunes the test control planes.
