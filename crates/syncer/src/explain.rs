@@ -131,7 +131,7 @@ impl Pair {
         let name = Name::parse(name).ok()?;
         let physical = self.nodes.vnode(&name).map_or(&name, |vnode| &vnode.physical);
         let pnode = self.nodes.pnode(physical)?;
-        let binding = &self.bound.as_ref()?.binding;
+        let binding = &self.bindings.bound()?.binding;
         let terms = self.terms(pnode, at);
         let (reason, message) = match &terms {
             None => ("NoPolicy", "no policy covers the node, or the binding does not select it"),
@@ -163,7 +163,7 @@ impl Pair {
     }
 
     fn policies_of(&self, pnode: &PNode, terms: Option<&Terms<'_>>, at: Timestamp) -> Vec<PolicyStory> {
-        let Some(bound) = &self.bound else { return Vec::new() };
+        let Some(bound) = self.bindings.bound() else { return Vec::new() };
         let holders = terms.map(|terms| [terms.policy, terms.owner]).unwrap_or_default();
         let sides = [Side::Virtual, Side::Physical].into_iter().zip(holders);
         let mut told: Vec<PolicyStory> = Vec::new();
@@ -208,7 +208,7 @@ impl Pair {
     /// When this cluster lends, going by what is idle now.
     #[must_use]
     pub fn agenda(&self, from: Timestamp, to: Timestamp) -> Option<Agenda> {
-        let binding = &self.bound.as_ref()?.binding;
+        let binding = &self.bindings.bound()?.binding;
         let mut edges: BTreeSet<Timestamp> = [from, to].into();
         for policy in self.policies.all(binding) {
             let spans = policy.calendar.spans(from, to);

@@ -9,9 +9,9 @@ use tapestry_cluster::probe::Connection;
 use tapestry_cluster::watch::WatchState;
 use tapestry_cluster::watches::Watched;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Rv, Side, Uid};
-use tapestry_engine::{Dirty, Model, Now, Plan, Table, reasons};
+use tapestry_engine::{Dirty, Model, Now, Plan, reasons};
 
-use crate::bindings::{self, BindingRow, Bound};
+use crate::bindings::{self, BindingRow, Bindings};
 use crate::breaker::Breaker;
 use crate::catch_up::{self, CatchUp};
 use crate::connections::{Connections, Transition};
@@ -30,7 +30,6 @@ use crate::policies::{self, Policies, PolicyRow};
 use crate::prerequisites::{self, Prerequisite, Prerequisites};
 use crate::refused::Refused;
 use crate::rights::Ask;
-use crate::serving::Serving;
 
 /// What work is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -143,13 +142,8 @@ pub(crate) const TELL_REFUSED: std::time::Duration = std::time::Duration::from_s
 /// One binding's syncer as a value.
 pub struct Pair {
     pub(crate) origin: Origin,
-    pub(crate) binding_uid: Box<str>,
     pub(crate) home: Home,
-    pub(crate) bindings: Table<BindingRow>,
-    pub(crate) bound: Option<Bound>,
-    pub(crate) binding_serving: Serving,
-    /// When the binding's status was last written.
-    pub(crate) reported: Option<std::time::Duration>,
+    pub(crate) bindings: Bindings,
     /// The latest time on the wall, to notice when the clock is set back.
     wall: jiff::Timestamp,
     pub(crate) connections: Connections,
@@ -172,12 +166,8 @@ impl Pair {
     pub fn new(origin: Origin, home: Home, binding_uid: &str, entropy: Entropy) -> Self {
         Self {
             origin,
-            binding_uid: binding_uid.into(),
             home,
-            bindings: Table::default(),
-            bound: None,
-            binding_serving: Serving::default(),
-            reported: None,
+            bindings: Bindings::new(binding_uid),
             wall: jiff::Timestamp::UNIX_EPOCH,
             connections: Connections::default(),
             out_of_sync: OutOfSync::default(),
@@ -266,11 +256,11 @@ impl Pair {
     }
 
     fn plan_serving(&self, side: Side, now: Now) -> Plan<policies::serving::Why> {
-        self.working().map_or(Plan::Rest, |_| self.policies.plan_serving(side, now))
+        self.operational().map_or(Plan::Rest, |_| self.policies.plan_serving(side, now))
     }
 
     fn plan_policy(&self, side: Side, uid: &Uid, now: Now) -> Plan<policies::status::Why> {
-        let Some(bound) = self.working() else { return Plan::Rest };
+        let Some(bound) = self.operational() else { return Plan::Rest };
         let setting = policies::status::Setting {
             binding: &bound.binding,
             leaving: bound.leaving(),
@@ -289,13 +279,16 @@ impl Model for Pair {
     fn observe(&mut self, fact: Fact, now: Now, dirty: &mut Dirty<Key>) {
         self.be_at(now);
         self.forget_refused(now, dirty);
-        if !fact.is_progress() && guards::quota_wanted(self.bound.as_ref()) {
+        if !fact.is_progress() && guards::quota_wanted(self.bindings.bound()) {
             self.guards.stir_quota(now, dirty);
         }
         self.draw_again(now, dirty);
-        let knew = self.complete();
+        let knew = self.lists_complete();
         match fact {
-            Fact::Binding(change) => self.see_binding(change, now, dirty),
+            Fact::Binding(change) => {
+                let news = self.bindings.observe(change, now, dirty);
+                self.follow_binding(news, now, dirty);
+            }
             Fact::Policy(side, change) => {
                 if self.policies.observe(side, change, now, dirty) {
                     self.change_policies(now, dirty);
@@ -314,7 +307,7 @@ impl Model for Pair {
             Fact::Watch(watched, state) => self.see_watch(watched, state, now, dirty),
             Fact::Connection(side, connection) => self.see_connection(side, connection, now, dirty),
         }
-        if !knew && self.complete() {
+        if !knew && self.lists_complete() {
             // Only now is it known who is inside.
             self.note_losses(now, dirty);
             self.admit_all(now, dirty);
@@ -332,7 +325,7 @@ impl Model for Pair {
             Key::Pod(uid) => self.plan_pod(uid, now).map(Why::Pod),
             Key::Stray(uid) => self.plan_stray(uid, now).map(Why::Stray),
             Key::Serving(side) => self.plan_serving(*side, now).map(Why::Serving),
-            Key::BindingServing => self.plan_binding_serving(now).map(Why::BindingServing),
+            Key::BindingServing => self.when_operational(|_| self.bindings.plan_serving(now)).map(Why::BindingServing),
             Key::Policy(side, uid) => self.plan_policy(*side, uid, now).map(Why::Policy),
             Key::Event(id) if self.trusted().is_some() => self.events.plan(*id).map(Why::Event),
             Key::CatchUp(side, gap) if self.operational().is_some() => {
@@ -362,8 +355,14 @@ impl Model for Pair {
         self.be_at(now);
         self.learn_refused(call, &done, now, dirty);
         match (why, key) {
-            (Why::Binding(why), Key::Binding) => self.settle_binding(why, done, now, dirty),
-            (Why::BindingServing(_), Key::BindingServing) => self.settle_binding_serving(call, done, now, dirty),
+            (Why::Binding(why), Key::Binding) => {
+                let news = self.bindings.settle(why, done, now, dirty);
+                self.follow_binding(news, now, dirty);
+            }
+            (Why::BindingServing(_), Key::BindingServing) => {
+                let answered = self.bindings.settle_serving(call, done);
+                self.follow_serving(answered, now, dirty);
+            }
             (Why::Prerequisite(why), Key::Prerequisite(which)) => self.settle_prerequisite(*which, why, &done, dirty),
             (Why::Guard(why), Key::Guard(guard)) => self.settle_guard(*guard, why, call, done, now, dirty),
             (Why::Node(why), Key::Node(name)) => self.settle_node(name, why, call, done, now, dirty),

@@ -23,7 +23,7 @@ use crate::terms::Stop;
 impl Pair {
     /// Whether all lists are in but the owner's policies.
     pub(crate) fn lists_complete(&self) -> bool {
-        self.nodes.complete() && self.policies.complete() && self.pods.complete() && self.bound.is_some()
+        self.nodes.complete() && self.policies.complete() && self.pods.complete() && self.bindings.bound().is_some()
     }
 
     /// Whether all lists are in.
@@ -34,7 +34,7 @@ impl Pair {
     /// The binding, when what is known may be relied on: all lists are in and both clusters are the right ones. A cluster may
     /// be silent at the moment.
     pub(crate) fn trusted(&self) -> Option<&Bound> {
-        let bound = self.bound.as_ref()?;
+        let bound = self.bindings.bound()?;
         let pinned = Side::BOTH.iter().all(|side| {
             let seen = self.connections.identity(*side);
             seen.is_some() && seen.map(Uid::as_str) == bound.pin(*side)
@@ -61,7 +61,7 @@ impl Pair {
     /// its nodes must not look dead.
     pub(crate) fn in_own_cluster(&self) -> bool {
         let seen = self.connections.identity(Side::Virtual).map(Uid::as_str);
-        let pinned = self.bound.as_ref().and_then(|bound| bound.pin(Side::Virtual));
+        let pinned = self.bindings.bound().and_then(|bound| bound.pin(Side::Virtual));
         seen == Some(self.origin.virtual_cluster()) && pinned.is_none_or(|pinned| seen == Some(pinned))
     }
 
@@ -83,27 +83,5 @@ impl Pair {
         let lists = || (!self.ready()).then(|| "both clusters and all lists".to_owned());
         let out_of_sync = self.out_of_sync.tell(&self.connections);
         out_of_sync.or_else(policies).or_else(lists).or_else(|| self.refused.tell())
-    }
-}
-
-// TEMPORARY aliases
-impl Pair {
-    pub(crate) fn complete(&self) -> bool {
-        self.lists_complete()
-    }
-    pub(crate) fn listed(&self) -> bool {
-        self.everything_listed()
-    }
-    pub(crate) fn working(&self) -> Option<&Bound> {
-        self.operational()
-    }
-    pub(crate) fn knowing(&self) -> Option<&Bound> {
-        self.trusted()
-    }
-    pub(crate) fn blind(&self) -> bool {
-        self.admission_out_of_sync()
-    }
-    pub(crate) fn answers(&self, side: Side) -> bool {
-        self.connections.answers(side)
     }
 }

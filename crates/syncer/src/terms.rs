@@ -202,7 +202,7 @@ impl Pair {
         }
         // Last: none of these keeps an owner or a calendar from taking back what is theirs.
         if terms.stop.is_none() {
-            let blind = self.blind().then_some(Stop::OutOfSync);
+            let blind = self.admission_out_of_sync().then_some(Stop::OutOfSync);
             let unreadable = self.pods.unreadable_on(&pnode.name).map(|_| Stop::PodUnreadable);
             terms.stop = pnode.unread.map(|_| Stop::NodeUnreadable).or(unreadable).or(blind);
         }
@@ -221,7 +221,7 @@ impl Pair {
 
     /// As [`Self::terms`], without beginning early to take back.
     pub(crate) fn terms_by_hours(&self, pnode: &PNode, at: Timestamp) -> Option<Terms<'_>> {
-        let bound = self.bound.as_ref().filter(|bound| !bound.leaving())?;
+        let bound = self.bindings.bound().filter(|bound| !bound.leaving())?;
         let binding = &bound.binding;
         let vnode = self.nodes.vnode_of(&pnode.name);
         let selected = binding.nodes.matches(|key| pnode.label(key), pnode.name.as_str());
@@ -353,7 +353,7 @@ impl Pair {
     /// As [`Self::lent`], whatever a quota lets in.
     pub(crate) fn offers(&self, vnode: &Name, at: Timestamp) -> Option<Result<Resources, Stop>> {
         // Before all lists are in nobody knows who is inside already.
-        let vnode = self.nodes.vnode(vnode).filter(|vnode| !vnode.deleting && self.complete())?;
+        let vnode = self.nodes.vnode(vnode).filter(|vnode| !vnode.deleting && self.lists_complete())?;
         let terms = self.terms(self.nodes.pnode(&vnode.physical)?, at)?;
         let terms = Some(terms).filter(|terms| terms.withdrawn.is_none())?;
         let unread = vnode.unread.map(|_| Stop::NodeUnreadable);

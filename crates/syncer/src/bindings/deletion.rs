@@ -5,7 +5,7 @@
 use tapestry_cluster::{Answer, Call, Refusal, Side, kind};
 use tapestry_engine::{Dirty, Now, Plan, reasons};
 
-use super::Bound;
+use super::{Bindings, Bound, Deletion};
 use crate::events::Event;
 use crate::pair::{Key, Pair};
 use crate::serving::Served;
@@ -21,55 +21,75 @@ reasons! {
 /// Reason of condition `Ready` and of the event.
 pub(super) const DEFINITION_DELETED: &str = "DefinitionDeleted";
 
-impl Pair {
+/// What discovery's answer means for a deletion that is not confirmed yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answered {
+    /// The user deleted the binding, and nothing else.
+    Meant,
+    /// Perhaps not; whether that is news.
+    Unclear(Served, bool),
+}
+
+impl Bindings {
     /// Asks discovery whether the definition of bindings is being deleted.
-    pub(crate) fn plan_binding_serving(&self, now: Now) -> Plan<Why> {
-        let asks = self.working().is_some_and(Bound::deletion_unconfirmed);
-        if asks {
-            self.binding_serving.plan(Side::Virtual, &kind::CLUSTER_BINDING, Why::LookForBindingKind, now)
+    pub(crate) fn plan_serving(&self, now: Now) -> Plan<Why> {
+        if self.bound().is_some_and(Bound::deletion_unconfirmed) {
+            self.serving.plan(Side::Virtual, &kind::CLUSTER_BINDING, Why::LookForBindingKind, now)
         } else {
             Plan::Rest
         }
     }
 
-    pub(crate) fn settle_binding_serving(
-        &mut self,
-        call: &Call,
-        done: Result<Answer, Refusal>,
-        now: Now,
-        dirty: &mut Dirty<Key>,
-    ) {
-        let before = self.binding_serving.said();
-        let Some(served) = self.binding_serving.settle(call, done) else { return };
-        let Some(bound) = self.bound.as_mut().filter(|bound| bound.deletion_unconfirmed()) else { return };
+    /// Folds in what discovery said; `None` when it says nothing about a deletion that is not confirmed.
+    pub(crate) fn settle_serving(&mut self, call: &Call, done: Result<Answer, Refusal>) -> Option<Answered> {
+        let before = self.serving.said();
+        let served = self.serving.settle(call, done)?;
+        let bound = self.bound.as_mut().filter(|bound| bound.deletion_unconfirmed())?;
         if served == Served::Fully {
-            bound.deletion_confirmed = true;
-            self.prerequisites.reset();
-            self.admit_all(now, dirty);
-            return dirty.mark_all();
+            bound.deletion = Deletion::Confirmed;
+            return Some(Answered::Meant);
         }
-        if before != Some(served) {
-            tracing::warn!(
-                ?served,
-                "the binding is being deleted, perhaps only with its definition: no pod ends because of it"
-            );
-            let event =
-                Event::about_binding(&bound.binding, DEFINITION_DELETED, &told(served, &bound.binding.name), now);
-            self.events.add(event, dirty);
+        Some(Answered::Unclear(served, before != Some(served)))
+    }
+
+    /// Whether discovery is still to say whether the deletion was meant.
+    pub(crate) fn awaits_discovery(&self) -> bool {
+        self.serving.awaited()
+    }
+}
+
+impl Pair {
+    /// Carries out what follows from discovery's answer.
+    pub(crate) fn follow_serving(&mut self, answered: Option<Answered>, now: Now, dirty: &mut Dirty<Key>) {
+        match (answered, self.bindings.bound()) {
+            (Some(Answered::Meant), _) => {
+                self.prerequisites.reset();
+                self.admit_all(now, dirty);
+            }
+            (Some(Answered::Unclear(served, true)), Some(Bound { binding, .. })) => {
+                tracing::warn!(
+                    ?served,
+                    "the binding is being deleted, perhaps only with its definition: no pod ends because of it"
+                );
+                let event = Event::about_binding(binding, DEFINITION_DELETED, &told(served, &binding.name), now);
+                self.events.add(event, dirty);
+            }
+            (Some(Answered::Unclear(..)), _) => {}
+            (None, _) => return,
         }
         dirty.mark_all();
     }
 
     /// What people are told while a deletion is not confirmed; `None` when there is nothing to tell.
     pub(super) fn tell_deletion(&self) -> Option<String> {
-        let bound = self.bound.as_ref().filter(|bound| bound.deletion_unconfirmed())?;
-        let served = self.binding_serving.said().filter(|served| *served != Served::Fully)?;
+        let bound = self.bindings.bound().filter(|bound| bound.deletion_unconfirmed())?;
+        let served = self.bindings.serving.said().filter(|served| *served != Served::Fully)?;
         Some(told(served, &bound.binding.name))
     }
 
     /// What a binding that is being deleted waits for.
     pub(super) fn tell_leaving(&self) -> Option<&'static str> {
-        self.bound.as_ref().filter(|bound| bound.leaving())?;
+        self.bindings.bound().filter(|bound| bound.leaving())?;
         Some(if !self.nodes.none_left() {
             "the binding is being deleted: its pods end, then its virtual nodes go"
         } else if !self.pods.none_left() {

@@ -1,5 +1,7 @@
 //! What we keep of a binding: what it says, and what its status says of it.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
@@ -10,8 +12,8 @@ use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
 use tapestry_domain::resources::Resources;
 
+use super::plan::{CONNECTED, GUARDED, POLICIES_KNOWN};
 use super::status::{Figures, READY, Report, Said};
-use super::{CONNECTED, GUARDED, POLICIES_KNOWN};
 use crate::json::Meta;
 use crate::keeper::{LEADER_ELECTED, LEASES_RENEWED};
 
@@ -23,7 +25,8 @@ pub struct BindingRow {
     pub(super) name: Name,
     pub(super) deleting: bool,
     pub(super) generation: i64,
-    pub(super) parsed: Result<Binding, Invalid>,
+    /// What it says; shared with the binding in force.
+    pub(super) parsed: Result<Arc<Binding>, Invalid>,
     pub(super) pinned: Pinned,
     pub(super) finalizers: Vec<String>,
     /// What we said of it.
@@ -153,7 +156,7 @@ impl BindingRow {
                     virtual_cluster_uid: pinned.virtual_cluster.clone(),
                     ..Default::default()
                 };
-                Binding::parse(&ClusterBinding { metadata, spec, status: Some(status) })
+                Binding::parse(&ClusterBinding { metadata, spec, status: Some(status) }).map(Arc::new)
             }
         };
         Ok(Some(Self {
@@ -179,6 +182,6 @@ impl BindingRow {
 
     /// The valid binding, or what to change.
     pub fn parsed(&self) -> Result<&Binding, &Invalid> {
-        self.parsed.as_ref()
+        self.parsed.as_deref()
     }
 }

@@ -11,7 +11,8 @@ use tapestry_domain::resources::{ResourceName, Resources};
 use tapestry_engine::{Now, Plan, Reason as _};
 
 use super::deletion::DEFINITION_DELETED;
-use super::{BindingRow, CONNECTED, GUARDED, POLICIES_KNOWN, TRIPPED, Why, target, with_name};
+use super::plan::{CONNECTED, GUARDED, POLICIES_KNOWN, TRIPPED, target, with_name};
+use super::{BindingRow, Why};
 use crate::breaker::{MASS_DELETION, tell_trip};
 use crate::pair::Pair;
 use crate::terms::Stop;
@@ -98,9 +99,9 @@ impl Pair {
             || row.report.observed != Some(row.generation)
             || !row.report.ready.as_ref().is_some_and(|said| said.same(&ready));
         // Nothing is counted in a cluster that is not the right one, or was restored.
-        let counts = self.knowing().is_some();
+        let counts = self.trusted().is_some();
         if !news {
-            match self.reported.map(|at| at + FIGURES_EVERY) {
+            match self.bindings.reported.map(|at| at + FIGURES_EVERY) {
                 _ if !counts => return Plan::Rest,
                 Some(next) if next > now.steady => return Plan::Wait(next),
                 _ => {}
@@ -158,7 +159,7 @@ impl Pair {
             return failed(DEFINITION_DELETED, told);
         }
         // First: without the mount namespace our rights in it are gone too, and watches fail for no other reason.
-        if let Some(missing) = self.prerequisites.verdict().filter(|_| self.answers(Side::Physical)) {
+        if let Some(missing) = self.prerequisites.verdict().filter(|_| self.connections.answers(Side::Physical)) {
             return failed(missing.reason.as_str(), missing.message);
         }
         if connected.status != "True" {
@@ -183,7 +184,7 @@ impl Pair {
             return (Phase::Pending, Said::new("False", "Deleting", told));
         }
         match (row.report.phase, &row.report.ready) {
-            _ if self.complete() => (Phase::Ready, Said::new("True", READY, "nodes are lent as policies allow")),
+            _ if self.lists_complete() => (Phase::Ready, Said::new("True", READY, "nodes are lent as policies allow")),
             // A syncer that has just started knows no better than the one before it.
             (Some(phase), Some(ready)) => (phase, ready.clone()),
             _ => (Phase::Pending, Said::new("False", "Starting", "the syncer is reading both clusters")),
@@ -212,7 +213,7 @@ impl Pair {
 
     /// Whether the guards that the binding wants are in force; `None` while that has never been in question.
     fn judge_guards(&self, row: &BindingRow) -> Option<Said> {
-        let binding = &self.bound.as_ref()?.binding;
+        let binding = &self.bindings.bound()?.binding;
         match self.guards.trouble(binding) {
             Some((guard, trouble)) => {
                 Some(Said::new("False", guard.reason(trouble), guard.message(trouble, &self.home.mount)))

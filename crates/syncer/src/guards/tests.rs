@@ -265,7 +265,7 @@ fn what_is_switched_off_is_removed_by_its_uid() {
 
 #[test]
 fn a_container_must_name_its_requests_only_where_a_quota_counts() {
-    let asks = |scene: &Scene| super::explicit_requests(&scene.pair.bound.as_ref().unwrap().binding);
+    let asks = |scene: &Scene| super::explicit_requests(&scene.pair.bindings.bound().unwrap().binding);
     assert_eq!(asks(&scene(&json!({"quota": true}))), ["cpu", "memory"]);
     assert!(asks(&scene(&json!({"networkPolicy": true}))).is_empty());
 }

@@ -26,7 +26,7 @@ pub(super) const GONE_FOR: Duration = Duration::from_mins(1);
 impl Pair {
     /// The plan for the physical node of this name, which may be gone.
     pub(crate) fn plan_node(&self, name: &Name, now: Now) -> Plan<Why> {
-        let Some(bound) = self.knowing().filter(|_| self.policies.owner_known()) else {
+        let Some(bound) = self.trusted().filter(|_| self.policies.owner_known()) else {
             return self.plan_unseen(name, now);
         };
         let case = self.nodes.cases.get(name).cloned().unwrap_or_default();
@@ -101,14 +101,14 @@ impl Pair {
         match stop {
             Some(Stop::Withdrawn(Departure::PolicyDeleted)) => !self.policies.confirmed(Side::Virtual),
             Some(Stop::OwnerUnserved) => self.policies.awaited(Side::Physical),
-            Some(Stop::BindingUnclear) => self.binding_serving.awaited(),
+            Some(Stop::BindingUnclear) => self.bindings.awaits_discovery(),
             _ => false,
         }
     }
 
     fn plan_new(&self, bound: &Bound, case: &Case, pnode: &PNode, terms: &Terms<'_>, now: Now) -> Plan<Why> {
         // While the physical cluster does not answer, or something cannot be watched, nothing new is offered.
-        if self.working().is_none() || self.blind() {
+        if self.operational().is_none() || self.admission_out_of_sync() {
             return Plan::Rest;
         }
         let name = match case.search.plan(&bound.binding.cluster_id, &pnode.name, now) {
@@ -130,7 +130,7 @@ impl Pair {
 
     /// The physical node is not in sight: gone only if the API server says so, twice, a minute apart.
     fn plan_vanished(&self, case: &Case, name: &Name, vnode: &VNode, now: Now) -> Plan<Why> {
-        if self.working().is_none() {
+        if self.operational().is_none() {
             return Plan::Rest;
         }
         match case.gone {

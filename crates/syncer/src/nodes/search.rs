@@ -121,7 +121,7 @@ impl Pair {
             Ok(answer) => VNode::decode(&answer.object),
             Err(Refusal::Gone) => {
                 search.taken = false;
-                search.hashed_free |= self.bound.as_ref().is_some_and(|bound| is_hashed(call, bound, physical));
+                search.hashed_free |= self.bindings.bound().is_some_and(|bound| is_hashed(call, bound, physical));
                 if let Some(uid) = known {
                     self.lose_vnode(&uid, now, dirty);
                 }
@@ -150,7 +150,7 @@ impl Pair {
 
     /// A node that we do not know has a name that the virtual node of this physical node may have.
     fn learn_node(&mut self, physical: &Name, call: &Call, row: Option<VNode>, now: Now, dirty: &mut Dirty<Key>) {
-        let Some(bound) = &self.bound else { return };
+        let Some(bound) = self.bindings.bound() else { return };
         let cluster_id = &bound.binding.cluster_id;
         let hashed = is_hashed(call, bound, physical);
         let stands_for = format!("tapestry://{cluster_id}/{physical}");
@@ -206,7 +206,7 @@ impl Pair {
             self.origin.label
         );
         tracing::warn!(%vnode, %physical, "a node stands for a physical node and nothing proves that we made it");
-        let binding = self.bound.as_ref().map(|bound| &bound.binding);
+        let binding = self.bindings.bound().map(|bound| &bound.binding);
         let event = binding.and_then(|binding| Event::about_binding(binding, "VirtualNodeUnclear", &message, now));
         self.events.add(event, dirty);
     }

@@ -24,14 +24,14 @@ impl Pair {
         let vnode = self.nodes.vnode_of(name).filter(|vnode| known && vnode.unread.is_none());
         match (vnode, self.connections.get(Side::Physical)) {
             (Some(vnode), Connection::Down(_) | Connection::Refused(_)) => self.plan_unreachable(vnode, now),
-            (Some(vnode), Connection::Up(_)) if self.blind() => plan_blind(vnode, now),
+            (Some(vnode), Connection::Up(_)) if self.admission_out_of_sync() => plan_blind(vnode, now),
             _ => Plan::Rest,
         }
     }
 
     fn plan_unreachable(&self, vnode: &VNode, now: Now) -> Plan<Why> {
         let connection = self.connections.get(Side::Physical);
-        let Some(bound) = &self.bound else { return Plan::Rest };
+        let Some(bound) = self.bindings.bound() else { return Plan::Rest };
         if !vnode.has_taint(keys::TAINT_PHYSICAL_UNREACHABLE) {
             return add_taint(vnode, keys::TAINT_PHYSICAL_UNREACHABLE, Why::NodeUnreachable);
         }

@@ -15,7 +15,7 @@ impl Pair {
     pub(crate) fn weigh_ends(&mut self, now: Now, dirty: &mut Dirty<Key>) {
         let circumstances = Circumstances {
             known: self.knows_all_ends(),
-            working: self.working().is_some(),
+            working: self.operational().is_some(),
             runs: &|uid| self.pods.runs(uid),
             running: &|| self.pods.living(),
         };
@@ -23,7 +23,7 @@ impl Pair {
             Verdict::Nothing => {}
             Verdict::Trip { ends, pods } => {
                 let trip = self.breaker.trip_with(self.pods.fresh_mark(), ends, pods, now);
-                let told = self.bound.as_ref().and_then(|bound| {
+                let told = self.bindings.bound().and_then(|bound| {
                     let message = tell_trip(trip, &bound.binding.name);
                     Event::about_binding(&bound.binding, MASS_DELETION, &message, now)
                 });
@@ -33,7 +33,7 @@ impl Pair {
             Verdict::Grown => dirty.mark(Key::Binding),
             Verdict::Cleared(trip) => {
                 let message = tell_cleared(&trip);
-                let told = self.bound.as_ref().and_then(|bound| Event::news(&bound.binding, CLEARED, &message, now));
+                let told = self.bindings.bound().and_then(|bound| Event::news(&bound.binding, CLEARED, &message, now));
                 self.events.add(told, dirty);
                 dirty.mark_all();
             }
@@ -77,7 +77,7 @@ impl Pair {
 
     /// All lists are in, and both watches of pods have caught up: a pod that is missing is not merely late.
     fn knows_all_ends(&self) -> bool {
-        self.complete() && self.catch_up.done()
+        self.lists_complete() && self.catch_up.done()
     }
 
     /// A running pod has ended because its copy was deleted in the physical cluster.
@@ -85,7 +85,7 @@ impl Pair {
         let Some(many) = self.breaker.count_deleted(now) else { return };
         let message = tell_deleted(many, self.home.mount.as_str());
         let told =
-            self.bound.as_ref().and_then(|bound| Event::about_binding(&bound.binding, MANY_DELETED, &message, now));
+            self.bindings.bound().and_then(|bound| Event::about_binding(&bound.binding, MANY_DELETED, &message, now));
         self.events.add(told, dirty);
     }
 }

@@ -15,13 +15,13 @@ use crate::prerequisites::{self, Prerequisite};
 
 impl Pair {
     /// The plan of a room that plans only while everything may be planned.
-    fn when_working<W>(&self, plan: impl FnOnce(&Bound) -> Plan<W>) -> Plan<W> {
-        self.working().map_or(Plan::Rest, plan)
+    pub(super) fn when_operational<W>(&self, plan: impl FnOnce(&Bound) -> Plan<W>) -> Plan<W> {
+        self.operational().map_or(Plan::Rest, plan)
     }
 
     pub(super) fn plan_csinode(&self, vnode: &Name, now: Now) -> Plan<csinodes::plan::Why> {
         let setting = csinodes::Setting { nodes: &self.nodes, origin: &self.origin, now };
-        self.when_working(|_| self.csinodes.plan(vnode, &setting))
+        self.when_operational(|_| self.csinodes.plan(vnode, &setting))
     }
 
     pub(super) fn settle_csinode(
@@ -39,7 +39,7 @@ impl Pair {
 
     pub(super) fn plan_prerequisite(&self, which: Prerequisite) -> Plan<prerequisites::Why> {
         let setting = prerequisites::Setting { origin: &self.origin, mount: &self.home.mount, pods: &self.pods };
-        self.when_working(|bound| {
+        self.when_operational(|bound| {
             let last = bound.leaving() && self.nothing_lent() && self.guards.none_left();
             self.prerequisites.plan(which, bound, last, &setting)
         })
@@ -53,7 +53,7 @@ impl Pair {
         dirty: &mut Dirty<Key>,
     ) {
         let setting = prerequisites::Setting { origin: &self.origin, mount: &self.home.mount, pods: &self.pods };
-        let class = self.bound.as_ref().map(|bound| bound.binding.priority_class.as_str());
+        let class = self.bindings.bound().map(|bound| bound.binding.priority_class.as_str());
         self.prerequisites.settle(which, why, done, class, &setting, dirty);
     }
 
@@ -69,7 +69,7 @@ impl Pair {
 
     pub(super) fn plan_guard(&self, guard: Guard, now: Now) -> Plan<guards::plan::Why> {
         let setting = guards::Setting { origin: &self.origin, mount: &self.home.mount, now };
-        self.when_working(|bound| {
+        self.when_operational(|bound| {
             // They are kept until the last copy has gone, and go with the binding.
             let wanted = guard.wanted(&bound.binding) && !(bound.leaving() && self.nothing_lent());
             self.guards.plan(guard, wanted, &setting, || self.asks(now.wall))

@@ -111,7 +111,7 @@ pub(super) fn may_wait(bound: Option<&Bound>, vpod: &VPod) -> bool {
 impl Pair {
     /// As [`eligible`], by the binding in force.
     pub(crate) fn eligible(&self, vpod: &VPod) -> Result<(), Option<Verdict>> {
-        eligible(self.bound.as_ref(), vpod)
+        eligible(self.bindings.bound(), vpod)
     }
 
     /// Whether a virtual pod is none that we run, and nobody need be told.
@@ -127,7 +127,7 @@ impl Pair {
         let Some(queue) = self.pods.admissions.waiting(vnode) else { return self.weigh(vnode, None, dirty) };
         let mut held = self.pods.held(vnode).cloned().unwrap_or_default();
         // Lists are still to come: nothing to tell a user of yet.
-        let starting = !self.listed() && !self.blind();
+        let starting = !self.everything_listed() && !self.admission_out_of_sync();
         for (turn, uid) in queue {
             if starting {
                 self.pods.case(&uid).not_admitted = None;
@@ -144,7 +144,7 @@ impl Pair {
             let not_admitted = match not_admitted {
                 Some(NotAdmitted::Short(_)) if self.awaits_quota(vpod, grows.as_ref(), vnode, &held, now) => {
                     // The quota is about to be raised: nothing to tell a user of.
-                    let Some(trouble) = self.guards.quota_trouble(self.bound.as_ref()) else { continue };
+                    let Some(trouble) = self.guards.quota_trouble(self.bindings.bound()) else { continue };
                     let message = Guard::Quota.message(trouble, &self.home.mount);
                     Some(NotAdmitted::Unguarded(trouble.quota_reason(), message.into()))
                 }
@@ -200,7 +200,7 @@ impl Pair {
         }
         let promised = |uid: &&Uid| (over && self.pods.unmade(uid)) || self.pods.may_grow(uid);
         let promised: Vec<Uid> = self.pods.residents(vnode).filter(promised).cloned().collect();
-        let bound = self.bound.as_ref();
+        let bound = self.bindings.bound();
         for uid in &promised {
             // What follows from more room on this node is what `admit` does next.
             self.pods.apply(
@@ -233,7 +233,7 @@ impl Pair {
         if let Some(short) = short(&vpod.request, lent, held) {
             return Some(short);
         }
-        let (binding, vnode) = (&self.bound.as_ref()?.binding, self.nodes.vnode(vnode)?);
+        let (binding, vnode) = (&self.bindings.bound()?.binding, self.nodes.vnode(vnode)?);
         // Without its JSON it was inside before, and was judged then.
         let unreadable = || Some(NotAdmitted::Insecure("the pod cannot be read".to_owned()));
         let Ok(asks) = serde_json::from_str::<Asks<'_>>(vpod.raw.as_deref()?) else { return unreadable() };
@@ -275,7 +275,7 @@ impl Pair {
 
     /// Judges all pods that wait once more: the rules changed.
     pub(crate) fn admit_all(&mut self, now: Now, dirty: &mut Dirty<Key>) {
-        let bound = self.bound.as_ref();
+        let bound = self.bindings.bound();
         self.pods.recount_admissions(|vpod| may_wait(bound, vpod));
         for vnode in self.pods.admissions.vnodes() {
             self.admit(&vnode, now, dirty);

@@ -17,7 +17,7 @@ use crate::pair::{Key, Pair};
 impl Pair {
     /// Changes one pod, then tells those whom it concerns.
     pub(super) fn change_pod(&mut self, vuid: &Uid, now: Now, dirty: &mut Dirty<Key>, change: impl FnOnce(&mut Pods)) {
-        let bound = self.bound.as_ref();
+        let bound = self.bindings.bound();
         let delta = self.pods.apply(vuid, |vpod| may_wait(bound, vpod), change);
         dirty.mark(Key::Pod(vuid.clone()));
         if delta.holds_otherwise() {

@@ -102,7 +102,7 @@ impl Pair {
 
     pub(crate) fn plan_stray(&self, uid: &Uid, now: Now) -> Plan<Why> {
         let (Some(sighting), Some(ppod), Some(_)) =
-            (self.pods.strays.seen.get(uid), self.pods.ppods.get(uid), self.working())
+            (self.pods.strays.seen.get(uid), self.pods.ppods.get(uid), self.operational())
         else {
             return Plan::Rest;
         };
@@ -149,7 +149,7 @@ impl Pair {
 
     /// When it is collected; nobody who might know it comes any more once the binding goes.
     fn due(&self, sighting: &Sighting) -> Duration {
-        let leaving = self.bound.as_ref().is_some_and(Bound::leaving);
+        let leaving = self.bindings.bound().is_some_and(Bound::leaving);
         if leaving { sighting.since } else { sighting.since + COLLECT_AFTER }
     }
 
@@ -194,7 +194,7 @@ impl Pair {
         let Some(ppod) = self.pods.ppods.get(uid) else { return };
         if let Some(stray) = ppod.stray.as_ref().filter(|_| first) {
             let told =
-                self.working().map(|bound| Event::about_binding(&bound.binding, "OrphanFound", &tell(stray), now));
+                self.operational().map(|bound| Event::about_binding(&bound.binding, "OrphanFound", &tell(stray), now));
             self.events.add(told.flatten(), dirty);
         }
         if proven && !ppod.terminal && ppod.deleting.is_none() && ppod.made_by_us() {

@@ -184,7 +184,7 @@ impl Pods {
 impl Pair {
     /// Counts everything from scratch and compares it with the sums that are kept by differences; for tests.
     pub fn check_sums(&self) -> Result<(), String> {
-        let bound = self.bound.as_ref();
+        let bound = self.bindings.bound();
         self.pods.check_sums(|vpod| may_wait(bound, vpod))
     }
 }

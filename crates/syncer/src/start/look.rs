@@ -35,7 +35,7 @@ impl Syncer {
         let bell = inbox.bell();
         let mut facts = Vec::new();
         let read = async move {
-            while !pair.listed() {
+            while !pair.everything_listed() {
                 inbox.drain(&mut facts);
                 for fact in facts.drain(..) {
                     pair.observe(fact, clock.now(), &mut Dirty::default());
@@ -56,7 +56,7 @@ impl Syncer {
                 if let Some(why) = inbox.hindered() {
                     return Err(LookError::Hindered(why));
                 }
-                if !pair.listed() {
+                if !pair.everything_listed() {
                     // Not every failure rings.
                     let _ = tokio::time::timeout(LOOK_AGAIN, bell.notified()).await;
                 }

@@ -34,7 +34,7 @@ impl Pair {
 
     /// As much of what a physical node could lend as a quota lets in by now.
     pub(crate) fn covered(&self, physical: &Name, offered: Resources) -> Resources {
-        if !quota_wanted(self.bound.as_ref()) {
+        if !quota_wanted(self.bindings.bound()) {
             return offered;
         }
         let said = self.nodes.vnode_of(physical).map(|vnode| &vnode.allocatable);
@@ -44,12 +44,12 @@ impl Pair {
     /// Whether everything that was let in on a virtual node may be made: the quota lets it in.
     pub(crate) fn lets_in(&self, vnode: &Name, lent: &Resources) -> bool {
         let held = self.pods.held(vnode);
-        !quota_wanted(self.bound.as_ref()) || held.is_none_or(|held| held.fits_within(lent).is_ok())
+        !quota_wanted(self.bindings.bound()) || held.is_none_or(|held| held.fits_within(lent).is_ok())
     }
 
     /// The quota is as it is seen now: nodes that may offer more by that let pods in.
     pub(crate) fn grant(&mut self, now: Now, dirty: &mut Dirty<Key>) {
-        if !quota_wanted(self.bound.as_ref()) {
+        if !quota_wanted(self.bindings.bound()) {
             self.guards.forget_grants();
             return;
         }

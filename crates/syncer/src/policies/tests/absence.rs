@@ -274,7 +274,7 @@ fn a_start_without_the_kind_keeps_pods_in_step_and_lends_nothing_new() {
     assert_eq!(annotations[keys::RECLAIM_RULES], r#"{"force":true,"graceSeconds":60}"#);
     scene.see_pnode(pnode("n2"));
     assert_eq!(scene.plan(&Key::Node(name("n2"))), Plan::Rest, "nothing new");
-    assert!(scene.pair.working().is_some(), "what runs is kept in step");
+    assert!(scene.pair.operational().is_some(), "what runs is kept in step");
 }
 
 #[test]

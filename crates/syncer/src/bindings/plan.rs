@@ -1,0 +1,203 @@
+//! What to do about our binding: pin identities, keep our finalizer, count ends, and say how everything does. Pure but for what
+//! follows from a fact about it. Reads every other room; writes to none.
+
+use serde_json::{Value, json};
+use tapestry_api::keys;
+use tapestry_cluster::probe::Connection;
+use tapestry_cluster::{Name, Side, Sub, Target, Uid, Verb, kind};
+use tapestry_engine::{Dirty, Now, Plan, Reason as _};
+
+use super::status::Said;
+use super::{BindingRow, Bound, News, Why};
+use crate::guards::Guard;
+use crate::pair::{Key, Pair};
+use crate::prerequisites::Prerequisite;
+
+pub(super) const CONNECTED: &str = "Connected";
+pub(super) const TRIPPED: &str = "BreakerTripped";
+/// Whether the binding's guards are in force. Absent until that is in question for the first time.
+pub(super) const GUARDED: &str = "GuardsInForce";
+/// Whether it is known which policies there are. Absent until that is in question for the first time.
+pub(super) const POLICIES_KNOWN: &str = "PoliciesKnown";
+
+impl Pair {
+    /// Follows what the binding says of the breaker.
+    pub(crate) fn heed_binding(&mut self, now: Now, dirty: &mut Dirty<Key>) {
+        if let Some(row) = self.bindings.row() {
+            let (kept, resume) = ((row.trip.clone(), row.unasked.clone()), row.resume.clone());
+            self.follow_breaker(kept, resume.as_deref(), now, dirty);
+        }
+    }
+
+    /// Carries out what follows from a fact about the binding.
+    pub(crate) fn follow_binding(&mut self, news: News, now: Now, dirty: &mut Dirty<Key>) {
+        if news != News::Nothing {
+            self.heed_binding(now, dirty);
+        }
+        if news == News::Terms {
+            self.prerequisites.reset();
+            self.admit_all(now, dirty);
+        }
+    }
+
+    pub(crate) fn plan_binding(&self, now: Now) -> Plan<Why> {
+        let (Some(bound), Some(row)) = (self.bindings.bound(), self.bindings.row()) else {
+            return self.plan_unheeded(now);
+        };
+        let target = target(row);
+        let virtual_pin = bound.pin(Side::Virtual);
+        let virtual_seen = self.connections.identity(Side::Virtual).map(Uid::as_str);
+        if virtual_seen.is_none() || (virtual_pin.is_some() && virtual_pin != virtual_seen) {
+            // Not the cluster this binding was made in: not a word.
+            return Plan::Rest;
+        }
+        if let Connection::Restored(what) = self.connections.get(Side::Virtual) {
+            let message = format!("the virtual cluster was restored from a backup ({what}): {RESTART}");
+            // Nothing of it can be as new as the row, so the answer to this report is the last word.
+            let row = bound.told.as_deref().unwrap_or(row);
+            return self.report_connection(row, ("False", "VirtualClusterRestored", message), now);
+        }
+        if bound.doubted.is_some() {
+            return match self.connections.get(Side::Virtual) {
+                Connection::Up(_) => Why::LookForBinding.call(target, Verb::Get),
+                _ => Plan::Rest,
+            };
+        }
+        // Whoever connects first pins; what is pinned is never overwritten.
+        let mut pins = serde_json::Map::new();
+        for (side, field) in [(Side::Virtual, "virtualClusterUID"), (Side::Physical, "physicalClusterUID")] {
+            if let (None, Some(seen)) = (bound.pin(side), self.connections.identity(side)) {
+                pins.insert(field.to_owned(), json!(seen.as_str()));
+            }
+        }
+        if !pins.is_empty() {
+            let verb = Verb::Merge(Sub::Status, json!({"status": pins}));
+            return Why::PinIdentity.call(target.rv(row.rv), verb);
+        }
+        if let Some(finalizers) = self.want_finalizers(bound, row) {
+            let verb = Verb::Merge(Sub::Main, json!({"metadata": {"finalizers": finalizers}}));
+            return Why::Finalizer.call(target.rv(row.rv), verb);
+        }
+        if self.connections.get(Side::Physical) == &Connection::Unknown {
+            return Plan::Rest;
+        }
+        if let Some(ends) = self.unwritten_ends(now) {
+            // Under the version we looked at: whoever led before may have counted more.
+            let verb = Verb::Merge(Sub::Status, json!({"status": {"unaskedEnds": ends}}));
+            return Why::CountEnds.call(target.rv(row.rv), verb);
+        }
+        self.report_connection(row, self.judge_connection(bound, row), now)
+    }
+
+    /// What keeps a cluster from answering may be put in other words every time: only another reason is news.
+    fn report_connection(
+        &self,
+        row: &BindingRow,
+        (status, reason, message): (&str, &str, String),
+        now: Now,
+    ) -> Plan<Why> {
+        let told = row.report.connected.as_ref().is_some_and(|said| {
+            // Other watches may be out of sync by now, for the same reason.
+            said.status == status && said.reason == reason && (reason != OUT_OF_SYNC || said.message == message)
+        });
+        self.report(row, &Said::new(status, reason, message), told, now)
+    }
+
+    /// A binding that cannot be served at all, because no word of it was ever understood: all that can be done is to say so.
+    fn plan_unheeded(&self, now: Now) -> Plan<Why> {
+        let Some(row) = self.bindings.row() else { return Plan::Rest };
+        let ours = self.origin.virtual_cluster();
+        let strange = row.pinned.virtual_cluster.as_deref().is_some_and(|pinned| pinned != ours);
+        if strange || !self.in_own_cluster() {
+            return Plan::Rest;
+        }
+        let Err(invalid) = &row.parsed else { return Plan::Rest };
+        let (reason, message) = (invalid.reason(), format!("the binding is invalid: {invalid}"));
+        // What to change may be something else by now, for the same reason.
+        let connected = Said::new("False", reason, message);
+        let told = row.report.connected.as_ref().is_some_and(|said| said.same(&connected));
+        self.report(row, &connected, told, now)
+    }
+
+    /// Before the first virtual node ours is there; it goes when nothing of ours is left on either side.
+    fn want_finalizers(&self, bound: &Bound, row: &BindingRow) -> Option<Vec<String>> {
+        let there = row.finalizers.iter().any(|finalizer| finalizer == keys::FINALIZER_SYNCER);
+        let others = row.finalizers.iter().filter(|finalizer| *finalizer != keys::FINALIZER_SYNCER).cloned();
+        match (bound.leaving(), there) {
+            (false, false) => Some(others.chain([keys::FINALIZER_SYNCER.to_owned()]).collect()),
+            (true, true)
+                if self.operational().is_some()
+                    && self.prerequisites.cleared()
+                    && self.nothing_lent()
+                    && self.guards.none_left() =>
+            {
+                Some(others.collect())
+            }
+            _ => None,
+        }
+    }
+
+    /// No virtual node and no copy of ours is left.
+    pub(crate) fn nothing_lent(&self) -> bool {
+        self.nodes.none_left() && self.pods.none_left()
+    }
+
+    /// Something of ours went: a binding that is being deleted goes with the last of it.
+    pub(crate) fn mark_leaving(&self, dirty: &mut Dirty<Key>) {
+        if self.bindings.bound().is_some_and(Bound::leaving) {
+            dirty.mark(Key::Binding);
+            dirty.mark(Key::Prerequisite(Prerequisite::ServiceAccount));
+            for guard in Guard::ALL {
+                dirty.mark(Key::Guard(guard));
+            }
+        }
+    }
+
+    fn judge_connection(&self, bound: &Bound, row: &BindingRow) -> (&'static str, &'static str, String) {
+        if let Err(invalid) = &row.parsed {
+            let message = format!("the binding is invalid, and what it said before stays in force: {invalid}");
+            return ("Unknown", invalid.reason(), message);
+        }
+        match self.connections.get(Side::Physical) {
+            Connection::Up(seen) if bound.pin(Side::Physical).is_some_and(|pin| pin != seen.as_str()) => {
+                let message = format!(
+                    "the kubeconfig leads to cluster {seen}, which is not the one this binding was made for; nothing is written"
+                );
+                ("False", CHANGED, message)
+            }
+            Connection::Up(_) => match self.out_of_sync.tell(&self.connections) {
+                Some(message) => ("False", OUT_OF_SYNC, message),
+                None => match &row.report.connected {
+                    // Before all lists are in, a syncer that has just started knows no better than the one before it.
+                    Some(said) if !self.everything_listed() && said.reason == OUT_OF_SYNC => {
+                        ("False", OUT_OF_SYNC, said.message.clone())
+                    }
+                    _ => ("True", "Connected", "the physical cluster answers".to_owned()),
+                },
+            },
+            Connection::Down(why) => ("False", "Unreachable", why.clone()),
+            Connection::Refused(refused) => {
+                let message = format!("{refused}; pods run on and nothing new is admitted; {}", refused.hint());
+                ("False", refused.reason(), message)
+            }
+            Connection::Restored(what) => {
+                let message = format!("the physical cluster was restored from a backup ({what}): {RESTART}");
+                ("False", "PhysicalClusterRestored", message)
+            }
+            Connection::Unknown => ("Unknown", "NotYet", String::new()),
+        }
+    }
+}
+
+const OUT_OF_SYNC: &str = "WatchOutOfSync";
+const CHANGED: &str = "PhysicalClusterChanged";
+const RESTART: &str = "no pod is touched; restart the syncer to go on from what is there";
+
+pub(super) fn target(row: &BindingRow) -> Target {
+    Target::cluster(Side::Virtual, &kind::CLUSTER_BINDING, row.name.clone()).uid(&row.uid)
+}
+
+pub(super) fn with_name(mut body: Value, name: &Name) -> Value {
+    body["metadata"]["name"] = json!(name.as_str());
+    body
+}
