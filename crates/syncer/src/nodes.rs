@@ -227,7 +227,7 @@ impl Pair {
             Change::Put(row, epoch) => self.put_vnode(row, Some(epoch), now, dirty),
             // One that is held by a finalizer is there, whatever the watch says: it may have lost our label while it was leaving.
             Change::Gone { row, proven } if proven && row.finalizers.is_empty() => {
-                self.lose_vnode(&row.uid, now, dirty)
+                self.lose_vnode(&row.uid, now, dirty);
             }
             Change::Gone { row, .. } => self.doubt_vnode(&row.uid, now, dirty),
             Change::Listed(epoch) => {

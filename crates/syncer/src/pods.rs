@@ -366,7 +366,7 @@ impl Pair {
                 let before = self.pods.contribution(stranger);
                 self.pods.ppods.remove(&row.uid);
                 self.forget_stray(&row.uid, LossState::Fine, now);
-                self.recount(before, None, now, dirty);
+                self.recount(before.as_ref(), None, now, dirty);
             }
             _ => {}
         }
@@ -397,7 +397,7 @@ impl Pair {
         self.see_stray(&uid, now, dirty);
         let before = before.and_then(|row| self.pods.contribution(&row));
         if before != after {
-            self.recount(before, after, now, dirty);
+            self.recount(before.as_ref(), after.as_ref(), now, dirty);
         }
     }
 
@@ -416,7 +416,7 @@ impl Pair {
             // Counted as a stranger's until now.
             let before = self.pods.ppods.remove(&uid).and_then(|known| self.pods.contribution(&known));
             self.forget_stray(&uid, LossState::Over, now);
-            self.recount(before, None, now, dirty);
+            self.recount(before.as_ref(), None, now, dirty);
         }
         let Some(vuid) = known.or_else(|| row.ours.as_ref().map(|copy| copy.vpod.uid.clone())) else {
             if proven {

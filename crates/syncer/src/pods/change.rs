@@ -71,13 +71,13 @@ impl Pair {
     /// A physical pod that is none of ours counts for something else now.
     pub(super) fn recount(
         &mut self,
-        before: Option<(Name, Resources)>,
-        after: Option<(Name, Resources)>,
+        before: Option<&(Name, Resources)>,
+        after: Option<&(Name, Resources)>,
         now: Now,
         dirty: &mut Dirty<Key>,
     ) {
-        self.pods.count(before.as_slice(), after.as_slice());
-        let nodes = before.iter().chain(&after).map(|(node, _)| node);
+        self.pods.count(before, after);
+        let nodes = before.into_iter().chain(after).map(|(node, _)| node);
         self.follow_use(nodes.collect(), now, dirty);
     }
 

@@ -116,14 +116,18 @@ impl Pods {
     }
 
     /// Others use more or less of some nodes.
-    pub(super) fn count(&mut self, before: &[(Name, Resources)], after: &[(Name, Resources)]) {
-        for (node, counts) in before {
+    pub(super) fn count<'a>(
+        &mut self,
+        before: impl IntoIterator<Item = &'a (Name, Resources)> + Clone,
+        after: impl IntoIterator<Item = &'a (Name, Resources)> + Clone,
+    ) {
+        for (node, counts) in before.clone() {
             self.used.entry(node.clone()).or_default().saturating_sub(counts);
         }
-        for (node, counts) in after {
+        for (node, counts) in after.clone() {
             self.used.entry(node.clone()).or_default().add(counts);
         }
-        for (node, _) in before.iter().chain(after) {
+        for (node, _) in before.into_iter().chain(after) {
             if self.used.get(node).is_some_and(|used| used.iter().all(|(_, quantity)| quantity.is_zero())) {
                 self.used.remove(node);
             }
