@@ -228,7 +228,7 @@ impl Breaker {
 /// What people are told of a trip.
 pub(crate) fn tell_trip(trip: &BreakerTrip, binding: &str) -> String {
     format!(
-        "{} of {} pods would end although nobody asked for the end of each: nothing ends; look, then run `tapestry resume {binding}`",
+        "{} of {} pods would end although no user asked for it: no pod is deleted; find out why, then run `tapestry resume {binding}`",
         trip.ends, trip.pods
     )
 }

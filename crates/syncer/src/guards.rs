@@ -120,7 +120,7 @@ impl Guard {
         };
         match trouble {
             Trouble::Foreign => {
-                format!("{what} was made by somebody else and is left alone: rename or delete it; {follows}")
+                format!("{what} was not created by this binding and is left unchanged: rename or delete it; {follows}")
             }
             Trouble::Refused(why) => format!("{what} is refused: {why}; {follows}"),
         }

@@ -71,7 +71,7 @@ impl Breaker {
             ends,
             pods,
             id,
-            "pods would end that nobody asked to end: nothing is ended until `tapestry resume`"
+            "pods would end although no user asked for it: no pod is deleted until `tapestry resume`"
         );
         let since = format!("{:.0}", now.wall);
         self.trip.insert(BreakerTrip { id, since, ends: number(ends), pods: number(pods) })

@@ -118,7 +118,7 @@ impl CsiNodes {
             }
             (None, Verb::Get) => {
                 if case.foreign.is_none() {
-                    tracing::warn!(csinode = %name, "somebody else's CSINode has the name of our virtual node's: it is left alone");
+                    tracing::warn!(csinode = %name, "a CSINode that is not ours has the name of our virtual node: it is left unchanged");
                 }
                 (case.taken, case.foreign) = (false, Some(setting.now.steady));
             }

@@ -338,7 +338,7 @@ pub(super) fn reachable(vnode: Option<&VNode>, connection: &Connection, now: jif
         Connection::Restored(_) => (
             "False",
             "PhysicalClusterRestored",
-            "the physical cluster was restored from a backup; pods keep running and nothing new is placed until the syncer is started anew",
+            "the physical cluster was restored from a backup; pods keep running and nothing new is placed until the syncer restarts",
         ),
     };
     let kind = keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE;
@@ -357,13 +357,13 @@ fn lending(about: &Circumstances<'_>) -> Condition {
     let (status, reason, message) = match (leaving, stop) {
         (true, _) => {
             let why = departure.map_or(String::new(), |departure| format!(": {}", departure.message()));
-            ("False", "Leaving", format!("the node is on its way out{why}"))
+            ("False", "Leaving", format!("the node is being removed{why}"))
         }
         (false, Some(stop)) => {
             let told = about.stopped.as_deref().unwrap_or(stop.message());
             ("False", stop.reason().as_str(), format!("{told}{until}"))
         }
-        (false, None) if *over => ("True", "OverLeased", "less is lent than its pods ask for".to_owned()),
+        (false, None) if *over => ("True", "OverLeased", "the node lends less than its pods request".to_owned()),
         (false, None) => {
             ("True", "Lending", format!("lent by {}{until}", about.terms.map(Terms::names).unwrap_or_default()))
         }

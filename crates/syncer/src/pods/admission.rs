@@ -64,7 +64,7 @@ impl Verdict {
     /// It ran, its mapping is gone, and no physical pod points back to it: nothing is proven, so nothing is done.
     pub(super) fn mapping_lost() -> Self {
         let message =
-            "its mapping annotations were removed and its physical pod is not in sight; delete the pod to start anew";
+            "its mapping annotations were removed and no physical pod points to it: delete the pod, so that its controller creates another one";
         Self { reason: PendingReason::MappingLost, message: message.to_owned() }
     }
 }

@@ -99,7 +99,7 @@ impl Pair {
             // Their grace begins when the dip turned out to be none.
             let risen = self.nodes.last_dip(&vnode.physical).map(|dip| dip.until).filter(|until| *until <= now.wall);
             let since = since.over.map(|since| risen.map_or(since, |risen| risen.max(since)));
-            since.map(|since| (cause, since, "less is lent than pods ask for"))
+            since.map(|since| (cause, since, "the virtual node now lends less than its pods request"))
         };
         let Some((cause, since, why)) = recall else { return Plan::Rest };
         let recall = Recall { cause, rules: lending_state.rules, since, why };
@@ -133,7 +133,7 @@ impl Pair {
                 // Whoever counts failures (a Job) learns first that this is none. Told once: who cannot be told goes as well.
                 let condition = json!({
                     "type": "DisruptionTarget", "status": "True", "reason": "Reclaimed",
-                    "message": format!("Tapestry takes the capacity back: {}", recall.why),
+                    "message": format!("Tapestry reclaims the capacity: {}", recall.why),
                     "lastTransitionTime": format!("{:.0}", now.wall),
                 });
                 let verb = Verb::Strategic(Sub::Status, json!({"status": {"conditions": [condition]}}));

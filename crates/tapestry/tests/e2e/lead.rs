@@ -282,7 +282,7 @@ async fn a_leader_that_is_frozen_again_and_again_while_a_deployment_is_rescaled_
                 let log = syncer.log()?;
                 ensure!(log.contains("the process did not run for a while"), "it did not notice that it was frozen");
                 ensure!(log.contains("(CatchUp)"), "it did not ask which version it has to reach");
-                for wrong in ["pods would end that nobody asked to end", "(PhysicalPodLost)"] {
+                for wrong in ["pods would end although no user asked for it", "(PhysicalPodLost)"] {
                     let told = log.lines().find(|line| line.contains(wrong));
                     ensure!(told.is_none(), "{told:?}");
                 }
