@@ -1,9 +1,14 @@
-//! The kinds of objects we use, and the API path of each.
-//! Knows no field of any of them.
+//! The kinds of objects we use, and the API path of each. Those we name ourselves are constants; what discovery names while we run
+//! is interned. Knows no field of any of them.
+
+mod intern;
 
 use std::fmt::Write as _;
 
-/// One resource of the API. Compared by address-free value; all of ours are constants below.
+pub use intern::BadKind;
+
+/// One resource of the API. Compared by value, never by address. Always `&'static`, so that it can be part of a key and a metric
+/// label: the constants below, or [`Kind::intern`].
 #[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Kind {
     /// API group; empty for the core group.

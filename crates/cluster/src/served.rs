@@ -1,4 +1,5 @@
-//! Whether an API server serves a kind at all, and whether new objects of it can be created, read from its discovery documents.
+//! Which kinds an API server serves, whether it serves one at all, and whether new objects of it can be created, read from its
+//! discovery documents.
 //! Must not trust a 404 alone: a proxy or a broken server sends the same.
 
 use bytes::Bytes;
@@ -24,7 +25,27 @@ struct ResourceList {
 struct Resource {
     name: String,
     #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    namespaced: bool,
+    #[serde(default)]
     verbs: Vec<String>,
+}
+
+/// A kind that a server serves, as its discovery names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Served {
+    /// The kind.
+    pub kind: &'static Kind,
+    verbs: Vec<String>,
+}
+
+impl Served {
+    /// Whether the server supports this verb for it, `watch`.
+    #[must_use]
+    pub fn supports(&self, verb: &str) -> bool {
+        self.verbs.iter().any(|known| known == verb)
+    }
 }
 
 /// The answer of `/apis`.
@@ -51,6 +72,28 @@ struct Version {
 pub fn accepts_new(entry: &[u8]) -> Option<bool> {
     let resource: Resource = serde_json::from_slice(entry).ok()?;
     Some(resource.verbs.iter().any(|verb| verb == "create"))
+}
+
+/// More resources in one group and version than any server serves: the largest have some dozens.
+const MOST_RESOURCES: usize = 1_000;
+
+/// The kinds in a discovery document of `/api/<version>` or `/apis/<group>/<version>`. Subresources are left out, and so is what
+/// cannot be a kind; `Err` says why it is no such document.
+pub fn read_kinds(document: &[u8]) -> Result<Vec<Served>, String> {
+    let list = serde_json::from_slice::<ResourceList>(document).ok().filter(|list| list.kind == "APIResourceList");
+    let Some(list) = list else { return Err("not a list of resources".to_owned()) };
+    if list.resources.len() > MOST_RESOURCES {
+        return Err(format!("more than {MOST_RESOURCES} resources in {:.80}", list.group_version));
+    }
+    let (group, version) = list.group_version.split_once('/').unwrap_or(("", &list.group_version));
+    let mut kinds = Vec::new();
+    for Resource { name, kind, namespaced, verbs } in list.resources.into_iter().filter(|found| !found.name.contains('/')) {
+        match Kind::intern(group, version, &name, &kind, namespaced) {
+            Ok(kind) => kinds.push(Served { kind, verbs }),
+            Err(error) => tracing::warn!(%error, "discovery names what cannot be a kind: it is left out"),
+        }
+    }
+    Ok(kinds)
 }
 
 /// Proves that the kind is not served; `Err` says why this is not proven.
@@ -127,6 +170,32 @@ mod tests {
             json!({"name": name, "versions": versions, "preferredVersion": versions[0]})
         };
         json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups.iter().map(group).collect::<Vec<_>>()})
+    }
+
+    #[test]
+    fn kinds_come_from_discovery_with_their_verbs_and_without_subresources() {
+        let document = json!({"kind": "APIResourceList", "groupVersion": "example.com/v1", "resources": [
+            {"name": "widgets", "kind": "Widget", "namespaced": true, "verbs": ["get", "list", "watch"]},
+            {"name": "widgets/status", "kind": "Widget", "namespaced": true, "verbs": ["get"]},
+            {"name": "../secrets", "kind": "Secret", "namespaced": true, "verbs": ["list"]},
+            {"name": "racks", "kind": "Rack", "namespaced": false, "verbs": ["get"]},
+            {"name": "unnamed"},
+        ]});
+        let kinds = read_kinds(document.to_string().as_bytes()).unwrap();
+        let names: Vec<_> = kinds.iter().map(|served| (served.kind.kind, served.kind.api_version())).collect();
+        let version = || "example.com/v1".to_owned();
+        assert_eq!(names, [("Widget", version()), ("Rack", version())]);
+        assert!(kinds[0].supports("watch") && !kinds[1].supports("watch"));
+        assert!(kinds[0].kind.namespaced && !kinds[1].kind.namespaced);
+    }
+
+    #[test]
+    fn a_document_that_is_no_list_of_resources_names_no_kind() {
+        assert!(read_kinds(b"<html>welcome</html>").is_err());
+        assert!(read_kinds(groups(&[("apps", &["v1"])]).to_string().as_bytes()).is_err());
+        let many = vec![json!({"name": "widgets"}); MOST_RESOURCES + 1];
+        let many = json!({"kind": "APIResourceList", "groupVersion": "example.com/v1", "resources": many});
+        assert!(read_kinds(many.to_string().as_bytes()).is_err());
     }
 
     #[test]
