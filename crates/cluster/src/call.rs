@@ -49,8 +49,13 @@ pub enum Sub {
 /// What to do with the target.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verb {
-    /// Read it, from etcd and not from a cache. The only verb whose `Gone` is proof.
+    /// Read it as evidence (law 1), from etcd and not from a cache. That it is gone is proof, and so is that another object has
+    /// its name: before either is told, the gate asks which cluster answered. Another object is one with another UID than the
+    /// target's; when the target names none, any object.
     Get,
+    /// Read it for what it says, as [`Self::Get`] but for this: an object that is found is told without asking which cluster
+    /// answered, so that another one under the name proves nothing. That it is gone is proof here too.
+    Peek,
     /// Read from discovery whether and how the kind of the target is served; the target's name is that of the resource. Answers
     /// with its entry; `Gone` is proof that it is not served.
     Discover {
@@ -184,7 +189,7 @@ impl Verb {
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
-            Self::Get | Self::Discover { .. } => "get",
+            Self::Get | Self::Peek | Self::Discover { .. } => "get",
             Self::Version => "list",
             // An eviction is created under the pod it is for.
             Self::Create(_) | Self::Evict { .. } => "create",
@@ -198,7 +203,7 @@ impl Call {
     /// Whether the call only reads.
     #[must_use]
     pub fn is_read(&self) -> bool {
-        matches!(self.verb, Verb::Get | Verb::Version | Verb::Discover { .. })
+        matches!(self.verb, Verb::Get | Verb::Peek | Verb::Version | Verb::Discover { .. })
     }
 
     /// Whether the call reads discovery, which every authenticated user may.
@@ -213,6 +218,7 @@ impl Call {
         match self.verb {
             Verb::Merge(sub, _) | Verb::Strategic(sub, _) | Verb::Apply(sub, _) => sub,
             Verb::Get
+            | Verb::Peek
             | Verb::Version
             | Verb::Discover { .. }
             | Verb::Create(_)
@@ -225,7 +231,7 @@ impl Call {
     #[must_use]
     pub fn body(&self) -> Option<Cow<'_, Value>> {
         match &self.verb {
-            Verb::Get | Verb::Version | Verb::Discover { .. } => None,
+            Verb::Get | Verb::Peek | Verb::Version | Verb::Discover { .. } => None,
             Verb::Create(body) => Some(Cow::Borrowed(body)),
             Verb::Merge(_, body) | Verb::Strategic(_, body) | Verb::Apply(_, body) => {
                 let mut body = body.clone();

@@ -146,7 +146,7 @@ async fn carry_out_in(cluster: &Cluster, call: &Call, lead: &Lead) -> Result<Ans
     let (code, retry_after, body) =
         cluster.exchange(request, CALL_DEADLINE, Asked::Object).await.map_err(|why| Refusal::Unknown(why.into()))?;
     if (200..300).contains(&code) {
-        if call.is_read() && !is_expected(call, &body) {
+        if proves_another(call, &body) {
             confirm_identity(cluster).await?;
         }
         let answer = Answer { object: body };
@@ -170,8 +170,9 @@ async fn read_discovery(cluster: &Cluster, call: &Call) -> Result<Answer, Refusa
     entry.map(|object| Answer { object }).ok_or(Refusal::Gone)
 }
 
-/// Whether a read found the object it asked for. Another object under the name is evidence too: the one asked for is gone.
-fn is_expected(call: &Call, body: &[u8]) -> bool {
+/// Whether what a read found is evidence: the call reads for evidence, and found another object under the name than the one it names,
+/// which is therefore gone.
+fn proves_another(call: &Call, body: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
     struct Object {
         metadata: Metadata,
@@ -180,10 +181,8 @@ fn is_expected(call: &Call, body: &[u8]) -> bool {
     struct Metadata {
         uid: Uid,
     }
-    use crate::kind::{CLUSTER_BINDING, NODE, POD, POLICY};
-    let evident = [&POD, &NODE, &POLICY, &CLUSTER_BINDING].contains(&call.target.kind);
     let expected = || call.target.uid.as_ref().zip(serde_json::from_slice::<Object>(body).ok());
-    !evident || expected().is_some_and(|(uid, object)| *uid == object.metadata.uid)
+    call.verb == Verb::Get && !expected().is_some_and(|(uid, object)| *uid == object.metadata.uid)
 }
 
 /// The absence of an object is evidence only from the right cluster (law 1): a kubeconfig or a load balancer may lead to
@@ -209,7 +208,7 @@ fn render_request(call: &Call) -> Result<Request<Body>, http::Error> {
     let managed = format!("?fieldManager={FIELD_MANAGER}");
     let forced = format!("{managed}&force=true");
     let (method, query, content) = match &call.verb {
-        Verb::Get | Verb::Discover { .. } => ("GET", "", ""),
+        Verb::Get | Verb::Peek | Verb::Discover { .. } => ("GET", "", ""),
         // The version is that of the list; the one object in it is ignored.
         Verb::Version => ("GET", "?limit=1", ""),
         Verb::Create(_) => ("POST", &*managed, "application/json"),
@@ -236,7 +235,7 @@ mod tests {
     use super::*;
     use crate::connect::Trust;
     use crate::lead::Fence;
-    use crate::{Name, Target, kind};
+    use crate::{Kind, Name, Target, kind};
     use serde_json::json;
     use tokio::io::AsyncReadExt as _;
 
@@ -251,6 +250,7 @@ mod tests {
         };
         let pod = "/api/v1/namespaces/a/pods/b";
         assert_eq!(seen(Verb::Get).0, format!("GET {pod}"));
+        assert_eq!(seen(Verb::Peek).0, format!("GET {pod}"));
         assert_eq!(seen(Verb::Version).0, "GET /api/v1/namespaces/a/pods?limit=1");
         assert_eq!(seen(Verb::Create(json!({}))).0, "POST /api/v1/namespaces/a/pods?fieldManager=tapestry");
         assert_eq!(seen(Verb::Delete { grace: None }).0, format!("DELETE {pod}"));
@@ -265,6 +265,25 @@ mod tests {
             format!("PATCH {pod}/resize?fieldManager=tapestry")
         );
         assert_eq!(seen(Verb::Apply(Sub::Main, json!({}))).0, format!("PATCH {pod}?fieldManager=tapestry&force=true"));
+    }
+
+    #[test]
+    fn law_01_what_is_found_under_the_name_is_evidence_if_the_call_says_so_whatever_its_kind() {
+        let body = json!({"metadata": {"uid": "found"}}).to_string();
+        for kind in [&kind::POD, Kind::intern("example.com", "v1", "gadgets", "Gadget", false).unwrap()] {
+            let proves = |verb: Verb, uid: Option<&str>, body: &str| {
+                let target = Target { uid: uid.map(Uid::new), ..Target::cluster(Side::Virtual, kind, Name::parse("a").unwrap()) };
+                proves_another(&Call { target, verb, why: "Test" }, body.as_bytes())
+            };
+            assert!(proves(Verb::Get, Some("another"), &body));
+            assert!(proves(Verb::Get, None, &body), "any object, when none is named");
+            assert!(proves(Verb::Get, Some("found"), "{}"), "an answer without a UID is not the object");
+            assert!(!proves(Verb::Get, Some("found"), &body), "the very object");
+            for uid in [Some("another"), None] {
+                assert!(!proves(Verb::Peek, uid, &body));
+            }
+            assert!(!proves(Verb::Merge(Sub::Main, json!({})), Some("another"), &body));
+        }
     }
 
     struct Switch(AtomicBool);

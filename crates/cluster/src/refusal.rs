@@ -135,6 +135,7 @@ impl Refusal {
             Verb::Create(_) => by_authorizer && name.is_empty(),
             Verb::Evict { .. } => by_authorizer,
             Verb::Get
+            | Verb::Peek
             | Verb::Version
             | Verb::Discover { .. }
             | Verb::Merge(..)

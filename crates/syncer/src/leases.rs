@@ -96,7 +96,7 @@ impl Leases {
             "renewTime": format!("{:.6}", renew_time(state, now.wall)),
         });
         match state {
-            None => Why::LookForLease.call(target, Verb::Get),
+            None => Why::LookForLease.call(target, Verb::Peek),
             Some(State::Absent) => {
                 let owner = json!({"apiVersion": "v1", "kind": "Node", "name": vnode.as_str(), "uid": uid.as_str()});
                 let body = json!({

@@ -143,7 +143,7 @@ impl Prerequisites {
         };
         match self.states[which as usize] {
             State::There => Plan::Rest,
-            State::Unknown => Why::LookForPrerequisite.call(target, Verb::Get),
+            State::Unknown => Why::LookForPrerequisite.call(target, Verb::Peek),
             State::Missing => {
                 let verb = Verb::Create(setting.origin.new_object(&target, body));
                 Why::CreatePrerequisite.call(target, verb)
@@ -155,7 +155,7 @@ impl Prerequisites {
     fn plan_account_removal(&self, mount: &Name) -> Plan<Why> {
         let Some(target) = account_target(mount) else { return Plan::Rest };
         match &self.account {
-            Account::Unknown => Why::LookForAccount.call(target, Verb::Get),
+            Account::Unknown => Why::LookForAccount.call(target, Verb::Peek),
             Account::Ours(uid) => Why::RemovePrerequisite.call(target.uid(uid), Verb::Delete { grace: None }),
             Account::Settled => Plan::Rest,
         }

@@ -379,7 +379,7 @@ impl Scene {
                     object["metadata"]["uid"] = json!(format!("uid-of-{}", call.target.name));
                     Ok(Answer { object: self.stamp(object) })
                 }
-                tapestry_cluster::Verb::Get => Err(Refusal::Gone),
+                tapestry_cluster::Verb::Get | tapestry_cluster::Verb::Peek => Err(Refusal::Gone),
                 other => panic!("not expected here: {other:?}"),
             };
             self.settle(key, &call, done);

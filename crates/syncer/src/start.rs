@@ -234,7 +234,7 @@ impl Post {
         let reference = &binding.kubeconfig;
         let what = format!("Secret {}/{}", reference.namespace, reference.name);
         let (namespace, name) = (Name::parse(&reference.namespace)?, Name::parse(&reference.name)?);
-        let object = read(&self.virtual_cluster, &kind::SECRET, Some(namespace), name).await?;
+        let object = read(&self.virtual_cluster, Verb::Peek, (&kind::SECRET, Some(namespace), name)).await?;
         let unreadable = |why: &str| StartError::ReadObject { what: what.clone(), why: why.to_owned() };
         // No error text of the parser: it may quote what it could not read.
         let mut secret: Secret = serde_json::from_slice(&object).map_err(|_| unreadable("it is not a Secret"))?;
@@ -266,7 +266,7 @@ impl Found {
 
 async fn read_binding(virtual_cluster: &Cluster, name: &Name) -> Result<BindingRow, StartError> {
     let unreadable = |why: String| StartError::ReadObject { what: format!("ClusterBinding {name}"), why };
-    let object = read(virtual_cluster, &kind::CLUSTER_BINDING, None, name.clone()).await?;
+    let object = read(virtual_cluster, Verb::Get, (&kind::CLUSTER_BINDING, None, name.clone())).await?;
     let row = BindingRow::decode(&object).map_err(|error| unreadable(error.to_string()))?;
     row.ok_or_else(|| unreadable("it is none".to_owned()))
 }
@@ -293,13 +293,12 @@ pub fn user_agent(binding: &str) -> String {
 
 async fn read(
     cluster: &Cluster,
-    kind: &'static Kind,
-    namespace: Option<Name>,
-    name: Name,
+    verb: Verb,
+    (kind, namespace, name): (&'static Kind, Option<Name>, Name),
 ) -> Result<Bytes, StartError> {
     let what = format!("{} {name}", kind.kind);
     let target = Target { side: Side::Virtual, kind, namespace, name, uid: None, rv: None };
-    let answer = carry_out(cluster, &Call { target, verb: Verb::Get, why: "Start" }).await;
+    let answer = carry_out(cluster, &Call { target, verb, why: "Start" }).await;
     answer.map(|answer| answer.object).map_err(|refusal| {
         let why = refusal.message().to_owned();
         match refusal {

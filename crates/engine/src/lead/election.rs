@@ -338,7 +338,7 @@ impl Election {
     }
 
     fn look(&self) -> Call {
-        Call { target: self.target(), verb: Verb::Get, why: "LookForLead" }
+        Call { target: self.target(), verb: Verb::Peek, why: "LookForLead" }
     }
 
     fn create_namespace(&self) -> Call {

@@ -34,13 +34,13 @@ impl Server {
             return Ok(Answer { object: "{}".into() });
         }
         match (&call.verb, &self.lease) {
-            (Verb::Get, Some(_)) => {}
+            (Verb::Peek, Some(_)) => {}
             (Verb::Create(_), None) if self.homeless => {
                 return Err(Refusal::Invalid(Box::new(Status { code: 404, ..Status::default() })));
             }
             (Verb::Create(body), None) => self.store(&body["spec"], self.versions + 1),
             (Verb::Create(_), Some(_)) => return Err(Refusal::Exists),
-            (Verb::Get | Verb::Merge(..), None) => return Err(Refusal::Gone),
+            (Verb::Peek | Verb::Merge(..), None) => return Err(Refusal::Gone),
             (Verb::Merge(_, _), Some(lease)) => {
                 let body = call.body().unwrap().into_owned();
                 for field in ["uid", "resourceVersion"] {

@@ -116,7 +116,7 @@ impl CsiNodes {
                 }
                 self.put_virtual(row, None, dirty);
             }
-            (None, Verb::Get) => {
+            (None, Verb::Peek) => {
                 if case.foreign.is_none() {
                     tracing::warn!(csinode = %name, "a CSINode that is not ours has the name of our virtual node: it is left unchanged");
                 }
@@ -134,7 +134,7 @@ fn plan_new(case: &Case, pcsinode: &PCsiNode, vnode: &VNode, &Setting { origin, 
         return Plan::Wait(again);
     }
     if case.taken || case.foreign.is_some() {
-        return Why::LookForCsiNode.call(target, Verb::Get);
+        return Why::LookForCsiNode.call(target, Verb::Peek);
     }
     let mut annotations = annotations(pcsinode);
     annotations.insert(keys::LAST_SYNC_TIME.into(), stamp(now));

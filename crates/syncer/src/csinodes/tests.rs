@@ -194,12 +194,12 @@ fn law_06_a_csinode_without_our_origin_is_left_alone_and_looked_at_again_later()
     let mut scene = scene(&[ebs(25)]);
     scene.refuse(&key(), Refusal::Exists);
     let look = scene.call(&key());
-    assert_eq!((look.target.side, &look.verb), (Side::Virtual, &Verb::Get));
+    assert_eq!((look.target.side, &look.verb), (Side::Virtual, &Verb::Peek));
     let stranger = json!({"metadata": {"name": "vnode-east-n1", "uid": "s"}, "spec": {"drivers": []}});
     scene.answer_csinode(&look, stranger);
     assert!(matches!(scene.plan(&key()), Plan::Wait(_)));
     scene.now.steady += super::plan::LOOK_AGAIN;
-    assert_eq!(scene.call(&key()).verb, Verb::Get);
+    assert_eq!(scene.call(&key()).verb, Verb::Peek);
     scene.refuse(&key(), Refusal::Gone);
     assert_eq!(scene.call(&key()).why, "CreateCsiNode");
 }

@@ -69,7 +69,7 @@ impl Guards {
         let now = setting.now;
         match self.looks[guard as usize] {
             Look::Foreign(at) if at + LOOK_AGAIN > now.steady => Plan::Wait(at + LOOK_AGAIN),
-            Look::Unknown | Look::Foreign(_) => Why::LookForGuard.call(target, Verb::Get),
+            Look::Unknown | Look::Foreign(_) => Why::LookForGuard.call(target, Verb::Peek),
             Look::Missing => {
                 let spec = self.spec(guard, &asks(), now);
                 let body = setting.origin.new_object(&target, json!({"spec": spec}));
@@ -125,7 +125,7 @@ impl Guards {
     fn plan_same_quota(&self, target: Target, there: &GuardRow, asks: &Asks, now: Now) -> Plan<Why> {
         let total = asks.total(&self.grants, now.steady);
         if !self.grants.cover(asks) && there.lets_in(&quota_for(&total)) {
-            return Why::LookForGuard.call(target, Verb::Get);
+            return Why::LookForGuard.call(target, Verb::Peek);
         }
         let edge = asks.until().filter(|until| *until > now.wall).map(|until| steady_at(until, now));
         let next = edge.into_iter().chain(self.grants.settled(now.steady)).min();

@@ -36,7 +36,7 @@ impl Scene {
 
     /// Finds nothing, creates, and gives what came of it.
     fn make_guard(&mut self, key: &Key) -> Value {
-        assert_eq!(self.call(key).verb, Verb::Get);
+        assert_eq!(self.call(key).verb, Verb::Peek);
         self.refuse(key, Refusal::Gone);
         let call = self.call(key);
         let Verb::Create(body) = &call.verb else { panic!("not a creation: {call}") };
@@ -51,7 +51,7 @@ impl Scene {
     /// The quota is read, so that nodes offer no more than they are to; and no write from before is on its way any more.
     fn revoke(&mut self, quota: &Value) {
         let look = self.call(&QUOTA);
-        assert_eq!((look.why, &look.verb), ("LookForGuard", &Verb::Get));
+        assert_eq!((look.why, &look.verb), ("LookForGuard", &Verb::Peek));
         self.answer_guard(&QUOTA, &look, quota.clone());
         let Plan::Wait(until) = self.plan(&QUOTA) else { panic!("it is lowered at once") };
         self.pass(until.saturating_sub(self.now.steady));
@@ -239,7 +239,7 @@ fn law_06_an_object_of_that_name_that_is_not_ours_is_left_alone() {
     scene.answer_guard(&POLICY, &look, theirs);
     assert!(matches!(scene.plan(&POLICY), Plan::Wait(_)));
     scene.now.steady += LOOK_AGAIN;
-    assert_eq!(scene.call(&POLICY).verb, Verb::Get);
+    assert_eq!(scene.call(&POLICY).verb, Verb::Peek);
     scene.see_binding(json!({"guard": {}}));
     assert_eq!(scene.plan(&POLICY), Plan::Rest, "nor when it is not wanted any more");
 }

@@ -27,7 +27,7 @@ fn leaving() -> Scene {
 
 fn look(scene: &mut Scene, origin: &str) {
     let look = scene.call(&ACCOUNT);
-    assert_eq!(look.verb, Verb::Get);
+    assert_eq!(look.verb, Verb::Peek);
     assert!(!goes(scene), "first the account");
     let account =
         json!({"metadata": {"name": keys::POD_SERVICE_ACCOUNT, "uid": "a", "annotations": {keys::ORIGIN: origin}}});

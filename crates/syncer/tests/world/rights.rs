@@ -61,25 +61,13 @@ fn lender(world: &mut World, rng: &mut Rng) {
     }
 }
 
-fn play_with(seed: u64, used: &Rc<RefCell<Used>>) -> Result<(), Failure> {
+fn play_with(seed: u64, note: impl Fn(&Call) -> Result<(), String> + 'static) -> Result<(), Failure> {
     let origin = Rc::new(Origin::new("v-cluster", &binding_uid(), "east"));
-    let noted = Rc::clone(used);
-    let note = move |_: &World, _: usize, call: &Call| {
-        if call.is_discovery() {
-            return Ok(());
-        }
-        let ask = Ask::call(call);
-        let right = RIGHTS.iter().position(|right| right.grants(&ask, "mount"));
-        let right = right.ok_or_else(|| format!("no right is declared for {ask:?}"))?;
-        let verb = RIGHTS[right].verbs.iter().find(|verb| **verb == ask.verb);
-        noted.borrow_mut().extend(verb.map(|verb| (right, *verb)));
-        Ok(())
-    };
     // Some calls need a while without faults: those that a freshly started syncer does not make, and those that follow
     // another call.
     let config = if seed.is_multiple_of(2) { config(seed).faults(Faults::NONE) } else { config(seed) };
     let mut schedule = Schedule::new(config, move |birth| life(birth, &origin))
-        .on_call(note)
+        .on_call(move |_: &World, _: usize, call: &Call| note(call))
         .on_reach(|side, up| Some(reached(side, up)));
     set_the_stage(&mut schedule.world);
     let managers = Side::BOTH.map(ControllerManager::new);
@@ -97,7 +85,20 @@ fn play_with(seed: u64, used: &Rc<RefCell<Used>>) -> Result<(), Failure> {
 #[test]
 fn law_10_every_call_is_declared_and_every_declared_right_is_used() -> Result<(), Failure> {
     let used = Rc::new(RefCell::new(Used::new()));
-    explore(0..500, |seed| play_with(seed, &used))?;
+    explore(0..500, |seed| {
+        let noted = Rc::clone(&used);
+        play_with(seed, move |call| {
+            if call.is_discovery() {
+                return Ok(());
+            }
+            let ask = Ask::call(call);
+            let right = RIGHTS.iter().position(|right| right.grants(&ask, "mount"));
+            let right = right.ok_or_else(|| format!("no right is declared for {ask:?}"))?;
+            let verb = RIGHTS[right].verbs.iter().find(|verb| **verb == ask.verb);
+            noted.borrow_mut().extend(verb.map(|verb| (right, *verb)));
+            Ok(())
+        })
+    })?;
     let (used, mut wrong) = (used.borrow(), Vec::new());
     for (at, right) in RIGHTS.iter().enumerate() {
         let beside = BESIDE.contains(&(right.side, right.kind.plural));
@@ -115,5 +116,25 @@ fn law_10_every_call_is_declared_and_every_declared_right_is_used() -> Result<()
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+    Ok(())
+}
+
+#[test]
+fn law_01_what_may_end_pods_and_nodes_is_read_as_evidence() -> Result<(), Failure> {
+    let seen = Rc::new(RefCell::new(BTreeSet::new()));
+    let ends = [&kind::POD, &kind::NODE, &kind::POLICY, &kind::CLUSTER_BINDING];
+    explore(0..200, |seed| {
+        let seen = Rc::clone(&seen);
+        play_with(seed, move |call| match call.verb {
+            Verb::Peek if ends.contains(&call.target.kind) => Err(format!("{call} does not read as evidence")),
+            Verb::Get => {
+                seen.borrow_mut().insert(call.target.kind);
+                Ok(())
+            }
+            _ => Ok(()),
+        })
+    })?;
+    let never: Vec<_> = ends.into_iter().filter(|kind| !seen.borrow().contains(kind)).collect();
+    assert!(never.is_empty(), "never read: {never:?}");
     Ok(())
 }

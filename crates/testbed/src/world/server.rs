@@ -232,7 +232,7 @@ impl Server {
         }
         let done = if kind.namespaced == namespace.is_some() {
             match &call.verb {
-                Verb::Get | Verb::Version | Verb::Discover { .. } => {
+                Verb::Get | Verb::Peek | Verb::Version | Verb::Discover { .. } => {
                     self.existing(kind, &path).map(|object| object.text().clone())
                 }
                 Verb::Create(body) => self.create(kind, namespace, body, now).map(|object| object.text().clone()),
