@@ -116,16 +116,16 @@ async fn connect(name: &str, kubeconfig: &Path) -> Result<Cluster> {
     Ok(Cluster::connect(name, &text, Trust::Operator, "tapestry-bench-bare").await?)
 }
 
-fn subscribe<R: Row + Clone>(
+fn subscribe<R: Row>(
     bell: &Arc<Notify>,
     cluster: &Cluster,
     query: Query,
     watches: &mut JoinSet<()>,
-    decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync + 'static,
+    decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + 'static,
 ) -> Mailbox<R> {
-    let feed: Arc<Feed<R>> = Arc::default();
-    let mailbox = feed.subscribe(Arc::clone(bell));
-    watches.spawn(watch(cluster.clone(), query, Arc::new(decode), feed, CancellationToken::new()));
+    let feed: Arc<Feed> = Arc::default();
+    let mailbox = feed.subscribe(decode, Arc::clone(bell));
+    watches.spawn(watch(cluster.clone(), query, feed, CancellationToken::new()));
     mailbox
 }
 

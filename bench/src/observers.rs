@@ -105,14 +105,14 @@ impl Observers {
         let (book, bell) = (Arc::<Mutex<Book>>::default(), Arc::<Notify>::default());
         let mut watches = JoinSet::new();
         for (side, cluster) in [(Side::Virtual, virtual_cluster), (Side::Physical, physical_cluster)] {
-            let feed: Arc<Feed<Seen>> = Arc::default();
+            let feed: Arc<Feed> = Arc::default();
             let changed = Arc::<Notify>::default();
-            let mailbox = feed.subscribe(Arc::clone(&changed));
             let labels = LABEL.to_owned();
             let query = Query { kind: &kind::POD, namespace: None, labels, fields: String::new(), optional: false };
             let (notes, waiters) = (Arc::clone(&book), Arc::clone(&bell));
             let decode = move |json: &Bytes| decode(json, side, &notes, &waiters).map(Some);
-            watches.spawn(watch(cluster.clone(), query, Arc::new(decode), feed, CancellationToken::new()));
+            let mailbox = feed.subscribe(decode, Arc::clone(&changed));
+            watches.spawn(watch(cluster.clone(), query, feed, CancellationToken::new()));
             watches.spawn(keep_present(side, mailbox, changed, Arc::clone(&book), Arc::clone(&bell)));
         }
         Self { book, bell, _watches: watches }

@@ -48,8 +48,14 @@ impl Lookout {
         let notes = Arc::clone(&book);
         let decode = move |json: &Bytes| decode(json, &notes).map(Some);
         let mut tasks = JoinSet::new();
-        let feed: Arc<Feed<View>> = Arc::default();
-        tasks.spawn(watch(client.clone(), query, Arc::new(decode), feed, CancellationToken::new()));
+        let feed: Arc<Feed> = Arc::default();
+        let mailbox = feed.subscribe(decode, Arc::default());
+        let watch = watch(client.clone(), query, feed, CancellationToken::new());
+        tasks.spawn(async move {
+            // What it reads stands in the book; a watch without a reader decodes nothing.
+            let _reader = mailbox;
+            watch.await;
+        });
         let lookout = Self { book, _watch: tasks };
         eventually("all virtual nodes are seen", Duration::from_mins(1), async || {
             let book = lock(&lookout.book);

@@ -1,8 +1,10 @@
-//! From one watch to many readers: each has a mailbox in which the latest change per object wins.
-//! Never blocks the watch and never holds more than one change per object (law 11).
+//! From one watch to many readers: each decodes for itself and has a mailbox in which the latest change per object wins.
+//! Never blocks the watch and never holds more than one change per object and reader (law 11).
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
+use futures::FutureExt as _;
 use indexmap::IndexMap;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::Notify;
@@ -24,7 +26,7 @@ pub trait Row: Send + 'static {
     }
 }
 
-/// Counts complete starts of a watch.
+/// Counts complete starts of one watch. It says nothing of another watch: a reader that replaces one begins a new table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Epoch(pub u32);
 
@@ -53,18 +55,8 @@ pub struct Mailbox<R> {
     held: Arc<Mutex<Held<R>>>,
 }
 
-/// Writes into all mailboxes of one watch.
-pub struct Feed<R> {
-    readers: Mutex<Vec<Reader<R>>>,
-    /// watch <--start over-- subscribe
-    pub(crate) restart: Notify,
-    /// How many objects of the watch cannot be fully read at the moment.
-    pub(crate) unreadable: Gauge,
-    /// Whether the watch is in sync.
-    pub vitals: Vitals,
-}
-
-struct Reader<R> {
+/// The writing end of one mailbox.
+pub struct Sender<R> {
     held: Arc<Mutex<Held<R>>>,
     bell: Arc<Notify>,
 }
@@ -76,38 +68,161 @@ struct Held<R> {
     reached: Option<Rv>,
 }
 
-impl<R> Default for Feed<R> {
-    fn default() -> Self {
-        let (readers, restart) = (Mutex::default(), Notify::new());
-        Self { readers, restart, unreadable: Gauge::default(), vitals: Vitals::default() }
+/// A mailbox and its writing end. `bell` is rung whenever something waits; several mailboxes may share one.
+#[must_use]
+pub fn mailbox<R: Row>(bell: Arc<Notify>) -> (Sender<R>, Mailbox<R>) {
+    let held = Arc::new(Mutex::new(Held { changes: IndexMap::new(), whole: None, reached: None }));
+    (Sender { held: Arc::clone(&held), bell }, Mailbox { held })
+}
+
+/// All readers of one watch, whatever their rows are.
+#[derive(Default)]
+pub struct Feed {
+    readers: Mutex<Vec<Reader>>,
+    /// watch <--a reader has come-- subscribe
+    came: Notify,
+    /// How many objects of the watch cannot be fully read at the moment.
+    pub(crate) unreadable: Gauge,
+    /// Whether what it brings can be relied on.
+    pub vitals: Vitals,
+}
+
+struct Reader {
+    /// A list that began before the reader came is not complete for it: until the next one begins it is told nothing.
+    served: bool,
+    inlet: Box<dyn Inlet + Send>,
+}
+
+/// What a watch says of all its objects at once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Word {
+    /// See [`Change::Listed`].
+    Listed(Epoch),
+    /// See [`Change::Unserved`].
+    Unserved,
+    /// See [`Change::Reached`].
+    Reached(Rv),
+}
+
+/// What a watch itself has to know of an object.
+pub(crate) struct Outline {
+    pub(crate) uid: Uid,
+    pub(crate) rv: Rv,
+    /// By one of its readers at least.
+    pub(crate) unreadable: bool,
+}
+
+/// What came of handing an object to all readers.
+#[derive(Default)]
+pub(crate) struct Offered {
+    /// `None` when no reader keeps anything of it.
+    pub(crate) outline: Option<Outline>,
+    /// Why one of them cannot decode it.
+    pub(crate) bad: Option<serde_json::Error>,
+}
+
+/// Where one reader's changes go in, whatever its rows are.
+trait Inlet {
+    /// Decodes an object that is there, or has left the watch, and puts it into the mailbox; `None` if the reader does not keep it.
+    fn offer(&self, object: &Bytes, left: bool, epoch: Epoch) -> Result<Option<Outline>, serde_json::Error>;
+    fn tell(&self, word: Word);
+    /// Whether the reader has dropped its mailbox.
+    fn closed(&self) -> bool;
+}
+
+struct Decoder<R, D> {
+    decode: D,
+    sender: Sender<R>,
+}
+
+impl<R: Row, D: Fn(&Bytes) -> Result<Option<R>, serde_json::Error>> Inlet for Decoder<R, D> {
+    fn offer(&self, object: &Bytes, left: bool, epoch: Epoch) -> Result<Option<Outline>, serde_json::Error> {
+        let Some(row) = (self.decode)(object)? else { return Ok(None) };
+        let outline = Outline { uid: row.uid().clone(), rv: row.rv(), unreadable: row.unreadable() };
+        // On a selector watch, losing the label also sends DELETED, without deletionTimestamp.
+        let gone = |row: R| Change::Gone { proven: row.deleting(), row };
+        self.sender.send(if left { gone(row) } else { Change::Put(row, epoch) });
+        Ok(Some(outline))
+    }
+
+    fn tell(&self, word: Word) {
+        self.sender.send(match word {
+            Word::Listed(epoch) => Change::Listed(epoch),
+            Word::Unserved => Change::Unserved,
+            Word::Reached(rv) => Change::Reached(rv),
+        });
+    }
+
+    fn closed(&self) -> bool {
+        // The other half is the mailbox.
+        Arc::strong_count(&self.sender.held) == 1
     }
 }
 
-impl<R: Row + Clone> Feed<R> {
-    /// A new reader. `bell` rings whenever a change waits; several mailboxes may share one.
-    /// The watch starts over, so that a late reader sees everything too.
-    pub fn subscribe(&self, bell: Arc<Notify>) -> Mailbox<R> {
-        let held = Arc::new(Mutex::new(Held { changes: IndexMap::new(), whole: None, reached: None }));
-        self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(Reader { held: Arc::clone(&held), bell });
-        self.restart.notify_one();
-        Mailbox { held }
+impl Feed {
+    /// A new reader: `decode` makes rows of objects, and `None` of those that are not its to know. It runs in the task of the
+    /// watch, so that only rows are kept. However late the reader comes, it is told everything: the watch starts over for it.
+    pub fn subscribe<R: Row>(
+        &self,
+        decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + 'static,
+        bell: Arc<Notify>,
+    ) -> Mailbox<R> {
+        let (sender, mailbox) = mailbox(bell);
+        let mut readers = self.readers();
+        readers.push(Reader { served: false, inlet: Box::new(Decoder { decode, sender }) });
+        // Before a list can begin that serves it.
+        self.came.notify_one();
+        mailbox
     }
 
-    /// Delivers a change to every reader.
+    /// A list begins. Says whether it is the first one for a reader.
+    pub(crate) fn begin(&self) -> bool {
+        let mut readers = self.readers();
+        let _ = self.came.notified().now_or_never();
+        let new = readers.iter().any(|reader| !reader.served);
+        readers.iter_mut().for_each(|reader| reader.served = true);
+        new
+    }
+
+    /// Waits for a reader that no list has served.
+    pub(crate) async fn new_reader(&self) {
+        self.came.notified().await;
+    }
+
+    /// Hands an object to every reader: it is there, or has left the watch.
+    pub(crate) fn offer(&self, object: &Bytes, left: bool, epoch: Epoch) -> Offered {
+        let mut offered = Offered::default();
+        self.each(|inlet| match inlet.offer(object, left, epoch) {
+            Ok(found) => {
+                let (known, found) = (offered.outline.take(), found);
+                let unreadable = [&known, &found].into_iter().flatten().any(|outline| outline.unreadable);
+                offered.outline = known.or(found).map(|outline| Outline { unreadable, ..outline });
+            }
+            Err(error) => offered.bad = Some(error),
+        });
+        offered
+    }
+
+    /// Tells every reader.
+    pub(crate) fn tell(&self, word: Word) {
+        self.each(|inlet| inlet.tell(word));
+    }
+
+    /// Every reader that a list has served; those that have left are forgotten.
+    fn each(&self, mut serve: impl FnMut(&dyn Inlet)) {
+        let mut readers = self.readers();
+        readers.retain(|reader| !reader.inlet.closed());
+        readers.iter().filter(|reader| reader.served).for_each(|reader| serve(&*reader.inlet));
+    }
+
+    fn readers(&self) -> MutexGuard<'_, Vec<Reader>> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<R: Row> Sender<R> {
+    /// Puts a change into the mailbox.
     pub fn send(&self, change: Change<R>) {
-        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        // A reader that dropped its mailbox no longer holds the other half.
-        readers.retain(|reader| Arc::strong_count(&reader.held) > 1);
-        let Some((last, others)) = readers.split_last() else { return };
-        for reader in others {
-            reader.take(change.clone());
-        }
-        last.take(change);
-    }
-}
-
-impl<R: Row> Reader<R> {
-    fn take(&self, change: Change<R>) {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).fold(change);
         self.bell.notify_one();
     }
@@ -147,60 +262,4 @@ impl<R: Row> Mailbox<R> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Debug, Clone, PartialEq)]
-    struct Thing(Uid, u64);
-    impl Row for Thing {
-        fn uid(&self) -> &Uid {
-            &self.0
-        }
-        fn rv(&self) -> Rv {
-            Rv::new(self.1)
-        }
-        fn deleting(&self) -> bool {
-            false
-        }
-    }
-    fn put(uid: &str, rv: u64) -> Change<Thing> {
-        Change::Put(Thing(Uid::new(uid), rv), Epoch(1))
-    }
-
-    #[test]
-    fn law_11_a_mailbox_holds_the_latest_change_of_each_object_and_no_more() {
-        let feed = Feed::default();
-        let (slow, quick) = (feed.subscribe(Arc::default()), feed.subscribe(Arc::default()));
-        for rv in 0..1000 {
-            feed.send(put("a", rv));
-            feed.send(put("b", rv));
-            assert_eq!(quick.drain().len(), 2);
-        }
-        feed.send(Change::Listed(Epoch(1)));
-        assert_eq!(slow.depth(), 2);
-        assert_eq!(slow.drain(), [put("a", 999), put("b", 999), Change::Listed(Epoch(1))]);
-        assert!(slow.drain().is_empty());
-    }
-
-    #[test]
-    fn the_version_a_watch_has_reached_comes_once_and_after_all_changes_it_covers() {
-        let feed = Feed::default();
-        let mailbox = feed.subscribe(Arc::default());
-        for rv in 1..4 {
-            feed.send(Change::Reached(Rv::new(rv)));
-            feed.send(put("a", rv));
-        }
-        feed.send(Change::Listed(Epoch(1)));
-        let told = [put("a", 3), Change::Listed(Epoch(1)), Change::Reached(Rv::new(3))];
-        assert_eq!(mailbox.drain(), told);
-        assert!(mailbox.drain().is_empty());
-    }
-
-    #[test]
-    fn a_reader_that_left_is_forgotten() {
-        let feed = Feed::default();
-        drop(feed.subscribe(Arc::default()));
-        feed.send(put("a", 1));
-        assert!(feed.readers.lock().unwrap().is_empty());
-    }
-}
+mod tests;

@@ -35,15 +35,23 @@ pub struct LiveGate {
     metrics: Metrics,
 }
 
-/// Counts the calls that pass the gate.
+/// Counts the calls that pass the gates of all bindings of a process.
+#[derive(Clone)]
+pub struct CallMetrics {
+    calls: Family<Labels, Counter>,
+    seconds: Family<SideLabels, Histogram>,
+}
+
+/// Counts the calls that pass the gates of one binding.
 #[derive(Clone)]
 pub struct Metrics {
-    calls: Family<Labels, Counter>,
-    seconds: Family<SideLabel, Histogram>,
+    families: CallMetrics,
+    binding: Arc<str>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Labels {
+    binding: Arc<str>,
     side: &'static str,
     verb: &'static str,
     resource: &'static str,
@@ -52,12 +60,13 @@ struct Labels {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct SideLabel {
+struct SideLabels {
+    binding: Arc<str>,
     side: &'static str,
 }
 
-impl Metrics {
-    /// Adds the gate's metrics to a registry.
+impl CallMetrics {
+    /// Adds the metrics of all gates to a registry.
     pub fn register(registry: &mut Registry) -> Self {
         // 1 ms … 16 s, doubling: a call's deadline is 15 s.
         let buckets = || Histogram::new((0..15).map(|power| 0.001 * f64::from(1 << power)));
@@ -67,6 +76,14 @@ impl Metrics {
         metrics
     }
 
+    /// Those of one binding.
+    #[must_use]
+    pub fn of(&self, binding: &Arc<str>) -> Metrics {
+        Metrics { families: self.clone(), binding: Arc::clone(binding) }
+    }
+}
+
+impl Metrics {
     fn count(&self, call: &Call, done: &Result<Answer, Refusal>, took: Duration) {
         let side = call.target.side.as_str();
         let outcome = done.as_ref().map_or_else(Refusal::reason, |_| "Ok");
@@ -75,9 +92,11 @@ impl Metrics {
             Verb::Discover { .. } => "discovery",
             _ => call.target.kind.plural,
         };
-        let labels = Labels { side, verb: call.verb.as_str(), resource, why: call.why, outcome };
-        self.calls.get_or_create(&labels).inc();
-        self.seconds.get_or_create(&SideLabel { side }).observe(took.as_secs_f64());
+        let binding = || Arc::clone(&self.binding);
+        let labels = Labels { binding: binding(), side, verb: call.verb.as_str(), resource, why: call.why, outcome };
+        self.families.calls.get_or_create(&labels).inc();
+        let labels = SideLabels { binding: binding(), side };
+        self.families.seconds.get_or_create(&labels).observe(took.as_secs_f64());
     }
 }
 
@@ -182,7 +201,7 @@ fn proves_another(call: &Call, body: &[u8]) -> bool {
         uid: Uid,
     }
     let expected = || call.target.uid.as_ref().zip(serde_json::from_slice::<Object>(body).ok());
-    call.verb == Verb::Get && !expected().is_some_and(|(uid, object)| *uid == object.metadata.uid)
+    call.verb == Verb::Get && expected().is_none_or(|(uid, object)| *uid != object.metadata.uid)
 }
 
 /// The absence of an object is evidence only from the right cluster (law 1): a kubeconfig or a load balancer may lead to
@@ -272,7 +291,10 @@ mod tests {
         let body = json!({"metadata": {"uid": "found"}}).to_string();
         for kind in [&kind::POD, Kind::intern("example.com", "v1", "gadgets", "Gadget", false).unwrap()] {
             let proves = |verb: Verb, uid: Option<&str>, body: &str| {
-                let target = Target { uid: uid.map(Uid::new), ..Target::cluster(Side::Virtual, kind, Name::parse("a").unwrap()) };
+                let target = Target {
+                    uid: uid.map(Uid::new),
+                    ..Target::cluster(Side::Virtual, kind, Name::parse("a").unwrap())
+                };
                 proves_another(&Call { target, verb, why: "Test" }, body.as_bytes())
             };
             assert!(proves(Verb::Get, Some("another"), &body));
@@ -303,7 +325,8 @@ mod tests {
             "clusters": [{"name": "c", "cluster": {"server": format!("http://{}", server.local_addr().unwrap())}}],
         });
         let cluster = Cluster::connect("test", &kubeconfig.to_string(), Trust::Operator, "test").await.unwrap();
-        let gate = LiveGate::new(cluster.clone(), cluster, Metrics::register(&mut Registry::default()));
+        let gate =
+            LiveGate::new(cluster.clone(), cluster, CallMetrics::register(&mut Registry::default()).of(&"east".into()));
         let target = Target::cluster(Side::Virtual, &kind::NODE, Name::parse("n").unwrap());
         let call = Arc::new(Call { target, verb: Verb::Get, why: "Test" });
         let fence = Arc::new(Switch(AtomicBool::new(true)));

@@ -87,7 +87,9 @@ pub fn read_kinds(document: &[u8]) -> Result<Vec<Served>, String> {
     }
     let (group, version) = list.group_version.split_once('/').unwrap_or(("", &list.group_version));
     let mut kinds = Vec::new();
-    for Resource { name, kind, namespaced, verbs } in list.resources.into_iter().filter(|found| !found.name.contains('/')) {
+    for Resource { name, kind, namespaced, verbs } in
+        list.resources.into_iter().filter(|found| !found.name.contains('/'))
+    {
         match Kind::intern(group, version, &name, &kind, namespaced) {
             Ok(kind) => kinds.push(Served { kind, verbs }),
             Err(error) => tracing::warn!(%error, "discovery names what cannot be a kind: it is left out"),

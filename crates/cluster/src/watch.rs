@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures::FutureExt as _;
 use http::Request;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -16,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::body::{Asked, read_whole};
 use crate::connect::{Awaited, Cluster, Traffic};
-use crate::feed::{Change, Epoch, Feed, Row};
+use crate::feed::{Epoch, Feed, Offered, Outline, Word};
 use crate::frames::{Event, Lines, split};
 use crate::refusal::Status;
 use crate::served::prove_unserved;
@@ -32,7 +31,7 @@ use vitals::ReadVerb;
 pub use vitals::{FAILING, SILENT, Trouble, Vitals, WatchState};
 
 /// What to watch.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Query {
     /// The resource.
     pub kind: &'static Kind,
@@ -47,8 +46,13 @@ pub struct Query {
     pub optional: bool,
 }
 
-/// From the JSON text of an object to its row; `None` for objects that the reader does not need.
-pub type Decode<R> = Arc<dyn Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync>;
+impl Query {
+    /// All objects of a kind, which must be served.
+    #[must_use]
+    pub fn all(kind: &'static Kind) -> Self {
+        Self { kind, namespace: None, labels: String::new(), fields: String::new(), optional: false }
+    }
+}
 
 /// Objects per page where the server does not stream lists.
 pub(crate) const PAGE: u32 = 500;
@@ -75,21 +79,16 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fro
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// After so many failures in a row to resume, the version itself is suspect (a restored etcd refuses versions of its future).
 const RESUMES: u32 = 4;
+/// When a reader comes, one list serves all that come so soon after it.
+const GATHER: Duration = Duration::from_millis(50);
 
-/// Watches until cancelled.
-pub async fn watch<R: Row + Clone>(
-    cluster: Cluster,
-    query: Query,
-    decode: Decode<R>,
-    feed: Arc<Feed<R>>,
-    cancel: CancellationToken,
-) {
+/// Watches for the readers of `feed` until cancelled.
+pub async fn watch(cluster: Cluster, query: Query, feed: Arc<Feed>, cancel: CancellationToken) {
     let unreadable = Unreadable::new(feed.unreadable.clone());
     let awaited = cluster.awaited();
     let mut watch = Watch {
         cluster,
         query,
-        decode,
         feed,
         epoch: Epoch(0),
         at: None,
@@ -113,11 +112,10 @@ pub async fn watch<R: Row + Clone>(
     clippy::struct_excessive_bools,
     reason = "four independent facts about one server, not the states of a machine"
 )]
-struct Watch<R> {
+struct Watch {
     cluster: Cluster,
     query: Query,
-    decode: Decode<R>,
-    feed: Arc<Feed<R>>,
+    feed: Arc<Feed>,
     epoch: Epoch,
     /// Resume after this version; `None` means start over.
     at: Option<Rv>,
@@ -148,8 +146,10 @@ struct Watch<R> {
 
 /// Why a request ended before its time.
 enum End {
-    /// The server closed a healthy stream, or a reader asked to start over.
+    /// The server closed a healthy stream, or only a list can say what happened.
     Closed,
+    /// A reader has subscribed that has seen no list yet.
+    NewReader,
     /// A reader waits for a version: a brief watch reports it sooner.
     Awaited,
     /// 410: our version is too old to resume from.
@@ -166,7 +166,7 @@ enum End {
     Failed(String),
 }
 
-impl<R: Row + Clone> Watch<R> {
+impl Watch {
     async fn run(&mut self) {
         loop {
             let began = Instant::now();
@@ -201,6 +201,7 @@ impl<R: Row + Clone> Watch<R> {
                     self.failures += 1;
                 }
                 End::Awaited => {}
+                End::NewReader => tokio::time::sleep(GATHER).await,
                 End::Broken(error) | End::Unanswered(error) => {
                     self.feed.vitals.failed(verb, &error);
                     tracing::info!(cluster = self.cluster.name(), kind, error, "watch broken");
@@ -280,9 +281,9 @@ impl<R: Row + Clone> Watch<R> {
                     Ok(Some(Err(error))) => return End::Broken(error.to_string()),
                     Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
                 },
-                () = feed.restart.notified(), if self.at.is_some() => {
+                () = feed.new_reader(), if self.at.is_some() => {
                     self.at = None;
-                    return End::Closed;
+                    return End::NewReader;
                 }
                 Ok(()) = self.awaited.changed(), if self.at.is_some() => {
                     self.briefs = 0;
@@ -306,7 +307,7 @@ impl<R: Row + Clone> Watch<R> {
             }
             if let Some(rv) = self.at.filter(|rv| told != Some(*rv)) {
                 told = Some(rv);
-                feed.send(Change::Reached(rv));
+                feed.tell(Word::Reached(rv));
             }
         }
     }
@@ -352,33 +353,18 @@ impl<R: Row + Clone> Watch<R> {
     fn take(&mut self, event: Event, object: &Bytes) -> Result<Option<Rv>, End> {
         match event {
             Event::Put | Event::Deleted => {
-                let row = match (self.decode)(object) {
-                    Ok(row) => row,
-                    Err(error) => {
-                        self.report_bad(object, &error);
-                        if matches!(event, Event::Deleted) {
-                            // An object is gone, and only a list shows which.
-                            self.at = None;
-                            return Err(End::Closed);
-                        }
-                        None
-                    }
-                };
+                let left = event == Event::Deleted;
+                let (outline, bad) = self.hand_on(object, left);
+                if bad && left {
+                    // An object is gone, and only a list shows which.
+                    self.at = None;
+                    return Err(End::Closed);
+                }
                 // While the initial list streams in there is no version to resume from.
                 if self.at.is_some() {
-                    self.at =
-                        row.as_ref().map(Row::rv).or_else(|| Version::of(object).map(|version| version.rv)).or(self.at);
+                    let told = || Version::of(object).map(|version| version.rv);
+                    self.at = outline.map(|outline| outline.rv).or_else(told).or(self.at);
                 }
-                let Some(row) = row else { return Ok(None) };
-                match event {
-                    Event::Put => self.unreadable.put(row.uid().as_str(), row.unreadable(), self.epoch),
-                    _ => self.unreadable.lose(row.uid().as_str()),
-                }
-                self.feed.send(match event {
-                    Event::Put => Change::Put(row, self.epoch),
-                    // On a selector watch, losing the label also sends DELETED, without deletionTimestamp.
-                    _ => Change::Gone { proven: row.deleting(), row },
-                });
             }
             Event::Bookmark => {
                 let Some(version) = Version::of(object) else {
@@ -393,6 +379,18 @@ impl<R: Row + Clone> Watch<R> {
             Event::Error => return Err(refused(object, None)),
         }
         Ok(None)
+    }
+
+    /// Hands an object to the readers, and counts it if one of them cannot read it; says whether one cannot read it at all.
+    fn hand_on(&mut self, object: &Bytes, left: bool) -> (Option<Outline>, bool) {
+        let Offered { outline, bad } = self.feed.offer(object, left, self.epoch);
+        match (&bad, &outline) {
+            (Some(error), _) => self.report_bad(object, error),
+            (None, Some(outline)) if left => self.unreadable.lose(outline.uid.as_str()),
+            (None, Some(outline)) => self.unreadable.put(outline.uid.as_str(), outline.unreadable, self.epoch),
+            (None, None) => {}
+        }
+        (outline, bad.is_some())
     }
 
     fn go_on_from(&mut self, rv: Rv) {
@@ -420,8 +418,8 @@ impl<R: Row + Clone> Watch<R> {
         self.reached = Some(rv);
         self.unreadable.listed(self.epoch);
         self.feed.vitals.listed();
-        self.feed.send(Change::Listed(self.epoch));
-        self.feed.send(Change::Reached(rv));
+        self.feed.tell(Word::Listed(self.epoch));
+        self.feed.tell(Word::Reached(rv));
         Ok(())
     }
 
@@ -446,7 +444,7 @@ impl<R: Row + Clone> Watch<R> {
     /// A complete start begins; it serves all readers that subscribed before it.
     fn begin(&mut self) {
         self.epoch.0 += 1;
-        if self.feed.restart.notified().now_or_never().is_some() {
+        if self.feed.begin() {
             self.unserved = false;
         }
     }
@@ -464,13 +462,13 @@ impl<R: Row + Clone> Watch<R> {
                 "not served: nothing to watch"
             );
             self.unreadable.listed(self.epoch);
-            self.feed.send(Change::Unserved);
+            self.feed.tell(Word::Unserved);
             self.unserved = true;
         }
         tokio::select! {
             () = tokio::time::sleep(LOOK_EVERY) => {}
             // A new reader needs its own check before it is told.
-            () = self.feed.restart.notified() => self.unserved = false,
+            () = self.feed.new_reader() => self.unserved = false,
         }
     }
 
@@ -483,15 +481,7 @@ impl<R: Row + Clone> Watch<R> {
             let page: Page<'_> = serde_json::from_slice(&bytes).map_err(|error| End::Failed(error.to_string()))?;
             self.feed.vitals.read();
             for item in page.items {
-                let object = bytes.slice_ref(item.get().as_bytes());
-                match (self.decode)(&object) {
-                    Ok(Some(row)) => {
-                        self.unreadable.put(row.uid().as_str(), row.unreadable(), self.epoch);
-                        self.feed.send(Change::Put(row, self.epoch));
-                    }
-                    Ok(None) => {}
-                    Err(error) => self.report_bad(&object, &error),
-                }
+                self.hand_on(&bytes.slice_ref(item.get().as_bytes()), false);
             }
             match page.metadata.more {
                 Some(token) if !token.is_empty() => query = format!("limit={PAGE}&continue={}", encode(&token)),

@@ -1,24 +1,28 @@
 //! The watches and probes of one loop, as a set that can grow and shrink while it runs: each entry says what is watched, how
-//! it is decoded and which fact it becomes. Reports the state of every watch as a fact of its own. Decides nothing.
+//! it is decoded and which fact it becomes. A watch may be shared with other loops. Reports the state of every watch as a fact of
+//! its own. Decides nothing.
+
+mod pulse;
+mod source;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, watch as channel};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
-use crate::feed::{Change, Feed, Mailbox, Row};
+pub use pulse::{Pulse, Pulses};
+pub use source::{Source, Sources};
+
+use crate::feed::{Change, Mailbox, Row};
 use crate::probe::{Connection, PROBE_EVERY, probe};
-use crate::watch::{Decode, Query, Trouble, Vitals, WatchState, watch};
+use crate::watch::{Query, Trouble, WatchState};
 use crate::{Cluster, Kind, Side};
+use pulse::Watching;
 
 /// How often we check whether a watch is out of sync.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -48,21 +52,31 @@ impl Reader {
     }
 }
 
-/// Which watch: one per reader, side and kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// Which watch: one per reader, side and query.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Watched {
     /// Its reader.
     pub reader: Reader,
     /// The cluster.
     pub side: Side,
+    /// What is watched there.
+    pub query: Arc<Query>,
+}
+
+impl Watched {
     /// The resource.
-    pub kind: &'static Kind,
+    #[must_use]
+    pub fn kind(&self) -> &'static Kind {
+        self.query.kind
+    }
 }
 
 /// All that one loop reads; `F` is its fact.
 pub struct WatchSet<F> {
     reader: Reader,
-    sources: BTreeMap<Watched, Source<F>>,
+    entries: BTreeMap<Watched, Entry<F>>,
+    /// Watches that were removed while the loop knew them as out of sync.
+    removed: Vec<Watched>,
     /// What the loop knows of the watches of other readers that are out of sync.
     others: Troubles,
     probes: Vec<(Side, channel::Receiver<Connection>)>,
@@ -73,7 +87,6 @@ pub struct WatchSet<F> {
     /// Those of all readers.
     all: Pulse,
     bell: Arc<Notify>,
-    cancel: CancellationToken,
 }
 
 /// Watches that are out of sync.
@@ -82,45 +95,15 @@ type Troubles = BTreeMap<Watched, WatchState>;
 /// Takes what waits in a mailbox, as facts.
 type Drain<F> = dyn Fn(&mut Vec<F>) + Send;
 
-/// One entry of the set.
-struct Source<F> {
+/// One entry of the set. The watch ends with it, unless others read it too.
+struct Entry<F> {
     drain: Box<Drain<F>>,
     watching: Arc<Watching>,
     /// The state of the watch that the loop knows.
     told: WatchState,
     /// The position of its changes among those of the others; lower first.
     order: usize,
-    cancel: CancellationToken,
 }
-
-/// A running watch, whatever its rows are.
-struct Watching {
-    watched: Watched,
-    feed: Arc<dyn Alive + Send + Sync>,
-    /// Its state at the last check.
-    state: Mutex<WatchState>,
-}
-
-/// The feed of a watch, whatever its rows are.
-trait Alive {
-    fn vitals(&self) -> &Vitals;
-    /// How many of its objects cannot be fully read.
-    fn unreadable(&self) -> i64;
-}
-
-impl<R> Alive for Feed<R> {
-    fn vitals(&self) -> &Vitals {
-        &self.vitals
-    }
-
-    fn unreadable(&self) -> i64 {
-        self.unreadable.get()
-    }
-}
-
-/// The states of all watches, for metrics. Cheap to clone; one may serve several sets.
-#[derive(Clone, Default)]
-pub struct Pulse(Arc<Mutex<Vec<Weak<Watching>>>>);
 
 /// Makes facts of the state of a watch or a cluster, if the loop uses them.
 pub struct Wrap<F> {
@@ -131,7 +114,7 @@ pub struct Wrap<F> {
 }
 
 impl<F: 'static> WatchSet<F> {
-    /// An empty set. Its tasks end with `cancel`. `all` is shared with the other readers.
+    /// An empty set. Its probes end with `tasks`, its watches with the set. `all` is shared with the other readers.
     #[must_use]
     pub fn new(
         reader: Reader,
@@ -142,45 +125,51 @@ impl<F: 'static> WatchSet<F> {
     ) -> Self {
         let bell = Arc::new(Notify::new());
         let own = Pulse::default();
-        tasks.spawn(look(reader, [own.clone(), all.clone()], Arc::clone(&bell), cancel.clone()));
-        let (sources, others, probes) = (BTreeMap::new(), Troubles::new(), Vec::new());
-        Self { reader, sources, others, probes, wrap_state, wrap_connection, own, all, bell, cancel }
+        tasks.spawn(look(reader, [own.clone(), all.clone()], Arc::clone(&bell), cancel).in_current_span());
+        let (entries, removed, others, probes) = (BTreeMap::new(), Vec::new(), Troubles::new(), Vec::new());
+        Self { reader, entries, removed, others, probes, wrap_state, wrap_connection, own, all, bell }
     }
 
-    /// Starts a watch. Facts come in the order in which watches were added. A watch of the same side and kind is replaced.
-    pub fn add<R: Row + Clone>(
+    /// Starts a watch of its own; see [`Self::share`].
+    pub fn add<R: Row>(
         &mut self,
         cluster: Cluster,
         (side, query): (Side, Query),
-        decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync + 'static,
+        decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + 'static,
         wrap: impl Fn(Change<R>) -> F + Send + 'static,
-        tasks: &mut JoinSet<()>,
-    ) {
-        let watched = Watched { reader: self.reader, side, kind: query.kind };
-        let feed: Arc<Feed<R>> = Arc::default();
-        let mailbox = feed.subscribe(Arc::clone(&self.bell));
-        let cancel = self.cancel.child_token();
-        let decode: Decode<R> = Arc::new(decode);
-        tasks.spawn(until_removed(
-            watch(cluster, query, decode, Arc::clone(&feed), cancel.clone()),
-            self.cancel.clone(),
-        ));
-        let watching = Arc::new(Watching { watched, feed, state: Mutex::new(WatchState::Starting) });
+    ) -> Watched {
+        self.share((side, &Source::new(cluster, query)), decode, wrap)
+    }
+
+    /// Reads a watch that others may read too: a complete list first, and then what happens. Facts are handed out in the order in
+    /// which watches were added. One that is there for the same side and query is replaced.
+    pub fn share<R: Row>(
+        &mut self,
+        (side, source): (Side, &Arc<Source>),
+        decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + 'static,
+        wrap: impl Fn(Change<R>) -> F + Send + 'static,
+    ) -> Watched {
+        let watched = Watched { reader: self.reader, side, query: Arc::clone(source.query()) };
+        let mailbox = source.subscribe(decode, Arc::clone(&self.bell));
+        let state = Mutex::new(WatchState::Starting);
+        let watching = Arc::new(Watching { watched: watched.clone(), source: Arc::clone(source), state });
         for pulse in [&self.own, &self.all] {
             pulse.watch(&watching);
         }
         let drain = Box::new(move |into: &mut Vec<F>| drain(&mailbox, &wrap, into));
-        let order = self.sources.values().map(|source| source.order + 1).max().unwrap_or(0);
-        let source = Source { drain, watching, told: WatchState::Starting, order, cancel };
-        if let Some(before) = self.sources.insert(watched, source) {
-            before.cancel.cancel();
-        }
+        let order = self.entries.values().map(|entry| entry.order + 1).max().unwrap_or(0);
+        // What the loop was told of one that is replaced, it still believes.
+        let told = self.entries.remove(&watched).map_or(WatchState::Starting, |before| before.told);
+        self.entries.insert(watched.clone(), Entry { drain, watching, told, order });
+        watched
     }
 
-    /// Ends a watch: it delivers no more facts.
-    pub fn remove(&mut self, watched: Watched) {
-        if let Some(source) = self.sources.remove(&watched) {
-            source.cancel.cancel();
+    /// Ends a watch, unless others read it. No fact of it comes any more, but that it is no longer out of sync.
+    pub fn remove(&mut self, watched: &Watched) {
+        let Some((watched, entry)) = self.entries.remove_entry(watched) else { return };
+        if let WatchState::OutOfSync(_) = entry.told {
+            self.removed.push(watched);
+            self.bell.notify_one();
         }
     }
 
@@ -188,11 +177,12 @@ impl<F: 'static> WatchSet<F> {
     pub fn probe(&mut self, side: Side, cluster: Cluster, tasks: &mut JoinSet<()>) {
         let (connection_tx, connection_rx) = channel::channel(Connection::Unknown);
         let (mut changes, bell) = (connection_rx.clone(), Arc::clone(&self.bell));
-        tasks.spawn(async move {
+        let probe = async move {
             if let Err(error) = probe(cluster, PROBE_EVERY, connection_tx).await {
                 tracing::error!(%error, "the probe ended");
             }
-        });
+        };
+        tasks.spawn(probe.in_current_span());
         tasks.spawn(async move {
             while changes.changed().await.is_ok() {
                 bell.notify_one();
@@ -213,34 +203,35 @@ impl<F: 'static> WatchSet<F> {
             // Not each of the other readers has a probe.
             self.all.living().iter().for_each(|watching| watching.see_connection(*side, connection));
         }
-        let mut sources: Vec<_> = self.sources.iter_mut().collect();
-        sources.sort_by_key(|(_, source)| source.order);
+        let mut entries: Vec<_> = self.entries.iter_mut().collect();
+        entries.sort_by_key(|(_, entry)| entry.order);
+        into.extend(self.removed.drain(..).filter_map(|watched| (self.wrap_state)(watched, WatchState::InSync)));
         // Before the connections, whose facts end troubles that began with an outage; and before the changes, the first of
         // which puts a watch in sync again.
-        for (watched, source) in &mut sources {
-            let state = source.watching.state();
-            if state != source.told {
-                into.extend((self.wrap_state)(**watched, state.clone()));
-                source.told = state;
+        for (watched, entry) in &mut entries {
+            let state = entry.watching.state();
+            if state != entry.told {
+                into.extend((self.wrap_state)(watched.clone(), state.clone()));
+                entry.told = state;
             }
         }
         let others = self.all.troubles_of_others(self.reader);
         let before = std::mem::take(&mut self.others);
         let news = others.iter().filter(|(watched, state)| before.get(watched) != Some(state));
-        into.extend(news.filter_map(|(watched, state)| (self.wrap_state)(*watched, state.clone())));
+        into.extend(news.filter_map(|(watched, state)| (self.wrap_state)(watched.clone(), state.clone())));
         let over = before.keys().filter(|watched| !others.contains_key(watched));
-        into.extend(over.filter_map(|watched| (self.wrap_state)(*watched, WatchState::InSync)));
+        into.extend(over.filter_map(|watched| (self.wrap_state)(watched.clone(), WatchState::InSync)));
         self.others = others;
         into.extend(connections.into_iter().filter_map(|(side, connection)| (self.wrap_connection)(side, connection)));
-        for (_, source) in sources {
-            (source.drain)(into);
+        for (_, entry) in entries {
+            (entry.drain)(into);
         }
     }
 
     /// The first watch whose list fails, and why: for callers that wait for all lists and use no facts.
     #[must_use]
     pub fn hindered(&self) -> Option<(Watched, Trouble)> {
-        self.sources.iter().find_map(|(watched, source)| Some((*watched, source.watching.feed.vitals().hindered()?)))
+        self.entries.iter().find_map(|(watched, entry)| Some((watched.clone(), entry.watching.vitals().hindered()?)))
     }
 
     /// Rings whenever a fact waits.
@@ -254,135 +245,28 @@ fn drain<R: Row, F>(mailbox: &Mailbox<R>, wrap: impl Fn(Change<R>) -> F, into: &
     into.extend(mailbox.drain().into_iter().map(wrap));
 }
 
-/// A watch that was removed from the set ends, but its task ends with the set: a task that ends earlier counts as lost.
-async fn until_removed(watch: impl Future<Output = ()>, cancel: CancellationToken) {
-    watch.await;
-    cancel.cancelled().await;
-}
-
-/// Rings when a watch goes out of sync or comes back, which may cause no other fact.
+/// Rings when a watch goes out of sync or comes back, which may cause no other fact. Ends early when a watch has ended: the loop
+/// must not go on without it.
 async fn look(reader: Reader, [own, all]: [Pulse; 2], bell: Arc<Notify>, cancel: CancellationToken) {
     let (mut last, mut others) = (Instant::now(), Troubles::new());
     while cancel.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {
+        let watches = own.living();
+        if let Some(watching) = watches.iter().find(|watching| watching.source.ended()) {
+            let Watched { reader, side, query } = &watching.watched;
+            let (reader, side, resource) = (reader.as_str(), side.as_str(), query.kind.plural);
+            return tracing::error!(reader, side, resource, "a watch has ended before its time");
+        }
         let frozen = last.elapsed() > FROZEN;
         last = Instant::now();
         if frozen {
             continue;
         }
         // Check all of them, without short-circuit.
-        let news = own.living().iter().filter(|watching| watching.look()).count();
+        let news = watches.iter().filter(|watching| watching.look()).count();
         let others_before = std::mem::replace(&mut others, all.troubles_of_others(reader));
         if news > 0 || others != others_before {
             bell.notify_one();
         }
-    }
-}
-
-impl Watching {
-    /// Checks its state now; returns whether it has changed.
-    fn look(&self) -> bool {
-        let state = self.feed.vitals().state();
-        let mut known = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let news = *known != state;
-        if let (WatchState::OutOfSync(Trouble { verb, why }), true) = (&state, news) {
-            let Watched { reader, side, kind } = self.watched;
-            let (reader, side, resource) = (reader.as_str(), side.as_str(), kind.plural);
-            tracing::error!(reader, side, resource, verb, why, "a watch is out of sync");
-        }
-        *known = state;
-        news
-    }
-
-    /// An outage explains troubles that began with it.
-    fn see_connection(&self, side: Side, connection: &Connection) {
-        if self.watched.side != side {
-            return;
-        }
-        match connection {
-            Connection::Down(_) | Connection::Refused(_) => self.feed.vitals().begin_outage(),
-            Connection::Up(_) => {
-                self.feed.vitals().end_outage();
-                self.look();
-            }
-            Connection::Unknown | Connection::Restored(_) => {}
-        }
-    }
-
-    fn state(&self) -> WatchState {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-impl std::fmt::Debug for Pulse {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pulse").finish_non_exhaustive()
-    }
-}
-
-impl Pulse {
-    /// Adds the metrics of all watches to a registry.
-    pub fn register(registry: &mut Registry) -> Self {
-        let pulse = Self::default();
-        registry.register_collector(Box::new(pulse.clone()));
-        pulse
-    }
-
-    fn watch(&self, watching: &Arc<Watching>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|known| known.strong_count() > 0);
-        all.push(Arc::downgrade(watching));
-    }
-
-    /// For the syncer: which watches of other readers are out of sync. Empty for any other reader.
-    fn troubles_of_others(&self, reader: Reader) -> Troubles {
-        if reader != Reader::Syncer {
-            return Troubles::new();
-        }
-        let others = self.living().into_iter().filter(|watching| watching.watched.reader != reader);
-        let states = others.map(|watching| (watching.watched, watching.state()));
-        states.filter(|(_, state)| matches!(state, WatchState::OutOfSync(_))).collect()
-    }
-
-    fn living(&self) -> Vec<Arc<Watching>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect()
-    }
-}
-
-/// The value of a metric for a watch.
-type Value = dyn Fn(&Watching) -> f64;
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Labels {
-    side: &'static str,
-    resource: &'static str,
-    reader: &'static str,
-}
-
-impl Collector for Pulse {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let age = |watching: &Watching| watching.feed.vitals().age().as_secs_f64();
-        let in_sync = |watching: &Watching| f64::from(u8::from(watching.feed.vitals().state() == WatchState::InSync));
-        #[expect(clippy::cast_precision_loss, reason = "a count of objects is far below 2^53")]
-        let unreadable = |watching: &Watching| watching.feed.unreadable() as f64;
-        let families: [(&str, &str, &Value); 3] = [
-            (
-                "watch_in_sync",
-                "1 while a watch delivers; 0 while it starts, is refused, fails or delivers nothing",
-                &in_sync,
-            ),
-            ("watch_age_seconds", "Time since the last event, bookmark or page of a list of a watch", &age),
-            ("unreadable_objects", "Objects that cannot be fully read, by watch", &unreadable),
-        ];
-        let watches = self.living();
-        for (name, help, value) in families {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for watching in &watches {
-                let Watched { reader, side, kind } = watching.watched;
-                let labels = Labels { side: side.as_str(), resource: kind.plural, reader: reader.as_str() };
-                ConstGauge::new(value(watching)).encode(family.encode_family(&labels)?)?;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -22,6 +22,7 @@ use tapestry_cluster::watches::{Pulse, Reader, WatchSet, Wrap};
 use tapestry_cluster::{Cluster, Gate, Lead, Refusal, Side, kind};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 pub use self::election::{BadTimings, LeaseTimings, Seat};
 pub use self::fence::Leadership;
@@ -55,25 +56,20 @@ pub fn campaign(
     let leadership = Leadership::behind(Arc::clone(&fence));
     let (shared, resigned) = (Arc::clone(&fence), resign.clone());
     let candidacy = move |served: u64, life: &mut JoinSet<()>| {
-        let query = Query {
-            kind: &kind::LEASE,
-            namespace: Some(seat.namespace.clone()),
-            labels: String::new(),
-            fields: format!("metadata.name={}", seat.name),
-            optional: false,
-        };
+        let (namespace, fields) = (Some(seat.namespace.clone()), format!("metadata.name={}", seat.name));
+        let query = Query { namespace, fields, ..Query::all(&kind::LEASE) };
         // The syncer reports the state of this watch; the election relies on the times of the Lease.
         let (pulse, cancel) = (pulse.clone(), resigned.clone());
         let mut lease =
             WatchSet::new(Reader::Election, Wrap { state: |_, _| None, connection: |_, _| None }, pulse, cancel, life);
         let decode = |json: &Bytes| Record::decode(json).map(Some);
-        lease.add(cluster.clone(), (Side::Virtual, query), decode, std::convert::identity, life);
+        lease.add(cluster.clone(), (Side::Virtual, query), decode, std::convert::identity);
         let (election, fence) = (Election::after(seat.clone(), served), Arc::clone(&shared));
         let (gate, clock) = (Arc::clone(&gate), Arc::clone(&clock));
         let candidate = Candidate { election, gate, clock, fence, told: None, follows: None };
-        life.spawn(candidate.run(lease, resigned.clone()));
+        life.spawn(candidate.run(lease, resigned.clone()).in_current_span());
     };
-    tasks.spawn(persist(fence, resign.clone(), candidacy));
+    tasks.spawn(persist(fence, resign.clone(), candidacy).in_current_span());
     leadership
 }
 

@@ -49,8 +49,11 @@ pub fn start(filter: &Filter, format: Format) -> LogLevel {
     };
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(terminal);
     let registry = tracing_subscriber::registry().with(filter);
-    let started =
-        if json { registry.with(lines.json().flatten_event(true)).try_init() } else { registry.with(lines).try_init() };
+    let started = if json {
+        registry.with(lines.json().flatten_event(true).with_current_span(false)).try_init()
+    } else {
+        registry.with(lines).try_init()
+    };
     if started.is_err() {
         tracing::debug!("logging was started before");
     }

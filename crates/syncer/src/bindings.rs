@@ -169,7 +169,7 @@ impl Bindings {
         }
         dirty.mark(Key::Binding);
         if let (Err(invalid), true) = (&row.parsed, was_valid) {
-            tracing::warn!(binding = %row.name, %invalid, "the binding is invalid: what it said before stays in force");
+            tracing::warn!(%invalid, "the binding is invalid: what it said before stays in force");
         }
         let before = self.bound.as_ref().map(|before| before.deletion);
         let deletion = match before {

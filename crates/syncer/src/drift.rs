@@ -5,16 +5,22 @@ use serde_json::Value;
 use tapestry_api::invariants::Snapshot;
 use tapestry_api::keys;
 use tapestry_cluster::kind;
+use tracing::Instrument as _;
 
 use crate::start::{LookError, Syncer};
 
 impl Syncer {
     /// Every way in which the two clusters are not as they must be at this moment; some of it may be on its way.
     pub async fn drift(self) -> Result<Vec<String>, LookError> {
-        let now = self.post.clock.now().wall;
-        let (origin, home) = (self.post.origin.clone(), self.physical.home.clone());
-        let (vside, pside) = (self.post.virtual_cluster.clone(), self.physical.cluster.clone());
-        let pair = self.look().await?;
+        let span = self.span.clone();
+        self.find_drift().instrument(span).await
+    }
+
+    async fn find_drift(&self) -> Result<Vec<String>, LookError> {
+        let (now, origin, vside) = (self.clock.now().wall, &self.origin, &self.virtual_cluster);
+        let physical = self.connect().await?;
+        let (home, pside) = (physical.home.clone(), physical.cluster.clone());
+        let pair = self.look_at(physical).await?;
         let (vpods, vnodes) = tokio::try_join!(vside.list(&kind::POD), vside.list(&kind::NODE))?;
         let (ppods, pnodes) = tokio::try_join!(pside.list(&kind::POD), pside.list(&kind::NODE))?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

@@ -49,20 +49,21 @@ impl OutOfSync {
 }
 
 /// What does not work, and why.
-pub(crate) fn tell(Watched { reader, side, kind }: Watched, Trouble { verb, why }: &Trouble) -> String {
+pub(crate) fn tell(Watched { reader, side, query }: &Watched, Trouble { verb, why }: &Trouble) -> String {
     let who = match reader {
         Reader::Syncer => "",
         Reader::Keeper => "the keeper of the nodes' Leases ",
         Reader::Election => "the leader election ",
     };
-    format!("{who}cannot {verb} {} in the {} cluster: {why}", kind.plural, side.as_str())
+    format!("{who}cannot {verb} {} in the {} cluster: {why}", query.kind.plural, side.as_str())
 }
 
 impl OutOfSync {
     /// Whether something that admission relies on may have changed without us knowing. An outage alone is no reason: nodes keep
     /// what they offer, and nothing is made while it lasts. It is no cure either.
     pub(crate) fn concerns_admission(&self, connections: &Connections) -> bool {
-        let relied = |watched: &Watched| watched.reader == Reader::Syncer && !NOT_FOR_ADMISSION.contains(&watched.kind);
+        let relied =
+            |watched: &Watched| watched.reader == Reader::Syncer && !NOT_FOR_ADMISSION.contains(&watched.kind());
         let counts = |watched: &Watched, entry: &Entry| entry.before_outage || connections.answers(watched.side);
         self.0.iter().any(|(watched, entry)| relied(watched) && counts(watched, entry))
     }
@@ -71,7 +72,7 @@ impl OutOfSync {
     pub(crate) fn tell(&self, connections: &Connections) -> Option<String> {
         // Where the cluster itself does not answer, that is what has to be said.
         let said = self.0.iter().filter(|(watched, _)| connections.answers(watched.side));
-        let told: Vec<String> = said.map(|(watched, entry)| tell(*watched, &entry.trouble)).collect();
+        let told: Vec<String> = said.map(|(watched, entry)| tell(watched, &entry.trouble)).collect();
         if told.is_empty() {
             return None;
         }

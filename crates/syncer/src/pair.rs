@@ -202,12 +202,12 @@ impl Pair {
         dirty.urge_all();
     }
 
-    fn see_watch(&mut self, watched: Watched, state: WatchState, now: Now, dirty: &mut Dirty<Key>) {
+    fn see_watch(&mut self, watched: &Watched, state: WatchState, now: Now, dirty: &mut Dirty<Key>) {
         let out_of_sync = self.admission_out_of_sync();
-        if !self.out_of_sync.observe(watched, state) {
+        if !self.out_of_sync.observe(watched.clone(), state) {
             return;
         }
-        if self.out_of_sync.lacks(&watched) && Guard::ALL.iter().any(|guard| guard.kind() == watched.kind) {
+        if self.out_of_sync.lacks(watched) && Guard::ALL.iter().any(|guard| guard.kind() == watched.kind()) {
             // These are in the mount namespace: perhaps it is gone, and our rights with it.
             self.prerequisites.doubt(now, dirty);
         }
@@ -304,7 +304,7 @@ impl Model for Pair {
             Fact::VPod(change) => self.see_vpod(change, now, dirty),
             Fact::PPod(change) => self.see_ppod(change, now, dirty),
             Fact::Guard(guard, change) => self.see_guard(guard, change, now, dirty),
-            Fact::Watch(watched, state) => self.see_watch(watched, state, now, dirty),
+            Fact::Watch(watched, state) => self.see_watch(&watched, state, now, dirty),
             Fact::Connection(side, connection) => self.see_connection(side, connection, now, dirty),
         }
         if !knew && self.lists_complete() {

@@ -1,10 +1,11 @@
-//! How a syncer comes to life: reads its binding, connects the physical cluster; `life` starts watches, probes, loops and the
-//! election. The only room here that waits or spawns; decides nothing about objects.
+//! How a syncer comes to life: `open` finds its binding, this connects the physical cluster, `life` starts watches, probes, loops
+//! and the election. The only room here that waits or spawns; decides nothing about objects.
 
 mod errors;
 mod life;
 mod look;
 mod meters;
+mod open;
 mod reload;
 mod supervise;
 
@@ -16,15 +17,14 @@ use bytes::Bytes;
 use k8s_openapi::ByteString;
 use serde::Deserialize;
 use tapestry_api::{Binding, Invalid, keys};
-use tapestry_cluster::connect::{ConnectError, Trust};
+use tapestry_cluster::connect::Trust;
 use tapestry_cluster::feed::Row as _;
-use tapestry_cluster::gate::{Metrics, carry_out};
-use tapestry_cluster::watches::Pulse;
+use tapestry_cluster::gate::carry_out;
 use tapestry_cluster::{Call, Cluster, Kind, Name, Refusal, Side, Target, Uid, Verb, kind};
 use tapestry_engine::Desk;
 use tapestry_engine::clock::Clock;
-use tapestry_engine::lead::{LeaseTimings, Seat};
-use tapestry_engine::serve::{Readiness, ReadinessGate};
+use tapestry_engine::lead::Seat;
+use tapestry_engine::serve::ReadinessGate;
 use tokio::runtime::Handle;
 use tokio::sync::watch as channel;
 use tokio_util::sync::CancellationToken;
@@ -39,11 +39,12 @@ use crate::watches::Scope;
 pub use errors::{RunError, StartError};
 pub use look::LookError;
 pub use meters::Meters;
+pub use open::Config;
 
-use meters::SyncerMetrics;
+pub(crate) use meters::BindingMeters;
 
-/// The post of a binding's syncer: all that is known without its physical cluster.
-pub struct Post {
+/// The syncer of one binding: all that is known without its physical cluster.
+pub struct Syncer {
     pub(crate) name: Name,
     /// Of the binding.
     pub(crate) uid: Box<str>,
@@ -52,9 +53,7 @@ pub struct Post {
     pub(crate) clock: Arc<dyn Clock>,
     /// What it stands for; without one it leads alone.
     seat: Option<Seat>,
-    metrics: SyncerMetrics,
-    pub(crate) calls: Metrics,
-    pub(crate) pulse: Pulse,
+    pub(crate) meters: BindingMeters,
     /// Opened by the work.
     ready: ReadinessGate,
     /// Opened by the keeper.
@@ -68,6 +67,8 @@ pub struct Post {
     generation: channel::Sender<i64>,
     /// Where the election and the keeper run.
     vital: Handle,
+    /// Names the binding in every log line.
+    pub(crate) span: tracing::Span,
 }
 
 /// The physical side of a binding.
@@ -78,110 +79,10 @@ pub(crate) struct Physical {
     digest: u64,
 }
 
-/// A syncer that is ready to run.
-pub struct Syncer {
-    pub(crate) post: Post,
-    pub(crate) physical: Physical,
-}
-
-/// Makes the syncer of one binding ready to run, or says why it cannot work: for those who wait for the answer.
-pub async fn start(
-    binding: &str,
-    virtual_cluster: Cluster,
-    clock: Arc<dyn Clock>,
-    meters: Meters,
-    readiness: &Readiness,
-    cancel: CancellationToken,
-) -> Result<Syncer, StartError> {
-    let post = Post::open(binding, virtual_cluster, clock, meters, readiness, cancel).await?;
-    let physical = post.connect().await?;
-    Ok(Syncer { post, physical })
-}
-
 /// How often what cannot be reached or used is tried again: first, and at most.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-impl Post {
-    /// Finds the binding, which must be there.
-    pub async fn open(
-        binding: &str,
-        virtual_cluster: Cluster,
-        clock: Arc<dyn Clock>,
-        meters: Meters,
-        readiness: &Readiness,
-        cancel: CancellationToken,
-    ) -> Result<Self, StartError> {
-        let name = Name::parse(binding)?;
-        let identity = virtual_cluster.ask_identity().await.map_err(StartError::ConnectVirtual)?;
-        // Before anything is read: what does not exist is believed only of a pinned cluster.
-        if !virtual_cluster.pin(&identity) {
-            let why = format!("cluster {identity} answers, which is another one than before");
-            return Err(StartError::ConnectVirtual(ConnectError::Unreachable(why)));
-        }
-        let uid: Box<str> = read_binding(&virtual_cluster, &name).await?.uid().as_str().into();
-        Ok(Self {
-            origin: Origin::new(identity.as_str(), &uid, binding),
-            name,
-            uid,
-            virtual_cluster,
-            clock,
-            seat: None,
-            metrics: meters.syncer,
-            calls: meters.calls,
-            pulse: meters.pulse,
-            ready: readiness.gate(&format!("binding {binding}")),
-            kept: readiness.gate(&format!("the Leases of binding {binding}")),
-            cancel,
-            work: channel::Sender::new(Work::default()),
-            kubeconfig: channel::Sender::new(None),
-            generation: channel::Sender::new(0),
-            vital: Handle::current(),
-        })
-    }
-
-    /// As [`Self::open`], but waits for a virtual cluster that cannot be reached; `None` when cancelled meanwhile.
-    pub async fn open_in_time(
-        binding: &str,
-        virtual_cluster: Cluster,
-        clock: Arc<dyn Clock>,
-        meters: Meters,
-        readiness: &Readiness,
-        cancel: CancellationToken,
-    ) -> Result<Option<Self>, StartError> {
-        let mut wait = AGAIN.0;
-        loop {
-            let (cluster, clock) = (virtual_cluster.clone(), Arc::clone(&clock));
-            let open = Self::open(binding, cluster, clock, meters.clone(), readiness, cancel.clone());
-            let why = match cancel.run_until_cancelled(open).await {
-                None => return Ok(None),
-                Some(Err(why @ (StartError::ConnectVirtual(_) | StartError::Unanswered { .. }))) => why,
-                Some(done) => return done.map(Some),
-            };
-            let refused = matches!(why, StartError::ConnectVirtual(ConnectError::Refused(_)));
-            let what = if refused { "refuses the kubeconfig" } else { "cannot be reached" };
-            tracing::error!(why = why.told(), again_in = ?wait, "the virtual cluster {what}");
-            if cancel.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
-                return Ok(None);
-            }
-            wait = (wait * 2).min(AGAIN.1);
-        }
-    }
-
-    /// Runs the election and the keeper in this runtime, which nothing else can stall.
-    #[must_use]
-    pub fn apart(mut self, vital: Handle) -> Self {
-        self.vital = vital;
-        self
-    }
-
-    /// Lets it work only while it leads. Whoever runs this binding's syncer, and wherever, stands for the same Lease.
-    pub fn elected(mut self, identity: &str, timings: LeaseTimings) -> Result<Self, StartError> {
-        // With a name too long for the prefix, the Lease is called like the binding alone.
-        let name = Name::parse(&format!("syncer-{}", self.name)).unwrap_or_else(|_| self.name.clone());
-        self.seat = Some(Seat { namespace: Name::parse(keys::NAMESPACE)?, name, identity: identity.into(), timings });
-        Ok(self)
-    }
-
+impl Syncer {
     /// Whose objects are watched.
     pub(crate) fn scope<'a>(&'a self, home: &'a Home) -> Scope<'a> {
         Scope { name: &self.name, origin: &self.origin, home }
@@ -189,7 +90,7 @@ impl Post {
 
     pub(crate) fn show(&self, desk: &Desk<Pair>) {
         self.ready.set(desk.model.lacks());
-        self.metrics.show(desk);
+        self.meters.show(desk);
     }
 
     /// Connects the physical cluster as the binding says it now. Sends nothing to it yet.
@@ -271,13 +172,6 @@ async fn read_binding(virtual_cluster: &Cluster, name: &Name) -> Result<BindingR
     row.ok_or_else(|| unreadable("it is none".to_owned()))
 }
 
-impl Syncer {
-    /// Runs until cancelled; see [`Post::serve`].
-    pub async fn run(self) -> Result<(), RunError> {
-        self.post.serve_from(Some(self.physical)).await
-    }
-}
-
 /// Ten characters of a physical pod's name come from here: from the operating system, so that nobody can foresee them.
 pub(crate) fn entropy() -> Option<[u8; 8]> {
     let mut bytes = [0; 8];
@@ -307,3 +201,6 @@ async fn read(
         }
     })
 }
+
+#[cfg(test)]
+mod tests;

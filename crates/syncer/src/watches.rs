@@ -59,7 +59,7 @@ impl Watches {
         for (side, cluster) in Side::BOTH.into_iter().zip(clusters) {
             set.probe(side, cluster.clone(), tasks);
         }
-        watch_all(scope, &mut Starts { set: &mut set, clusters, tasks });
+        watch_all(scope, &mut Starts { set: &mut set, clusters });
         Self(set)
     }
 }
@@ -67,16 +67,16 @@ impl Watches {
 impl Watches {
     /// Why a list does not come, once one has failed for longer than a moment.
     pub(crate) fn hindered(&self) -> Option<String> {
-        self.0.hindered().map(|(watched, trouble)| tell(watched, &trouble))
+        self.0.hindered().map(|(watched, trouble)| tell(&watched, &trouble))
     }
 }
 
 /// Takes one entry after the other.
 trait Entries {
-    fn add<R: Row + Clone>(
+    fn add<R: Row>(
         &mut self,
         watch: (Side, Query),
-        decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync + 'static,
+        decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + 'static,
         wrap: impl Fn(Change<R>) -> Fact + Send + 'static,
     );
 }
@@ -85,22 +85,22 @@ trait Entries {
 fn watch_all(scope: Scope<'_>, entries: &mut impl Entries) {
     use Side::{Physical, Virtual};
     let Scope { name, origin, home } = scope;
-    let named = Query { fields: format!("metadata.name={name}"), ..all(&kind::CLUSTER_BINDING) };
+    let named = Query { fields: format!("metadata.name={name}"), ..Query::all(&kind::CLUSTER_BINDING) };
     entries.add((Virtual, named), BindingRow::decode, Fact::Binding);
     entries.add((Virtual, ours(&kind::NODE, origin)), VNode::decode, Fact::VNode);
     for side in Side::BOTH {
-        let policies = Query { optional: true, ..all(&kind::POLICY) };
+        let policies = Query { optional: true, ..Query::all(&kind::POLICY) };
         entries.add((side, policies), PolicyRow::decode, move |change| Fact::Policy(side, change));
     }
-    let bound = Query { fields: "spec.nodeName!=".to_owned(), ..all(&kind::POD) };
+    let bound = Query { fields: "spec.nodeName!=".to_owned(), ..Query::all(&kind::POD) };
     let here = home.clone();
     entries.add((Virtual, bound), move |json| VPod::decode(json, &here), Fact::VPod);
-    entries.add((Physical, all(&kind::NODE)), PNode::decode, Fact::PNode);
+    entries.add((Physical, Query::all(&kind::NODE)), PNode::decode, Fact::PNode);
     // Everybody's: what others use of a node is not lent.
     let whose = origin.clone();
-    entries.add((Physical, all(&kind::POD)), move |json| PPod::decode(json, &whose), Fact::PPod);
+    entries.add((Physical, Query::all(&kind::POD)), move |json| PPod::decode(json, &whose), Fact::PPod);
     entries.add((Virtual, ours(&kind::CSI_NODE, origin)), VCsiNode::decode, Fact::VCsiNode);
-    entries.add((Physical, all(&kind::CSI_NODE)), PCsiNode::decode, Fact::PCsiNode);
+    entries.add((Physical, Query::all(&kind::CSI_NODE)), PCsiNode::decode, Fact::PCsiNode);
     for guard in Guard::ALL {
         // What the owner has elsewhere is none of our business.
         let query = Query { namespace: Some(home.mount.clone()), ..ours(guard.kind(), origin) };
@@ -113,12 +113,8 @@ fn watch_all(scope: Scope<'_>, entries: &mut impl Entries) {
     }
 }
 
-fn all(kind: &'static Kind) -> Query {
-    Query { kind, namespace: None, labels: String::new(), fields: String::new(), optional: false }
-}
-
 fn ours(kind: &'static Kind, origin: &Origin) -> Query {
-    Query { labels: format!("{}={}", keys::ORIGIN, origin.label), ..all(kind) }
+    Query { labels: format!("{}={}", keys::ORIGIN, origin.label), ..Query::all(kind) }
 }
 
 /// Starts every entry it is given.
@@ -126,17 +122,16 @@ struct Starts<'a> {
     set: &'a mut WatchSet<Fact>,
     /// By side.
     clusters: &'a [Cluster; 2],
-    tasks: &'a mut JoinSet<()>,
 }
 
 impl Entries for Starts<'_> {
-    fn add<R: Row + Clone>(
+    fn add<R: Row>(
         &mut self,
         watch: (Side, Query),
-        decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync + 'static,
+        decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + 'static,
         wrap: impl Fn(Change<R>) -> Fact + Send + 'static,
     ) {
-        self.set.add(self.clusters[watch.0 as usize].clone(), watch, decode, wrap, self.tasks);
+        self.set.add(self.clusters[watch.0 as usize].clone(), watch, decode, wrap);
     }
 }
 
@@ -162,10 +157,10 @@ mod tests {
     struct Lists(Vec<(Side, Query)>);
 
     impl Entries for Lists {
-        fn add<R: Row + Clone>(
+        fn add<R: Row>(
             &mut self,
             watch: (Side, Query),
-            _decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync + 'static,
+            _decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + 'static,
             _wrap: impl Fn(Change<R>) -> Fact + Send + 'static,
         ) {
             self.0.push(watch);

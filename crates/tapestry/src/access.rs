@@ -3,7 +3,6 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
@@ -11,10 +10,7 @@ use kube::Config;
 use prometheus_client::registry::Registry;
 use tapestry_cluster::connect::ConnectError;
 use tapestry_cluster::kubeconfig;
-use tapestry_engine::clock::SystemClock;
-use tapestry_engine::serve::Readiness;
-use tapestry_syncer::start::{LookError, Meters, StartError, Syncer, start};
-use tokio_util::sync::CancellationToken;
+use tapestry_syncer::start::{self, LookError, Meters, StartError, Syncer};
 
 use crate::failure::Failure;
 use crate::output::plain;
@@ -98,10 +94,9 @@ async fn ask<T>(
     binding: &str,
     question: impl AsyncFn(Syncer) -> Result<T, LookError>,
 ) -> Result<T, Failure> {
-    let (readiness, cancel) = (Readiness::default(), CancellationToken::new());
+    let config = start::Config::new(binding, server.cluster(), Meters::register(&mut Registry::default()));
     // However this ends, also when its caller drops it, its watches end too.
-    let _stop = cancel.clone().drop_guard();
-    let clock = Arc::new(SystemClock::start());
+    let _stop = config.cancel.clone().drop_guard();
     let failed = |error: StartError| {
         let hint = match error {
             StartError::ConnectVirtual(ConnectError::Unreachable(_)) | StartError::Unanswered { .. } => {
@@ -111,11 +106,13 @@ async fn ask<T>(
         };
         Failure::from_error(&error, hint).about(&format!("binding {binding}"))
     };
-    let meters = Meters::register(&mut Registry::default());
-    let syncer = start(binding, server.cluster(), clock, meters, &readiness, cancel).await.map_err(failed)?;
-    question(syncer).await.map_err(|error| {
-        let hint = error.hint();
-        Failure::new(format!("cannot read the clusters of binding {binding}"), error, hint)
+    let syncer = Syncer::open(config).await.map_err(failed)?;
+    question(syncer).await.map_err(|error| match error {
+        LookError::Start(error) => failed(error),
+        error => {
+            let hint = error.hint();
+            Failure::new(format!("cannot read the clusters of binding {binding}"), error, hint)
+        }
     })
 }
 

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use prometheus_client::registry::Registry;
 use tapestry_cluster::Cluster;
-use tapestry_engine::clock::SystemClock;
 use tapestry_engine::serve::{Readiness, listen, serve_debug, serve_health, serve_metrics};
 use tapestry_engine::telemetry::{self, BadFilter, Filter, Format};
-use tapestry_syncer::start::{Meters, Post, StartError, user_agent};
+use tapestry_syncer::start::{Config, Meters, StartError, Syncer, user_agent};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
@@ -110,16 +109,21 @@ impl Args {
         }
 
         let virtual_cluster = connect(virtual_kubeconfig, &cluster_binding).await?;
-        let clock = Arc::new(SystemClock::start());
-        let failed = |error: StartError| Failure::from_error(&error, error.hint());
         endpoints.spawn(cancel_on_signal(cancel.clone()));
-        let open = Post::open_in_time(&cluster_binding, virtual_cluster, clock, meters, &readiness, cancel.clone());
-        let Some(mut post) = open.await.map_err(failed)?.map(|post| post.apart(vital)) else { return Ok(()) };
+        let config = Config {
+            readiness,
+            cancel,
+            election,
+            vital,
+            wait: true,
+            ..Config::new(&cluster_binding, virtual_cluster, meters)
+        };
+        let syncer = match Syncer::open(config).await {
+            Err(StartError::Cancelled) => return Ok(()),
+            opened => opened.map_err(|error| Failure::from_error(&error, error.hint()))?,
+        };
         reached.set(None);
-        if let Some((identity, terms)) = election {
-            post = post.elected(&identity, terms).map_err(failed)?;
-        }
-        let served = post.serve().await;
+        let served = syncer.serve().await;
         endpoints.shutdown().await;
         served.map_err(|error| Failure::from_error(&error, error.hint()))
     }

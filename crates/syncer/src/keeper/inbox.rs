@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tapestry_api::keys;
 use tapestry_cluster::watch::Query;
 use tapestry_cluster::watches::{Pulse, Reader, WatchSet, Wrap};
-use tapestry_cluster::{Cluster, Kind, Name, Side, kind};
+use tapestry_cluster::{Cluster, Name, Side, kind};
 use tapestry_engine::run::Inbox;
 use tokio::sync::{Notify, watch as channel};
 use tokio::task::JoinSet;
@@ -51,16 +51,12 @@ impl KeeperInbox {
         ring_on_change(told.work.clone(), &watches.bell(), tasks);
         ring_on_change(told.kubeconfig.clone(), &watches.bell(), tasks);
         watches.probe(Side::Virtual, cluster.clone(), tasks);
-        let named = Query { fields: format!("metadata.name={binding}"), ..all(&kind::CLUSTER_BINDING) };
-        let ours = Query { labels: format!("{}={}", keys::ORIGIN, origin.label), ..all(&kind::NODE) };
-        watches.add(cluster.clone(), (Side::Virtual, named), KeptBinding::decode, Fact::Binding, tasks);
-        watches.add(cluster.clone(), (Side::Virtual, ours), KeptNode::decode, Fact::Node, tasks);
+        let named = Query { fields: format!("metadata.name={binding}"), ..Query::all(&kind::CLUSTER_BINDING) };
+        let ours = Query { labels: format!("{}={}", keys::ORIGIN, origin.label), ..Query::all(&kind::NODE) };
+        watches.add(cluster.clone(), (Side::Virtual, named), KeptBinding::decode, Fact::Binding);
+        watches.add(cluster.clone(), (Side::Virtual, ours), KeptNode::decode, Fact::Node);
         Self { watches, told }
     }
-}
-
-fn all(kind: &'static Kind) -> Query {
-    Query { kind, namespace: None, labels: String::new(), fields: String::new(), optional: false }
 }
 
 fn ring_on_change<T: Send + Sync + 'static>(

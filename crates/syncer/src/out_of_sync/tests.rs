@@ -1,10 +1,12 @@
 //! What a watch that is out of sync stops, what it leaves alone, and who says so.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Epoch};
 use tapestry_cluster::probe::Connection;
-use tapestry_cluster::watch::{Trouble, WatchState};
+use tapestry_cluster::watch::{Query, Trouble, WatchState};
 use tapestry_cluster::watches::{Reader, Watched};
 use tapestry_cluster::{Kind, Side, Uid, kind};
 use tapestry_engine::Plan;
@@ -13,7 +15,11 @@ use crate::pair::{Fact, Key};
 use crate::scene::{Scene, created, mapped, name, vpod};
 
 fn watched(side: Side, kind: &'static Kind) -> Watched {
-    Watched { reader: Reader::Syncer, side, kind }
+    watched_by(Reader::Syncer, side, kind)
+}
+
+fn watched_by(reader: Reader, side: Side, kind: &'static Kind) -> Watched {
+    Watched { reader, side, query: Arc::new(Query::all(kind)) }
 }
 
 fn refused(scene: &mut Scene, side: Side, kind: &'static Kind) {
@@ -219,12 +225,12 @@ fn law_12_a_watch_of_the_keeper_or_the_election_is_told_of_and_stops_no_pod() {
     ] {
         let mut scene = Scene::new();
         let state = WatchState::OutOfSync(Trouble { verb: "watch", why: "forbidden".to_owned() });
-        scene.see(Fact::Watch(Watched { reader, side: Side::Virtual, kind }, state));
+        scene.see(Fact::Watch(watched_by(reader, Side::Virtual, kind), state));
         let lacks = scene.pair.lacks().unwrap();
         assert!(lacks.starts_with(told) && lacks.contains("pods are not affected"), "{lacks}");
         scene.see_vpod(&vpod("new"));
         assert_eq!(scene.call(&pod("new")).why, "Map");
-        scene.see(Fact::Watch(Watched { reader, side: Side::Virtual, kind }, WatchState::InSync));
+        scene.see(Fact::Watch(watched_by(reader, Side::Virtual, kind), WatchState::InSync));
         assert_eq!(scene.pair.lacks(), None);
     }
 }

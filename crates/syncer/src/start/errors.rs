@@ -44,6 +44,9 @@ pub enum StartError {
     /// Another binding has taken the name: another origin.
     #[error("ClusterBinding {0} was deleted, and another one was created under its name")]
     Replaced(Name),
+    /// It was told to stop before it had found its binding.
+    #[error("stopped before the binding was found")]
+    Cancelled,
 }
 
 impl StartError {
@@ -60,6 +63,7 @@ impl StartError {
             Self::ConnectPhysical(_) => "check the kubeconfig in the Secret that the binding's secretRef names",
             Self::ReadObject { .. } => "check that it exists and that this identity may read it",
             Self::InvalidBinding { .. } => "edit the binding as the message says",
+            Self::Cancelled => "start it again",
             Self::Replaced(_) => "start the syncer again to serve the new binding; a Deployment does so by itself",
         }
     }
@@ -72,6 +76,7 @@ impl StartError {
             Self::ConnectVirtual(error) | Self::ConnectPhysical(error) => error.reason(),
             Self::InvalidBinding { why, .. } => why.reason(),
             Self::Replaced(_) => "BindingReplaced",
+            Self::Cancelled => "Stopped",
         }
     }
 

@@ -10,34 +10,35 @@ use tapestry_engine::run::run;
 use tapestry_engine::tasks::work_with;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use super::supervise::{BACKOFF, KEEPER_BACKOFF, Part};
-use super::{AGAIN, Physical, Post, RunError, StartError, entropy};
+use super::{AGAIN, Physical, RunError, StartError, Syncer, entropy};
 use crate::keeper::inbox::{KeeperInbox, Told};
 use crate::keeper::{Keeper, Trouble, Work};
 use crate::pair::Pair;
 use crate::watches::Watches;
 
-impl Post {
+impl Syncer {
     /// Serves the binding until cancelled. While its physical cluster cannot be used, keeps its nodes alive and tries again.
-    pub async fn serve(self) -> Result<(), RunError> {
-        self.serve_from(None).await
-    }
-
     /// No new calls once cancelled, those in flight are waited for, and then leadership is given back. The same when the
     /// election ends before its time or the binding is another one, and then that is the error.
-    pub(super) async fn serve_from(self, first: Option<Physical>) -> Result<(), RunError> {
-        let post = Arc::new(self);
-        let (mut office, resign, stop) = (JoinSet::new(), CancellationToken::new(), post.cancel.child_token());
-        let leadership = post.seat.clone().map_or_else(Leadership::always, |seat| {
-            let _guard = post.vital.enter();
+    pub async fn serve(self) -> Result<(), RunError> {
+        let span = self.span.clone();
+        Arc::new(self).serve_all().instrument(span).await
+    }
+
+    async fn serve_all(self: Arc<Self>) -> Result<(), RunError> {
+        let (mut office, resign, stop) = (JoinSet::new(), CancellationToken::new(), self.cancel.child_token());
+        let leadership = self.seat.clone().map_or_else(Leadership::always, |seat| {
+            let _guard = self.vital.enter();
             // Renewals have connections of their own; a configuration that built a client before builds another one.
-            let apart = post.virtual_cluster.apart().unwrap_or_else(|_| post.virtual_cluster.clone());
-            let gate = Arc::new(LiveGate::to_virtual(apart.clone(), post.calls.clone()));
-            campaign(seat, apart, gate, Arc::clone(&post.clock), post.pulse.clone(), &mut office, &resign)
+            let apart = self.virtual_cluster.apart().unwrap_or_else(|_| self.virtual_cluster.clone());
+            let gate = Arc::new(LiveGate::to_virtual(apart.clone(), self.meters.calls.clone()));
+            campaign(seat, apart, gate, Arc::clone(&self.clock), self.meters.pulse.clone(), &mut office, &resign)
         });
         let both = async {
-            let (kept, worked) = tokio::join!(post.keep(&leadership, &stop), post.toil(first, &leadership, &stop));
+            let (kept, worked) = tokio::join!(self.keep(&leadership, &stop), self.toil(&leadership, &stop));
             worked.and(kept)
         };
         let served = work_with(both, vec![("the election", &mut office)], &stop).await;
@@ -61,14 +62,15 @@ impl Post {
         let mut tasks = JoinSet::new();
         let cluster = self.virtual_cluster.apart().unwrap_or_else(|_| self.virtual_cluster.clone());
         let told = Told { work: self.work.subscribe(), kubeconfig: self.kubeconfig.subscribe() };
-        let inbox = KeeperInbox::open(&self.name, &self.origin, &cluster, told, self.pulse.clone(), &stop, &mut tasks);
-        let gate = Arc::new(LiveGate::to_virtual(cluster, self.calls.clone()));
+        let pulse = self.meters.pulse.clone();
+        let inbox = KeeperInbox::open(&self.name, &self.origin, &cluster, told, pulse, &stop, &mut tasks);
+        let gate = Arc::new(LiveGate::to_virtual(cluster, self.meters.calls.clone()));
         let desk = Desk::new(Keeper::new(self.origin.clone(), &self.uid), fastrand::u64(..));
-        let (ends, post) = (stop.clone(), Arc::clone(&self));
+        let (ends, shown) = (stop.clone(), Arc::clone(&self));
         let show = move |desk: &Desk<Keeper>| {
-            post.kept.set(desk.model.lacks());
+            shown.kept.set(desk.model.lacks());
             if let Some(generation) = desk.model.generation() {
-                post.generation.send_if_modified(|known| std::mem::replace(known, generation) != generation);
+                shown.generation.send_if_modified(|known| std::mem::replace(known, generation) != generation);
             }
             if desk.model.replaced() {
                 ends.cancel();
@@ -86,15 +88,10 @@ impl Post {
     }
 
     /// The work, started again when it fails.
-    async fn toil(
-        self: &Arc<Self>,
-        mut first: Option<Physical>,
-        leadership: &Leadership,
-        stop: &CancellationToken,
-    ) -> Result<(), RunError> {
+    async fn toil(self: &Arc<Self>, leadership: &Leadership, stop: &CancellationToken) -> Result<(), RunError> {
         let runtime = tokio::runtime::Handle::current();
         let part = Part { name: "work", backoff: BACKOFF, runtime: &runtime, stop };
-        let begin = || Arc::clone(self).live(first.take(), leadership.clone(), stop.child_token());
+        let begin = || Arc::clone(self).live(leadership.clone(), stop.child_token());
         let toiled = part.supervise(begin, || {
             self.ready.set(Some("a part of the syncer failed and starts again".to_owned()));
             let message = "a part of the syncer failed unexpectedly: only the Leases of the nodes are renewed until it has started \
@@ -107,17 +104,8 @@ impl Post {
         toiled
     }
 
-    async fn live(
-        self: Arc<Self>,
-        first: Option<Physical>,
-        leadership: Leadership,
-        stop: CancellationToken,
-    ) -> Result<(), RunError> {
-        let physical = match first {
-            Some(physical) => Some(physical),
-            None => stop.run_until_cancelled(self.connect_in_time()).await.transpose()?,
-        };
-        match physical {
+    async fn live(self: Arc<Self>, leadership: Leadership, stop: CancellationToken) -> Result<(), RunError> {
+        match stop.run_until_cancelled(self.connect_in_time()).await.transpose()? {
             Some(physical) => self.work(physical, leadership, stop).await,
             None => Ok(()),
         }
@@ -139,7 +127,11 @@ impl Post {
             // When the virtual cluster does not answer, that says nothing of what was wrong before.
             let known = self.work.borrow().stopped_for(&trouble) || matches!(why, StartError::Unanswered { .. });
             if !known {
-                tracing::error!(binding = %self.name, reason = trouble.reason, message = trouble.message, "the physical cluster cannot be used: only Leases are renewed");
+                tracing::error!(
+                    reason = trouble.reason,
+                    message = trouble.message,
+                    "the physical cluster cannot be used: only Leases are renewed"
+                );
                 self.work.send_replace(Work::Stopped(trouble));
                 wait = AGAIN.0;
             }
@@ -154,20 +146,21 @@ impl Post {
         leadership: Leadership,
         stop: CancellationToken,
     ) -> Result<(), RunError> {
-        tracing::info!(binding = %self.name, cluster = cluster.name(), mount = %home.mount, "syncer starts");
+        tracing::info!(cluster = cluster.name(), mount = %home.mount, "syncer starts");
         let mut tasks = JoinSet::new();
         let pair = Pair::new(self.origin.clone(), home.clone(), &self.uid, Box::new(entropy));
-        let gate = LiveGate::new(self.virtual_cluster.clone(), cluster.clone(), self.calls.clone());
-        tasks.spawn(Arc::clone(&self).follow_kubeconfig(cluster.clone(), digest, stop.clone()));
+        let gate = LiveGate::new(self.virtual_cluster.clone(), cluster.clone(), self.meters.calls.clone());
+        let follow = Arc::clone(&self).follow_kubeconfig(cluster.clone(), digest, stop.clone());
+        tasks.spawn(follow.in_current_span());
         let clusters = [self.virtual_cluster.clone(), cluster];
-        let inbox = Watches::open(self.scope(&home), &clusters, self.pulse.clone(), &stop, &mut tasks);
+        let inbox = Watches::open(self.scope(&home), &clusters, self.meters.pulse.clone(), &stop, &mut tasks);
         let desk = Desk::new(pair, fastrand::u64(..));
         self.work.send_if_modified(Work::start);
-        let post = Arc::clone(&self);
+        let shown = Arc::clone(&self);
         let show = move |desk: &Desk<Pair>| {
-            post.show(desk);
+            shown.show(desk);
             if desk.model.ready() {
-                post.work.send_if_modified(Work::go);
+                shown.work.send_if_modified(Work::go);
             }
         };
         let clock = Arc::clone(&self.clock);

@@ -1,5 +1,6 @@
 //! A syncer that only looks: reads everything once, for people who ask. Writes nothing to either cluster.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tapestry_cluster::Side;
@@ -10,10 +11,11 @@ use tapestry_cluster::watches::Pulse;
 use tapestry_engine::run::Inbox as _;
 use tapestry_engine::{Dirty, Model as _};
 use tokio::task::JoinSet;
+use tracing::Instrument as _;
 
-use super::{Physical, Post, Syncer, entropy};
+use super::{Physical, StartError, Syncer, entropy};
 use crate::pair::Pair;
-use crate::watches::{Scope, Watches};
+use crate::watches::Watches;
 
 /// How long reading everything may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -24,14 +26,18 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 impl Syncer {
     /// Reads everything once, without a word to either cluster: what the syncer would know, for people who ask.
     pub async fn look(self) -> Result<Pair, LookError> {
-        let Self { post: Post { name, uid, origin, virtual_cluster, clock, cancel, .. }, physical } = self;
-        let Physical { cluster, home, .. } = physical;
-        let mut pair = Pair::new(origin.clone(), home.clone(), &uid, Box::new(entropy));
+        let span = self.span.clone();
+        async { self.look_at(self.connect().await?).await }.instrument(span).await
+    }
+
+    /// The same, of this physical cluster.
+    pub(crate) async fn look_at(&self, Physical { cluster, home, .. }: Physical) -> Result<Pair, LookError> {
+        let clock = Arc::clone(&self.clock);
+        let mut pair = Pair::new(self.origin.clone(), home.clone(), &self.uid, Box::new(entropy));
         let mut tasks = JoinSet::new();
-        let addresses = [virtual_cluster.address(), cluster.address()];
-        let scope = Scope { name: &name, origin: &origin, home: &home };
-        let clusters = [virtual_cluster, cluster];
-        let mut inbox = Watches::open(scope, &clusters, Pulse::default(), &cancel, &mut tasks);
+        let addresses = [self.virtual_cluster.address(), cluster.address()];
+        let clusters = [self.virtual_cluster.clone(), cluster];
+        let mut inbox = Watches::open(self.scope(&home), &clusters, Pulse::default(), &self.cancel, &mut tasks);
         let bell = inbox.bell();
         let mut facts = Vec::new();
         let read = async move {
@@ -101,6 +107,9 @@ pub enum LookError {
     /// A list could not be read.
     #[error(transparent)]
     List(#[from] ListError),
+    /// The physical cluster could not be connected.
+    #[error(transparent)]
+    Start(#[from] StartError),
 }
 
 impl LookError {
@@ -110,6 +119,7 @@ impl LookError {
         match self {
             Self::Unreachable { .. } | Self::Slow => "check that both API servers answer",
             Self::Refused { why, .. } => why.hint(),
+            Self::Start(error) => error.hint(),
             Self::Hindered(_) | Self::List(_) => {
                 "check that both API servers answer, and the rights of the kubeconfigs"
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tapestry_cluster::{Cluster, Uid};
 use tokio_util::sync::CancellationToken;
 
-use super::{AGAIN, Post, StartError};
+use super::{AGAIN, StartError, Syncer};
 use crate::keeper::Trouble;
 
 /// How often the Secret is read.
@@ -28,7 +28,7 @@ enum Outcome {
     Unknown,
 }
 
-impl Post {
+impl Syncer {
     /// Follows the Secret until stopped. `digest` is the fingerprint of the kubeconfig in use.
     pub(super) async fn follow_kubeconfig(self: Arc<Self>, cluster: Cluster, mut digest: u64, stop: CancellationToken) {
         // A binding that says something else may name another Secret.
@@ -42,7 +42,7 @@ impl Post {
                     None
                 }
                 Outcome::Taken(next) => {
-                    tracing::info!(binding = %self.name, "the kubeconfig in the Secret has changed: it is in use from now on");
+                    tracing::info!("the kubeconfig in the Secret has changed: it is in use from now on");
                     digest = next;
                     None
                 }
@@ -82,7 +82,7 @@ impl Post {
                 return false;
             }
             if let Some(Trouble { reason, message, .. }) = &trouble {
-                tracing::warn!(binding = %self.name, reason, message, "the kubeconfig in the Secret is not in use");
+                tracing::warn!(reason, message, "the kubeconfig in the Secret is not in use");
             }
             *known = trouble;
             true

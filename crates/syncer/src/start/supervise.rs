@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use super::RunError;
 
@@ -44,7 +45,7 @@ impl Part<'_> {
             let began = Instant::now();
             // A task of its own: what panics in it ends it, and not us.
             let mut life = JoinSet::new();
-            life.spawn_on(begin(), self.runtime);
+            life.spawn_on(begin().in_current_span(), self.runtime);
             let how = match life.join_next().await {
                 None | Some(Ok(Ok(()))) => return Ok(()),
                 Some(Ok(Err(RunError::TaskEnded(ended)))) => ended.to_string(),

@@ -29,7 +29,7 @@ use tapestry_domain::names::vnode_name;
 use tapestry_engine::Now;
 use tapestry_engine::clock::{Clock, SystemClock};
 use tapestry_engine::serve::Readiness;
-use tapestry_syncer::start::{Meters, RunError, start, user_agent};
+use tapestry_syncer::start::{Config, Meters, RunError, Syncer, user_agent};
 use tapestry_testbed::audit::{Mark, Requests};
 use tapestry_testbed::builders::{self, Binding, Node, Pod, Policy, namespace, pod, policy};
 use tapestry_testbed::{Cluster, Objects, eventually};
@@ -303,9 +303,11 @@ impl Harness {
         let (cancel, readiness) = (CancellationToken::new(), Readiness::default());
         let meters = Meters::register(&mut Registry::default());
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
-        let syncer = start(&self.name, cluster, clock, meters, &readiness, cancel.clone()).await?;
+        let (told, stop) = (readiness.clone(), cancel.clone());
+        let config = Config { clock, readiness: told, cancel: stop, ..Config::new(&self.name, cluster, meters) };
+        let syncer = Box::pin(Syncer::open(config)).await?;
         let mut tasks = JoinSet::new();
-        tasks.spawn(syncer.run());
+        tasks.spawn(syncer.serve());
         self.running = Some(Running { cancel, tasks });
         Ok(readiness)
     }

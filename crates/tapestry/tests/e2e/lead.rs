@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tapestry_cluster::connect::Trust;
-use tapestry_cluster::gate::{LiveGate, Metrics};
+use tapestry_cluster::gate::{CallMetrics, LiveGate};
 use tapestry_cluster::watches::Pulse;
 use tapestry_cluster::{Cluster as Client, Name};
 use tapestry_engine::clock::SystemClock;
@@ -392,7 +392,11 @@ async fn a_candidate_creates_the_namespace_of_the_lease_when_it_is_missing() -> 
         ensure!(client.pin(&identity), "another cluster");
         let (namespace, name) = (Name::parse("lead-nowhere")?, Name::parse("syncer-missing")?);
         let seat = Seat { namespace, name, identity: "us".into(), timings: LeaseTimings::default() };
-        let gate = LiveGate::new(client.clone(), client.clone(), Metrics::register(&mut Registry::default()));
+        let gate = LiveGate::new(
+            client.clone(),
+            client.clone(),
+            CallMetrics::register(&mut Registry::default()).of(&"east".into()),
+        );
         let (mut tasks, resign) = (JoinSet::new(), CancellationToken::new());
         let clock = std::sync::Arc::new(SystemClock::start());
         let leadership =

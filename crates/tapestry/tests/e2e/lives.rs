@@ -13,7 +13,7 @@ use tapestry_cluster::connect::Trust;
 use tapestry_engine::Now;
 use tapestry_engine::clock::{Clock, SystemClock};
 use tapestry_engine::serve::Readiness;
-use tapestry_syncer::start::{Meters, Post, RunError, user_agent};
+use tapestry_syncer::start::{Config, Meters, RunError, Syncer, user_agent};
 use tapestry_testbed::eventually;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -62,8 +62,10 @@ impl Fragile {
         let clock = Arc::new(FaultyClock { system, work, keeper: AtomicBool::new(false) });
         let (cancel, readiness, mut tasks) = (CancellationToken::new(), Readiness::default(), JoinSet::new());
         let (meters, given) = (Meters::register(&mut Registry::default()), Arc::clone(&clock) as Arc<dyn Clock>);
-        let post = Post::open(&harness.name, home.await?, given, meters, &readiness, cancel.clone()).await?;
-        tasks.spawn(post.apart(keeper.handle().clone()).serve());
+        let (told, stop, vital) = (readiness.clone(), cancel.clone(), keeper.handle().clone());
+        let config = Config::new(&harness.name, home.await?, meters);
+        let config = Config { clock: given, readiness: told, cancel: stop, vital, ..config };
+        tasks.spawn(Syncer::open(config).await?.serve());
         Ok(Self { clock, readiness, cancel, tasks, keeper: Some(keeper) })
     }
 
@@ -213,7 +215,8 @@ async fn a_syncer_started_before_its_virtual_cluster_waits_for_it() -> Result<()
             let metrics = tokio::time::timeout(SOON, http(syncer.metrics, "GET", "/metrics", "")).await;
             let (code, metrics) = metrics.context("/metrics waits for the virtual cluster")??;
             assert_eq!(code, 200);
-            ensure!(metrics.contains("tapestry_syncer_ready 0"), "{metrics}");
+            let line = format!("tapestry_syncer_ready{{binding=\"{}\"}} 0", harness.name);
+            ensure!(metrics.contains(&line), "{metrics}");
             let pid = syncer.pid()?;
             harness.proxy(Side::Virtual).restore();
             syncer.ready().await?;

@@ -163,21 +163,30 @@ async fn law_10_a_running_syncer_serves_metrics_health_and_log_level_and_logs_no
             assert_eq!(http(syncer.health, "GET", "/nothing", "").await?.0, 404);
             let (code, metrics) = http(syncer.metrics, "GET", "/metrics", "").await?;
             assert_eq!(code, 200);
-            for line in [
-                r#"tapestry_syncer_calls_total{side="physical",verb="create",resource="pods",why="CreateCopy",outcome="Ok"} 1"#,
-                "tapestry_syncer_ready 1",
-                r#"tapestry_syncer_watch_in_sync{side="physical",resource="pods",reader="syncer"} 1"#,
-                r#"tapestry_syncer_watch_in_sync{side="virtual",resource="nodes",reader="keeper"} 1"#,
-                r#"tapestry_syncer_watch_in_sync{side="virtual",resource="clusterbindings",reader="keeper"} 1"#,
-                r#"tapestry_syncer_watch_in_sync{side="virtual",resource="leases",reader="election"} 1"#,
-                r#"tapestry_syncer_watch_age_seconds{side="virtual",resource="nodes",reader="syncer"}"#,
-                "tapestry_syncer_leader 1",
-                "tapestry_syncer_queue_depth 0",
-                "tapestry_syncer_call_duration_seconds_bucket",
-                "# EOF",
+            for (name, labels, value) in [
+                (
+                    "calls_total",
+                    r#",side="physical",verb="create",resource="pods",why="CreateCopy",outcome="Ok""#,
+                    " 1",
+                ),
+                ("ready", "", " 1"),
+                ("watch_in_sync", r#",side="physical",resource="pods",reader="syncer""#, " 1"),
+                ("watch_in_sync", r#",side="virtual",resource="nodes",reader="keeper""#, " 1"),
+                ("watch_in_sync", r#",side="virtual",resource="clusterbindings",reader="keeper""#, " 1"),
+                ("watch_in_sync", r#",side="virtual",resource="leases",reader="election""#, " 1"),
+                ("watch_age_seconds", r#",side="virtual",resource="nodes",reader="syncer""#, ""),
+                ("leader", "", " 1"),
+                ("queue_depth", "", " 0"),
+                ("call_duration_seconds_count", r#",side="physical""#, ""),
             ] {
-                ensure!(metrics.contains(line), "no {line} in\n{metrics}");
+                let line = format!(r#"tapestry_syncer_{name}{{binding="{}"{labels}}}{value}"#, harness.name);
+                ensure!(metrics.contains(&line), "no {line} in\n{metrics}");
             }
+            ensure!(metrics.ends_with("# EOF\n"), "{metrics}");
+            let (log, binding) = (syncer.log()?, format!(r#""binding":"{}""#, harness.name));
+            let unnamed =
+                log.lines().filter(|line| line.contains("tapestry_cluster::gate") && !line.contains(&binding));
+            assert_eq!(unnamed.collect::<Vec<_>>(), [""; 0], "every line names the binding");
             let (code, said) = http(syncer.debug, "PUT", "/debug/log-level", "tapestry=loud").await?;
             assert_eq!(code, 400);
             ensure!(said.contains("\"loud\" is not a log level"), "{said}");

@@ -31,13 +31,10 @@ async fn a_quiet_watch_reports_within_seconds_that_it_has_reached_an_awaited_ver
             Connection::connect("test", &server.kubeconfig_text()?, Trust::Operator, "tapestry-e2e-progress").await?;
         ensure!(cluster.pin(&cluster.ask_identity().await?), "another cluster");
         let origin = Origin::new("v", "b", "east");
-        let (feed, cancel) = (Arc::new(Feed::<PPod>::default()), CancellationToken::new());
-        let mailbox = feed.subscribe(Arc::new(Notify::new()));
-        let query =
-            Query { kind: &kind::POD, namespace: None, labels: String::new(), fields: String::new(), optional: false };
-        let decode = Arc::new(move |json: &Bytes| PPod::decode(json, &origin));
+        let (feed, cancel) = (Arc::<Feed>::default(), CancellationToken::new());
+        let mailbox = feed.subscribe(move |json: &Bytes| PPod::decode(json, &origin), Arc::new(Notify::new()));
         let mut tasks = JoinSet::new();
-        tasks.spawn(watch(cluster.clone(), query, decode, feed, cancel.clone()));
+        tasks.spawn(watch(cluster.clone(), Query::all(&kind::POD), feed, cancel.clone()));
         let told = Mutex::new((Rv::default(), 0));
         // The last version, and how many lists.
         let look = || {

@@ -94,14 +94,14 @@ impl<R: Row + Clone + std::fmt::Debug> Observer<R> {
     async fn open(
         kubeconfig: &str,
         query: Query,
-        decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + Sync + 'static,
+        decode: impl Fn(&Bytes) -> Result<Option<R>, serde_json::Error> + Send + 'static,
     ) -> Result<Self> {
         show_logs();
         let cluster = Connection::connect("test", kubeconfig, Trust::Operator, "tapestry-e2e-watch").await?;
-        let feed: Arc<Feed<R>> = Arc::default();
-        let mailbox = feed.subscribe(Arc::new(Notify::new()));
+        let feed: Arc<Feed> = Arc::default();
+        let mailbox = feed.subscribe(decode, Arc::new(Notify::new()));
         let (mut tasks, cancel) = (JoinSet::new(), CancellationToken::new());
-        tasks.spawn(watch(cluster, query, Arc::new(decode), feed, cancel.clone()));
+        tasks.spawn(watch(cluster, query, feed, cancel.clone()));
         Ok(Self { mailbox, seen: Mutex::default(), cancel, _tasks: tasks })
     }
 
@@ -118,7 +118,7 @@ impl<R: Row + Clone + std::fmt::Debug> Observer<R> {
 }
 
 fn query(kind: &'static Kind) -> Query {
-    Query { kind, namespace: None, labels: String::new(), fields: String::new(), optional: false }
+    Query::all(kind)
 }
 
 async fn things(kubeconfig: &str, query: Query) -> Result<Observer<Thing>> {
@@ -450,10 +450,10 @@ async fn law_01_another_cluster_at_the_same_address_is_a_broken_connection_and_n
         .await?;
         let cluster = Connection::connect("test", &stub.kubeconfig(), Trust::Operator, "tapestry-e2e-watch").await?;
         ensure!(cluster.pin(&Uid::new("ours")), "pinned already");
-        let feed: Arc<Feed<Thing>> = Arc::default();
-        let mailbox = feed.subscribe(Arc::default());
+        let feed: Arc<Feed> = Arc::default();
+        let mailbox = feed.subscribe(decode, Arc::default());
         let (mut tasks, cancel) = (JoinSet::new(), CancellationToken::new());
-        tasks.spawn(watch(cluster.clone(), query(&CONFIG_MAP), Arc::new(decode), feed, cancel.clone()));
+        tasks.spawn(watch(cluster.clone(), query(&CONFIG_MAP), feed, cancel.clone()));
         let observer = Observer { mailbox, seen: Mutex::default(), cancel, _tasks: tasks };
         let turn = async |who: &'static str, version: u32| {
             *now.lock().unwrap_or_else(PoisonError::into_inner) = (who, version);
@@ -585,10 +585,10 @@ async fn a_kind_that_is_not_served_is_reported_once_and_to_late_readers_too() ->
         })
         .await?;
         let cluster = Connection::connect("test", &stub.kubeconfig(), Trust::Operator, "tapestry-e2e-watch").await?;
-        let feed: Arc<Feed<Thing>> = Arc::default();
-        let early = feed.subscribe(Arc::default());
+        let feed: Arc<Feed> = Arc::default();
+        let early = feed.subscribe(decode, Arc::default());
         let (mut tasks, cancel) = (JoinSet::new(), CancellationToken::new());
-        tasks.spawn(watch(cluster, optional(&GADGET), Arc::new(decode), Arc::clone(&feed), cancel.clone()));
+        tasks.spawn(watch(cluster, optional(&GADGET), Arc::clone(&feed), cancel.clone()));
         let told = async |mailbox: &Mailbox<Thing>| {
             let look =
                 async || Some(mailbox.drain()).filter(|seen| !seen.is_empty()).ok_or_else(|| "nothing".to_owned());
@@ -604,7 +604,7 @@ async fn a_kind_that_is_not_served_is_reported_once_and_to_late_readers_too() ->
         let again = early.drain();
         ensure!(again.is_empty(), "reported twice: {again:?}");
         let began = std::time::Instant::now();
-        let late = feed.subscribe(Arc::default());
+        let late = feed.subscribe(decode, Arc::default());
         told(&late).await?;
         ensure!(began.elapsed() < std::time::Duration::from_secs(5), "a late reader waits for the next check");
         cancel.cancel();

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use tapestry_cluster::feed::{Feed, Mailbox};
+use tapestry_cluster::feed::{Mailbox, Sender, mailbox};
 use tapestry_cluster::{Gate, Lead};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -34,7 +34,7 @@ impl Clock for Sleeper {
 #[derive(Default)]
 struct Shared {
     server: Mutex<Server>,
-    feeds: Mutex<Vec<Arc<Feed<Record>>>>,
+    watches: Mutex<Vec<Sender<Record>>>,
 }
 
 /// What the server sends.
@@ -74,8 +74,8 @@ impl Gate for LeaseGate {
             let before = server.log.len();
             let done = server.call(&call);
             for event in &server.log[before..] {
-                for feed in &*shared.feeds.lock().unwrap() {
-                    feed.send(change(event));
+                for watch in &*shared.watches.lock().unwrap() {
+                    watch.send(change(event));
                 }
             }
             done
@@ -99,9 +99,9 @@ const TIMINGS: LeaseTimings = LeaseTimings {
 };
 
 fn campaign(shared: &Arc<Shared>, identity: &str, timings: LeaseTimings) -> Running {
-    let (bell, feed) = (Arc::new(Notify::new()), Arc::new(Feed::default()));
-    let mailbox = feed.subscribe(Arc::clone(&bell));
-    shared.feeds.lock().unwrap().push(feed);
+    let bell = Arc::new(Notify::new());
+    let (sender, mailbox) = mailbox(Arc::clone(&bell));
+    shared.watches.lock().unwrap().push(sender);
     let clock = Arc::new(Sleeper { start: Instant::now(), slept: AtomicU64::new(0) });
     let fence = Arc::new(Fence::new(Arc::clone(&clock) as Arc<dyn Clock>));
     let leadership = Leadership::behind(Arc::clone(&fence));
@@ -152,8 +152,8 @@ async fn an_election_that_panics_stops_leading_and_is_a_candidate_again_in_a_lat
     let trap = Arc::new(Trap(LeaseGate(Arc::clone(&shared)), AtomicBool::new(false)));
     let (gate, given, inner, resigned) = (Arc::clone(&trap), Arc::clone(&clock), Arc::clone(&fence), resign.clone());
     let candidacy = move |served: u64, life: &mut JoinSet<()>| {
-        let (bell, feed) = (Arc::new(Notify::new()), Arc::new(Feed::default()));
-        let mailbox = feed.subscribe(Arc::clone(&bell));
+        let bell = Arc::new(Notify::new());
+        let (_, mailbox) = mailbox(Arc::clone(&bell));
         let election = Election::after(Seat { timings: TIMINGS, ..seat("us") }, served);
         let (gate, clock, fence) = (Arc::clone(&gate), Arc::clone(&given), Arc::clone(&inner));
         let candidate = Candidate { election, gate, clock, fence, told: None, follows: None };

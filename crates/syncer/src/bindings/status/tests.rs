@@ -1,12 +1,13 @@
 //! What the status of a binding says, and how often.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tapestry_cluster::connect::AccessRefused;
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::refusal::Status;
-use tapestry_cluster::watch::{Trouble, WatchState};
+use tapestry_cluster::watch::{Query, Trouble, WatchState};
 use tapestry_cluster::watches::{Reader, Watched};
 use tapestry_cluster::{Answer, Refusal, Side, Uid, kind};
 use tapestry_engine::Plan;
@@ -204,7 +205,8 @@ fn law_12_a_missing_class_that_the_binding_names_shows_in_the_status() {
 #[test]
 fn a_missing_mount_namespace_is_told_also_when_its_watches_fail() {
     let mut scene = Scene::new();
-    let quotas = Watched { reader: Reader::Syncer, side: Side::Physical, kind: &kind::RESOURCE_QUOTA };
+    let query = Arc::new(Query::all(&kind::RESOURCE_QUOTA));
+    let quotas = Watched { reader: Reader::Syncer, side: Side::Physical, query };
     let trouble = Trouble { verb: "list", why: "HTTP 403 Forbidden".to_owned() };
     scene.see(Fact::Watch(quotas, WatchState::OutOfSync(trouble)));
     // It looks whether what it needs there is still there, and may not.

@@ -28,7 +28,7 @@ fn cpu(scene: &Scene) -> String {
 /// What is planned for a new node when none is found under its names.
 fn sought(scene: &mut Scene, node: &str) -> Plan<Why> {
     let key = Key::Node(name(node));
-    while matches!(scene.plan(&key), Plan::Do(call, _) if call.verb == Verb::Peek) {
+    while matches!(scene.plan(&key), Plan::Do(call, _) if call.verb == Verb::Get) {
         scene.refuse(&key, Refusal::Gone);
     }
     scene.plan(&key)

@@ -93,8 +93,8 @@ impl Process {
     /// Whether its metrics say that it leads.
     pub(crate) async fn leads(&self) -> Result<bool> {
         let (_, metrics) = http(self.metrics, "GET", "/metrics", "").await?;
-        let line = metrics.lines().find_map(|line| line.strip_prefix("tapestry_syncer_leader "));
-        Ok(line.with_context(|| format!("no leader in {metrics}"))? == "1")
+        let line = metrics.lines().find_map(|line| line.strip_prefix("tapestry_syncer_leader{")?.split_once("} "));
+        Ok(line.with_context(|| format!("no leader in {metrics}"))?.1 == "1")
     }
 
     /// Restarts it whenever it ends, as a Deployment would. Returns only errors.
