@@ -16,7 +16,7 @@ use tapestry_engine::Now;
 pub(crate) use self::deleted::{MANY_DELETED, tell_deleted};
 pub(crate) use self::weigh::{Circumstances, Verdict};
 
-/// How long an end counts, and how long while more than a few are out of sight: those belong to the same loss.
+/// How long an end counts, and how long while more than a few pods are missing from the watch: those belong to the same loss.
 const WINDOW: Duration = Duration::from_mins(1);
 const LONG_WINDOW: Duration = Duration::from_hours(1);
 /// What is written in the binding is good for this long, so that the process that reads it after a crash still counts it.
@@ -37,7 +37,7 @@ const SHARE: usize = 4;
 pub(crate) struct Breaker {
     /// All lists are in, and how each pod stands has been noted.
     begun: bool,
-    /// Pods that run on one side and are not in sight on the other, although no user asked for their end.
+    /// Pods that run on one side and that the watch of the other side does not show, although no user asked for their end.
     alone: BTreeMap<Uid, Evidence>,
     /// How many of them are proven to end.
     proven: usize,
@@ -72,10 +72,10 @@ struct LetGo {
     drained: bool,
 }
 
-/// How a pod stands to its end.
+/// How close a pod is to its end.
 #[derive(Clone, Copy)]
 pub(crate) enum LossState {
-    /// The other side is not in sight, and it is not proven yet that it is gone.
+    /// The watch of the other side does not show it, and it is not proven yet that it is gone there.
     Alone,
     /// It would end now although no user asked for it.
     Ends,
@@ -113,7 +113,7 @@ impl Breaker {
         self.let_go.get(uid).is_some_and(|gone| gone.drained)
     }
 
-    /// What stands in the books of a pod has changed.
+    /// Records that the loss state of a pod may have changed.
     pub(crate) fn record(&mut self, uid: &Uid, state: LossState, now: Now) {
         if let Some(gone) = self.let_go.get_mut(uid) {
             match state {
@@ -168,7 +168,7 @@ impl Breaker {
         self.begun = true;
     }
 
-    /// Whether a pod of these is not in sight on one side.
+    /// Whether one of these pods is missing from the watch on one side.
     pub(crate) fn misses_one_of(&self, is: impl Fn(&Uid) -> bool) -> bool {
         self.alone.keys().any(is)
     }

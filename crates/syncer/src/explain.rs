@@ -125,7 +125,7 @@ pub struct Span {
 }
 
 impl Pair {
-    /// The story of a node, by its physical or its virtual name; `None` when no such node is in sight.
+    /// The story of a node, by its physical or its virtual name; `None` when we know no such node.
     #[must_use]
     pub fn explain_node(&self, name: &str, at: Timestamp) -> Option<NodeStory> {
         let name = Name::parse(name).ok()?;

@@ -70,7 +70,7 @@ impl Trouble {
     }
 }
 
-/// What we know of one that is not in sight.
+/// What we know of a guard object that the watch does not show.
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
 enum Look {
     #[default]
@@ -157,7 +157,7 @@ impl Guards {
         wanted.find_map(|guard| Some((guard, self.troubles[guard as usize].as_ref()?)))
     }
 
-    /// Whether none of ours is left.
+    /// Whether no guard object of ours is left.
     pub(crate) fn none_left(&self) -> bool {
         self.rows.iter().all(|rows| rows.complete() && rows.is_empty())
     }

@@ -92,7 +92,7 @@ pub(crate) fn stable_hash(content: impl Hash) -> u64 {
     foldhash::quality::FixedState::default().hash_one(content)
 }
 
-/// A keyed 64-bit hash: the key is drawn once per process, so that nobody can make two contents look equal.
+/// A keyed 64-bit hash: the key is drawn once per process, so that no user can make two contents look equal.
 pub(crate) fn fingerprint(content: impl Hash) -> u64 {
     static KEY: LazyLock<foldhash::quality::RandomState> = LazyLock::new(Default::default);
     KEY.hash_one(content)

@@ -257,7 +257,8 @@ impl Keeper {
         }
     }
 
-    /// Nothing new should come while nobody would run it. The list is one with Kubernetes and with `Pair`, so under its version.
+    /// No new pods should come while no syncer would run them. Kubernetes and `Pair` write the same list of taints, so we write it
+    /// under its version.
     fn plan_taint(&self, vnode: &Name) -> Plan<TaintWhy> {
         let writes = self.at_home() && !self.lapses.stands_in();
         let Some(row) = self.node(vnode).filter(|row| writes && !row.deleting) else { return Plan::Rest };

@@ -78,8 +78,8 @@ impl Turns {
     }
 }
 
-/// When its turn next comes, at the earliest then. One that was late goes back to its own moment: what a slow API server
-/// held up together would otherwise stay together for ever.
+/// When its turn next comes, at the earliest then. One that was late goes back to its own moment: Leases that a slow API server
+/// delayed together would otherwise be renewed together from then on.
 fn next_turn(turn: Duration, earliest: Duration) -> Duration {
     let rounds = earliest.saturating_sub(turn).as_nanos().div_ceil(RENEW_EVERY.as_nanos());
     turn + RENEW_EVERY * u32::try_from(rounds).unwrap_or(u32::MAX)

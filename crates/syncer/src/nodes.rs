@@ -155,7 +155,7 @@ impl Nodes {
         self.cases.get(physical).is_some_and(|case| case.drained)
     }
 
-    /// Events it; says whether that is news.
+    /// Records it; returns whether that is a change.
     pub(crate) fn note_drained(&mut self, physical: &Name, drained: bool) -> bool {
         if self.drained(physical) == drained {
             return false;
@@ -186,7 +186,7 @@ impl Pair {
                 let (labels, allocatable) = (row.labels.clone(), row.allocatable.clone());
                 if let Put::Fresh(before) = self.nodes.pnodes.put(row, Some(epoch)) {
                     let had = before.as_ref().map(|before| &before.allocatable);
-                    // At first sight nobody knows what it had.
+                    // When we first see a node, we do not know what it had before.
                     if had.is_none_or(|had| had.fits_within(&allocatable).is_err()) {
                         let case = self.nodes.cases.entry(name.clone()).or_default();
                         case.dip = Dip::fall(case.dip.take(), had, now.wall);
@@ -306,7 +306,7 @@ impl Pair {
         self.mark_leaving(dirty);
     }
 
-    /// Something about a physical node changed: its virtual node and its door may follow.
+    /// Something about a physical node changed: its virtual node and the admission of pods to it may follow.
     pub(crate) fn reconsider(&mut self, physical: &Name, now: Now, dirty: &mut Dirty<Key>) {
         dirty.mark(Key::Node(physical.clone()));
         if let Some(vnode) = self.nodes.vnode_of(physical).map(|vnode| vnode.name.clone()) {

@@ -1,6 +1,6 @@
 //! Pods, both ways. Watches all bound virtual pods and all physical pods; writes annotations and status of virtual
 //! pods, and whole physical pods of our origin. The graph: vpod --mapping--> ppod --origin, name, UID--> vpod.
-//! This file folds facts in and keeps the sums; what to do about them is in `plan`, who may enter is in `door`.
+//! This file folds facts in and keeps the sums; what to do about them is in `plan`, which pods are admitted is in `admission`.
 
 pub(crate) mod admission;
 mod admissions;
@@ -47,9 +47,9 @@ reasons! {
         RepairMapping,
         /// A pod is admitted and mapped.
         CreateCopy,
-        /// A pod is mapped and no copy is in sight: is there one?
+        /// A pod is mapped and the watch shows no copy: is there one?
         LookForCopy,
-        /// A copy is in sight and its pod is not: is it gone?
+        /// The watch shows a copy and not its pod: is the pod gone?
         LookForVirtualPod,
         /// The JSON of a pod is needed once more.
         ReadPod,
@@ -151,7 +151,7 @@ impl Pods {
         self.residents.get(vnode).into_iter().flatten()
     }
 
-    /// Whether nobody lives on this virtual node any more. What has finished is Kubernetes' to collect.
+    /// Whether no unfinished pod is left on this virtual node. Kubernetes collects finished pods.
     pub(crate) fn left(&self, vnode: &Name) -> bool {
         self.residents(vnode).filter_map(|uid| self.vpods.get(uid)).all(VPod::terminal)
     }
@@ -167,7 +167,7 @@ impl Pods {
         self.ppods.iter().all(|ppod| ppod.ours.is_none() && !ppod.made_by_us())
     }
 
-    /// Whether a pod that is none of ours runs as the copies' account, or may: one that cannot be read does not say.
+    /// Whether a pod that is not ours runs as the copies' account, or may: a pod that cannot be read does not say.
     pub(crate) fn account_used(&self, mount: &Name) -> bool {
         let uses = |ppod: &PPod| ppod.unreadable.is_some() || ppod.account.as_deref() == Some(mount);
         self.ppods.iter().any(|ppod| ppod.ours.is_none() && !ppod.terminal && uses(ppod))
@@ -178,7 +178,7 @@ impl Pods {
         self.admissions.held(vnode)
     }
 
-    /// Whether we carry a pod; those that only stand on a node (daemons, excluded ones) or wait before it are not carried.
+    /// Whether we carry a pod. We do not carry pods that are only bound to the node (daemons, excluded ones) or wait for admission.
     fn carried(&self, vpod: &VPod) -> bool {
         let case = self.cases.get(&vpod.uid);
         !vpod.terminal() && case.is_some_and(Case::inside)
@@ -196,7 +196,7 @@ impl Pods {
         self.vpods.get(vuid).is_none_or(|vpod| vpod.mapping.is_some())
     }
 
-    /// Whether the door let a pod in that has no copy yet.
+    /// Whether a pod is admitted and has no copy yet.
     fn unmade(&self, vuid: &Uid) -> bool {
         self.cases.get(vuid).is_some_and(Case::unmade)
     }
@@ -206,7 +206,7 @@ impl Pods {
         self.residents(vnode).filter(|uid| self.unmade(uid))
     }
 
-    /// A mark that nobody has had before.
+    /// A mark that was never used before.
     pub(crate) fn fresh_mark(&mut self) -> String {
         self.marks += 1;
         // No user gains by foreseeing it: without random numbers the trip still needs one.
@@ -345,7 +345,7 @@ impl Pair {
             pods.vpods.get(vuid).is_some_and(|vpod| name.as_ref().is_some_and(|name| vpod.claims(name, &uid)))
         };
         match (self.pods.ppods.get(&row.uid), &mut row.ours) {
-            // Somebody stripped what marks it. It is the same object, so it stays ours, and is to be mended.
+            // A client stripped its marks. It is the same object, so it stays ours, and we put the marks back.
             (Some(PPod { ours: Some(known), .. }), None) => {
                 row.ours = Some(Box::new(row::PodCopy { intact: false, ..(**known).clone() }));
             }
@@ -356,7 +356,7 @@ impl Pair {
                 let known = known.clone();
                 self.lose_ppod(known, false, now, dirty);
             }
-            // Somebody made it point to another pod: the table knows better.
+            // A client made it point to another pod: we trust our table instead.
             (Some(PPod { ours: Some(known), .. }), Some(claims)) if known.vpod != claims.vpod => {
                 claims.vpod = known.vpod.clone();
                 claims.intact = false;
@@ -389,7 +389,7 @@ impl Pair {
         });
     }
 
-    /// A pod that is none of ours only uses room.
+    /// A pod that is not ours only uses room.
     fn put_stranger(&mut self, row: PPod, epoch: Option<Epoch>, now: Now, dirty: &mut Dirty<Key>) {
         let after = self.pods.contribution(&row);
         let uid = row.uid.clone();
@@ -522,7 +522,7 @@ impl Pods {
         }
     }
 
-    /// Evidence that came by a read is gathered anew; what a watch showed with a deletionTimestamp stays.
+    /// Evidence that came from a read is gathered again; what a watch showed with a deletionTimestamp stays.
     pub(crate) fn doubt_evidence(&mut self) {
         for case in self.cases.values_mut() {
             case.vpod_gone.take_if(|proof| *proof == Proof::Read);
@@ -579,7 +579,7 @@ impl Pods {
     /// What the virtual status says beyond that of the copy.
     fn amend(&self, vuid: &Uid) -> Amend {
         let (Some(vpod), Some(ppod)) = (self.vpods.get(vuid), self.copy(vuid)) else { return Amend::default() };
-        // A physical pod that somebody else deletes takes its virtual pod out of service at once.
+        // When another client deletes a physical pod, its virtual pod is taken out of service at once.
         Amend { leaving: ppod.deleting.is_some() && vpod.deleting.is_none(), pending: self.pending(vpod) }
     }
 }

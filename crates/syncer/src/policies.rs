@@ -28,14 +28,14 @@ use crate::serving::Serving;
 pub(crate) struct Policies {
     tables: [Table<PolicyRow>; 2],
     serving: [Serving; 2],
-    /// Those that are out of sight: they hold until it is certain that a user deleted them (law 1).
+    /// Policies that the watch no longer shows: they hold until it is certain that a user deleted them (law 1).
     doubted: [HashMap<Uid, Doubt, RandomState>; 2],
     /// When the first of the known hours end.
     until: Option<Timestamp>,
     status: status::Written,
 }
 
-/// A policy that is out of sight.
+/// A policy that the watch no longer shows.
 #[derive(Debug, Clone, Copy)]
 struct Doubt {
     /// The version from which on a word of it counts again.
@@ -209,7 +209,7 @@ impl Policies {
         true
     }
 
-    /// One that is not in sight holds until it is proven gone, and until it is certain that its kind did not go with it.
+    /// A policy that the watch no longer shows holds until it is proven gone and it is certain that its kind did not go with it.
     fn doubt(&mut self, side: Side, uid: &Uid, from: Rv, gone: bool, now: Now, dirty: &mut Dirty<Key>) {
         if self.get(side, uid).is_none() {
             self.tables[side as usize].remove_proven(uid, from);
@@ -251,7 +251,7 @@ impl Policies {
         let uid = row.uid().clone();
         let before = table.get(&uid);
         if side == Side::Physical {
-            // An owner's slip of the pen must not lift what the owner restricted.
+            // An owner's typo must not lift what the owner restricted.
             row.remember(before);
         }
         let (before_terms, terms) = (before.map(PolicyRow::terms_digest), row.terms_digest());

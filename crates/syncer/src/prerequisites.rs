@@ -1,4 +1,4 @@
-//! What must stand in the physical cluster before the first pod: the `ServiceAccount` and `PriorityClass` of all copies.
+//! What must exist in the physical cluster before the first pod: the `ServiceAccount` and `PriorityClass` of all copies.
 //! Creates them when missing; never changes what it finds. The `ServiceAccount` goes with the binding that made it; the
 //! `PriorityClass` stays, because pods of other bindings may have it.
 

@@ -135,7 +135,7 @@ impl Pair {
         self.forget_refused(now, dirty);
     }
 
-    /// Nobody tells us that a call is not wanted any more: looked at with every fact, of which there is one a minute at least.
+    /// No fact says that a call is not wanted any more: we check with every fact, and one comes at least once a minute.
     pub(crate) fn forget_refused(&mut self, now: Now, dirty: &mut Dirty<Key>) {
         if self.refused.forget(now) {
             dirty.mark(Key::Binding);

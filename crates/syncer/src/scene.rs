@@ -82,7 +82,7 @@ impl Scene {
         self.prepare();
     }
 
-    /// What must stand in the physical cluster is made there.
+    /// Creates what must exist in the physical cluster.
     pub(crate) fn prepare(&mut self) {
         self.do_all(&Key::Prerequisite(crate::prerequisites::Prerequisite::ServiceAccount));
         self.do_all(&Key::Prerequisite(crate::prerequisites::Prerequisite::PriorityClass));
@@ -122,7 +122,7 @@ impl Scene {
         self.settle(key, &call, done);
     }
 
-    /// A policy goes: by somebody's wish, or with its kind.
+    /// A policy goes: because a user deletes it, or with its kind.
     pub(crate) fn lose_policy_of(&mut self, side: Side, policy: &str) {
         let text = json!({
             "apiVersion": "cloud.tencent.com/v1beta1", "kind": "ResourceLeasingPolicy", "spec": {"cluster": "east"},
@@ -189,7 +189,7 @@ impl Scene {
         self.see_binding_with(json!({}), &metadata);
     }
 
-    /// Its breaker has tripped, and somebody has looked at this trip.
+    /// Its breaker has tripped, and a user has looked at this trip.
     pub(crate) fn see_binding_tripped(&mut self, trip: &Value, resume: &str) {
         self.see_binding_as(json!({}), &json!({"annotations": {keys::RESUME: resume}}), &json!({"breaker": trip}));
     }
@@ -303,7 +303,7 @@ impl Scene {
         self.count_ends();
     }
 
-    /// Writes into the binding how many pods end that nobody asked to end.
+    /// Writes into the binding how many pods end that no user asked to end.
     pub(crate) fn count_ends(&mut self) {
         while let Plan::Do(call, _) = self.plan(&Key::Binding)
             && call.why == "CountEnds"

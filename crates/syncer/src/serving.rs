@@ -1,4 +1,4 @@
-//! Whether a cluster serves a kind of ours at all, and so whether the absence or deletion of an object of it means that somebody
+//! Whether a cluster serves a kind of ours at all, and so whether the absence or deletion of an object of it means that a user
 //! deleted it. Deleting a `CustomResourceDefinition` deletes every object first, each like any other: only discovery can tell the
 //! two apart. Decides nothing about nodes or pods.
 
@@ -38,7 +38,7 @@ pub(crate) struct Serving {
 impl Serving {
     /// A policy is gone, or going.
     pub(crate) fn lose(&mut self, now: Now) {
-        // Once unknown, only a complete list begins anew: what is lost meanwhile may be listed by then.
+        // Once unknown, only a complete list makes us ask again: what is lost meanwhile may be listed by then.
         if !self.unknown() {
             self.ask(now);
         }
@@ -68,12 +68,12 @@ impl Serving {
         self.due = Some(now.steady + SETTLED);
     }
 
-    /// Whether what is not there was deleted by somebody who meant it.
+    /// Whether a missing policy was deleted on purpose by a user.
     pub(crate) fn confirmed(&self) -> bool {
         self.said == Some(Served::Fully) && self.due.is_none()
     }
 
-    /// Whether nobody can say which policies there are.
+    /// Whether it cannot be known which policies exist.
     pub(crate) fn unknown(&self) -> bool {
         matches!(self.said, Some(Served::Ending | Served::Not))
     }

@@ -36,7 +36,7 @@ pub(crate) enum Stop {
     OwnerUnknown,
     /// The physical cluster does not serve policies any more, and one of the owner's that is not known applied to the node.
     OwnerUnserved,
-    /// Nobody can say which policies there are in the virtual cluster.
+    /// It cannot be known which policies exist in the virtual cluster.
     PoliciesUnknown(Served),
     /// The binding is being deleted, perhaps only together with the definition of bindings.
     BindingUnclear,
@@ -91,7 +91,7 @@ impl Stop {
         matches!(self, Self::Suspended | Self::LendNever | Self::OwnerHours)
     }
 
-    /// Which clock runs, as the value of the taint says it: each begins anew, so that nobody is out of grace by another's.
+    /// Which clock runs, as the value of the taint says it: each starts from zero, so that no pod runs out of grace on another.
     pub(crate) fn clock(self, rules: &Rules) -> &'static str {
         match self {
             _ if self.by_owner() => "owner",
@@ -268,7 +268,7 @@ impl Pair {
         let limits = policy.into_iter().chain(owner).flat_map(|policy| &policy.limits);
         let ruling = owner.filter(|_| stop.is_some_and(Stop::by_owner)).or(policy);
         let kept = vnode.filter(|_| policy.is_none()).map(kept_rules);
-        // While a policy cannot be understood nobody has to go: perhaps it is the one that lets them stay.
+        // While a policy is invalid no pod has to go: perhaps it is the one that lets them stay.
         let force = match policy {
             Some(policy) => policy.force_reclaim && !broken(Side::Virtual),
             None => withdrawn.is_some() && kept.is_some_and(|kept| kept.force),
@@ -352,7 +352,7 @@ impl Pair {
 
     /// As [`Self::lent`], whatever a quota lets in.
     pub(crate) fn offers(&self, vnode: &Name, at: Timestamp) -> Option<Result<Resources, Stop>> {
-        // Before all lists are in nobody knows who is inside already.
+        // Before all lists are in, it is unknown which pods are inside already.
         let vnode = self.nodes.vnode(vnode).filter(|vnode| !vnode.deleting && self.lists_complete())?;
         let terms = self.terms(self.nodes.pnode(&vnode.physical)?, at)?;
         let terms = Some(terms).filter(|terms| terms.withdrawn.is_none())?;

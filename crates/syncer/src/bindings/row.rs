@@ -32,9 +32,9 @@ pub struct BindingRow {
     /// What we said of it.
     pub(super) report: Box<Report>,
     pub(super) trip: Option<BreakerTrip>,
-    /// How many pods were ended lately that nobody asked to end.
+    /// How many pods were ended lately that no user asked to end.
     pub(super) unasked: Option<UnaskedEnds>,
-    /// The trip that somebody has looked at.
+    /// The trip that a user has looked at.
     pub(super) resume: Option<String>,
 }
 

@@ -43,8 +43,8 @@ pub(crate) enum Verdict {
 }
 
 impl Breaker {
-    /// Trips when too many would end: as soon as more than a few are proven to, and those that are not in sight either make up
-    /// too large a share. Waiting for the proof of each would let those go that were proven first.
+    /// Trips when too many pods would end: as soon as more than a few are proven to, and they make up too large a share together
+    /// with those that are only missing from the watch. Waiting for the proof of each would let those go that were proven first.
     pub(crate) fn weigh(&mut self, circumstances: &Circumstances<'_>, now: Now) -> Verdict {
         let known = self.begun && circumstances.known;
         if !known || (self.alone.is_empty() && self.trip.is_none()) {

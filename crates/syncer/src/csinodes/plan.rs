@@ -53,7 +53,7 @@ impl CsiNodes {
             (None, None) => Plan::Rest,
             (Some(pcsinode), None) => plan_new(&case, pcsinode, vnode, setting),
             (Some(pcsinode), Some(there)) => plan_same(&case, pcsinode, there, vnode, setting),
-            // Not in sight: gone only if the API server says so (law 1).
+            // The watch does not show it: gone only if the API server says so (law 1).
             (None, Some(there)) if case.gone => remove(there, Why::PhysicalCsiNodeGone),
             (None, Some(_)) => {
                 let target = Target::cluster(Side::Physical, &kind::CSI_NODE, vnode.physical.clone());
@@ -91,7 +91,7 @@ impl CsiNodes {
                 let gone = setting.nodes.vnode(name).is_some_and(|vnode| self.pcsinode(&vnode.physical).is_none());
                 let case = self.cases.entry(name.clone()).or_default();
                 match (refusal, why) {
-                    // One that came back while we asked is in sight: the answer is of its former life.
+                    // The watch shows one that came back while we asked: the answer is about the one before it.
                     (Refusal::Gone, Why::LookForPhysicalCsiNode) => case.gone = gone,
                     (Refusal::Gone, Why::LookForCsiNode) => (case.taken, case.foreign) = (false, None),
                     (Refusal::Exists, Why::CreateCsiNode) => case.taken = true,

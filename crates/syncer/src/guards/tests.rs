@@ -63,7 +63,7 @@ impl Scene {
         self.see(Fact::Guard(guard, Change::Put(row, Epoch(1))));
     }
 
-    /// Gives the version at which it went out of sight.
+    /// Returns the version at which it left the watch.
     fn lose_guard_object(&mut self, guard: Guard, object: &Value) -> Rv {
         let text = self.stamp(object.clone());
         let row = GuardRow::decode(&text, guard, &self.pair.home.mount, &self.pair.origin).unwrap().unwrap();
@@ -255,7 +255,7 @@ fn what_is_switched_off_is_removed_by_its_uid() {
         assert_eq!(call.target.uid.as_ref().unwrap().as_str(), "g-1");
         scene.answer_guard(&key, &call, made.clone());
         assert_eq!(scene.plan(&key), Plan::Rest);
-        // A start that finds one which nobody wants removes it too.
+        // A syncer that finds an unwanted one at its start removes it too.
         scene.see_guard_object(guard, &made);
         assert_eq!(scene.call(&key).why, "RemoveGuard");
         scene.lose_guard_object(guard, &made);

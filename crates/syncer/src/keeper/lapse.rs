@@ -1,6 +1,6 @@
 //! What lets Leases lapse, a room of the keeper: calls for node Leases that are refused, and an election that no process may take
 //! part in. Says so on the binding, in conditions that only the keeper writes, and by readiness.
-//! Must not decide who leads; it is told that we only stand in.
+//! Must not decide which process leads; it is told when we only substitute for a leader.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub(super) struct Lapses {
     stand_in: Option<StandIn>,
 }
 
-/// No process may be elected, and we stand in.
+/// No process may be elected, and we substitute for the leader.
 struct StandIn {
     why: String,
     /// The binding said so. When it does not any more, another process leads, and knows better.

@@ -22,7 +22,7 @@ reasons! {
     }
 }
 
-/// The nodes that are out of sight, and when each is looked for next.
+/// The nodes that the watch no longer shows, and when each is looked for next.
 #[derive(Default)]
 pub(super) struct Missing(HashMap<Name, Duration, RandomState>);
 
@@ -32,7 +32,7 @@ impl Missing {
         self.0.entry(vnode.clone()).or_insert(now.steady);
     }
 
-    /// It is in sight again, or gone.
+    /// The watch shows it again, or it is gone.
     pub(super) fn end(&mut self, vnode: &Name) {
         self.0.remove(vnode);
     }
@@ -44,7 +44,7 @@ impl Missing {
         }
     }
 
-    /// If it is out of sight: something suggests that it has changed or gone.
+    /// If the watch does not show it: something suggests that it has changed or gone.
     pub(super) fn hasten(&mut self, vnode: &Name, now: Now, dirty: &mut Dirty<Key>) {
         if let Some(due) = self.0.get_mut(vnode) {
             *due = now.steady;

@@ -19,7 +19,7 @@ use crate::terms::{DEFAULT_GRACE, Stop, Terms};
 
 /// How long pods are kept off a node that had no room for one; doubles up to half an hour.
 const KEEP_AWAY: Duration = Duration::from_mins(1);
-/// A device plug-in that restarts, or a kubelet, takes resources of its node away for a moment: nobody goes for that.
+/// A restarting device plug-in or kubelet takes resources of its node away for a moment: no pod has to go because of that.
 const RIDE_OUT: Duration = Duration::from_mins(2);
 
 /// After an outage of its API server a cluster takes nodes for dead whose heartbeats it could not receive, until the next ones come.
@@ -37,7 +37,7 @@ pub(crate) struct Dip {
 }
 
 impl Dip {
-    /// What the node had is remembered from the first fall on; falling further does not begin anew.
+    /// What the node had is remembered from the first fall on; falling further does not restart the time.
     pub(super) fn fall(known: Option<Self>, before: Option<&Resources>, now: Timestamp) -> Option<Self> {
         if let Some(mut known) = known.filter(|known| now < known.until) {
             if let (Some(kept), Some(before)) = (&mut known.before, before) {
@@ -114,8 +114,8 @@ impl LendingState {
 }
 
 impl Pair {
-    /// Where a virtual node stands on these terms; without any it is on its way out. One that nothing lends any more goes when its
-    /// last pod has gone.
+    /// The lending state of a virtual node on these terms; without terms the node is being removed. A node that nothing lends any
+    /// more is removed when its last pod has gone.
     pub(crate) fn lending_state(&self, vnode: &VNode, terms: Option<&Terms<'_>>, at: Timestamp) -> LendingState {
         let stop = terms.and_then(|terms| terms.stop);
         let ends = self.ends(vnode, terms);
@@ -127,7 +127,7 @@ impl Pair {
         let rules = terms.map_or_else(|| kept_rules(vnode), |terms| terms.rules);
         let clock = stop.map(|stop| stop.clock(&rules));
         let known = self.nodes.cases.get(&vnode.physical).map(|case| case.since).unwrap_or_default();
-        // Nobody sets a taint for tomorrow but to win time.
+        // A taint with a time in the future can only be meant to gain time.
         let told = |key: &str, value: &str| vnode.tainted(key, value).map(|told| told.min(at));
         let first = |known: Option<Timestamp>, told: Option<Timestamp>| known.into_iter().chain(told).min();
         let stopped = clock.and_then(|clock| {
@@ -145,7 +145,7 @@ impl Pair {
         LendingState { stop, over, leaving, departure: ends.or(withdrawn), held, since, rules }
     }
 
-    /// Why a virtual node has to go, whoever is on it.
+    /// Why a virtual node has to go, whichever pods are on it.
     fn ends(&self, vnode: &VNode, terms: Option<&Terms<'_>>) -> Option<Departure> {
         if vnode.deleting {
             return Some(Departure::NodeDeleted);
@@ -174,7 +174,7 @@ impl Pair {
         dirty.mark(Key::Node(physical));
     }
 
-    /// Remembers since when: taking a taint away must win nobody time.
+    /// Remembers since when: removing a taint must not gain time for a pod.
     pub(super) fn keep_since(&mut self, vnode: &VNode, now: Now) {
         let pnode = self.nodes.pnode(&vnode.physical);
         let terms = pnode.and_then(|pnode| self.terms(pnode, now.wall));
@@ -195,7 +195,7 @@ struct KeptRules {
     grace_seconds: u64,
 }
 
-/// What the virtual node says becomes of its pods, now that no policy says it any more. Where it does not say so, nobody has to
+/// What the virtual node says becomes of its pods, now that no policy says it any more. Where it does not say so, no pod has to
 /// go.
 pub(crate) fn kept_rules(vnode: &VNode) -> Rules {
     let kept = vnode.rules.as_ref().and_then(|text| serde_json::from_str::<KeptRules>(text).ok());

@@ -34,7 +34,7 @@ impl Pair {
             return look;
         }
         match (self.nodes.pnode(name), self.nodes.vnode_of(name)) {
-            // What is written to a node depends on what is there, and on the node it stands for.
+            // What is written to a node depends on what is there, and on the physical node that it represents.
             (_, Some(vnode)) if vnode.unread.is_some() => Plan::Rest,
             (Some(pnode), _) if pnode.unread == Some(Unread::Blank) => Plan::Rest,
             (None, None) => Plan::Rest,
@@ -70,7 +70,7 @@ impl Pair {
         let status = want.patch_status(vnode).filter(|patch| !vain(patch));
         let next = case.written.map(|at| at + STATUS_AT_MOST_EVERY).filter(|next| *next > now.steady);
         if let (Some(_), Some(next)) = (&status, next) {
-            // Whoever fights for the status must not keep the taints away.
+            // A client that fights over the status must not keep the taints away.
             return match want.patch_metadata(vnode, now.wall).filter(|patch| !patch["spec"]["taints"].is_null()) {
                 Some(patch) => Why::NodeMetadata.call(target, Verb::Merge(Sub::Main, patch)),
                 None => Plan::Wait(next),
@@ -128,7 +128,7 @@ impl Pair {
         Why::CreateNode.call(target, Verb::Create(body))
     }
 
-    /// The physical node is not in sight: gone only if the API server says so, twice, a minute apart.
+    /// The watch does not show the physical node: it is gone only if the API server says so, twice, a minute apart.
     fn plan_vanished(&self, case: &Case, name: &Name, vnode: &VNode, now: Now) -> Plan<Why> {
         if self.operational().is_none() {
             return Plan::Rest;
@@ -212,7 +212,7 @@ impl Pair {
                     self.see_pnode(Change::Put(row, Epoch::default()), now, dirty);
                 }
             }
-            // A node that came back while we asked is in sight: the answer is of its former life.
+            // The watch shows a node that came back while we asked: the answer is about the node before it.
             Err(Refusal::Gone) if self.nodes.pnode(name).is_none() => {
                 let case = self.nodes.cases.entry(name.clone()).or_default();
                 let first = case.gone.map_or(now.steady, |(first, _)| first);
@@ -302,16 +302,16 @@ fn digest(patch: &Value) -> u64 {
     fingerprint(patch.to_string())
 }
 
-/// Nobody lives there any more: deletes the node, then lets it go.
+/// No pod is left there: deletes the node, then releases it.
 fn remove(vnode: &VNode) -> Plan<Why> {
     let target = Target::cluster(Side::Virtual, &kind::NODE, vnode.name.clone()).uid(&vnode.uid);
     if !vnode.deleting {
-        // Under the version we looked at: whoever leads by the time it arrives may have lent the node again.
+        // Under the version we looked at: the process that leads by the time the call arrives may have lent the node again.
         return Why::RemoveNode.call(target.rv(vnode.rv), Verb::Delete { grace: None });
     }
     let others: Vec<_> = vnode.finalizers.iter().filter(|finalizer| *finalizer != keys::FINALIZER_VNODE).collect();
     if others.len() == vnode.finalizers.len() {
-        // What still holds it is somebody else's.
+        // The finalizers that still hold it belong to other controllers.
         return Plan::Rest;
     }
     let verb = Verb::Merge(Sub::Main, json!({"metadata": {"finalizers": others}}));

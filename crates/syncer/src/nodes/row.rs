@@ -54,9 +54,9 @@ pub struct VNode {
     pub(crate) finalizers: Vec<String>,
     /// The physical node.
     pub(crate) physical: Name,
-    /// `spec.providerID`, which nobody can change.
+    /// `spec.providerID`, which is immutable.
     pub(crate) provider_id: Box<str>,
-    /// What becomes of its pods when no policy says it any more; also when somebody took the annotation away.
+    /// What becomes of its pods when no policy says it any more; also when a client removed the annotation.
     pub(crate) rules: Option<Box<str>>,
     /// The policies that it says it is lent by, as annotation `policies-applied` has them; the same.
     pub(crate) applied: Option<Box<str>>,
@@ -91,7 +91,7 @@ impl Taint {
         Self { key: key.to_owned(), value: String::new(), effect: NO_SCHEDULE.to_owned(), added: None }
     }
 
-    /// One from which time is counted. Kubernetes keeps whole seconds: the next one, so that nobody is cut short.
+    /// A taint from which time is counted. Kubernetes keeps whole seconds: we round up, so that no pod gets less time.
     pub(crate) fn since(key: &str, effect: &str, since: Timestamp) -> Self {
         let second = since.as_second() + i64::from(since.subsec_nanosecond() > 0);
         let added = Timestamp::from_second(second).unwrap_or(since);
@@ -271,7 +271,7 @@ impl VNode {
     /// What it can no longer be read to say, it says as before.
     pub(super) fn inherit(&mut self, known: &Self) {
         self.rules = self.rules.take().or_else(|| known.rules.clone());
-        // Whoever takes this one alone away wants it forgotten; who takes everything only strips the node.
+        // A client that removes only this annotation wants it forgotten; one that removes all of them only strips the node.
         let stripped = !self.annotations.contains_key(keys::EXPECTED_METADATA);
         self.applied = self.applied.take().or_else(|| known.applied.clone().filter(|_| stripped));
         if self.unread.is_some() && known.unread != Some(Unread::Blank) {
@@ -329,7 +329,7 @@ pub(crate) const NO_SCHEDULE: &str = "NoSchedule";
 pub(crate) const NO_EXECUTE: &str = "NoExecute";
 
 impl Condition {
-    /// Nobody knows any more since then.
+    /// Sets the condition to unknown since then.
     pub(crate) fn forget(&mut self, since: jiff::Timestamp) {
         "Unknown".clone_into(&mut self.status);
         "PhysicalClusterUnreachable".clone_into(&mut self.reason);

@@ -20,7 +20,7 @@ use crate::pair::{Key, Pair};
 
 /// How long a name is left alone that another node has, or of which it is not clear who has it.
 const LOOK_AGAIN: Duration = Duration::from_mins(5);
-/// Whoever strips a node again and again costs one look and one write in this time.
+/// A client that strips a node again and again costs one look and one write in this time.
 const LOOK_AT_MOST_EVERY: Duration = Duration::from_secs(1);
 
 /// What is known of the names that the virtual node of a physical node may have.
@@ -33,11 +33,11 @@ pub(super) struct Search {
     looked: Option<Duration>,
     /// Under the hashed name there is no node of ours: it was looked for.
     hashed_free: bool,
-    /// The plain name belongs to a node that stands for something else.
+    /// The plain name belongs to a node that represents something else.
     clash: bool,
     /// Creating the virtual node found the name taken, by what is not known yet.
     taken: bool,
-    /// A node that stands for our physical node and lacks our label: its Lease says whether we made it.
+    /// A node that represents our physical node and lacks our label: its Lease says whether we made it.
     suspect: Option<Box<VNode>>,
     /// When a look last showed that no virtual node can be made.
     blocked: Option<Duration>,
@@ -46,7 +46,7 @@ pub(super) struct Search {
 }
 
 impl Search {
-    /// The virtual node is known; in sight of the watch, or by an answer to a call.
+    /// The virtual node is known: the watch shows it, or an answer to a call did.
     pub(super) fn end(&mut self, in_sight: bool) {
         let doubted = self.doubted.filter(|_| !in_sight);
         *self = Self { looked: self.looked, doubted, ..Self::default() };

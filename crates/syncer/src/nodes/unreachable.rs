@@ -18,7 +18,7 @@ use crate::terms::{Stop, steady_at};
 
 impl Pair {
     /// The plan for the virtual node of a physical node that we have not seen yet. Without it a restart would hide the trouble:
-    /// pods would be scheduled onto a cluster that nobody reaches or knows, and `partition: Evict` would never come true.
+    /// pods would be scheduled onto a cluster that is unreachable or unknown, and `partition: Evict` would never take effect.
     pub(super) fn plan_unseen(&self, name: &Name, now: Now) -> Plan<Why> {
         let known = self.own_cluster_answers() && self.nodes.vnodes.complete();
         let vnode = self.nodes.vnode_of(name).filter(|vnode| known && vnode.unread.is_none());
@@ -52,7 +52,7 @@ impl Pair {
     }
 }
 
-/// A list that is needed does not come, so nobody knows what is idle: the node says what it would say if the watch had failed
+/// A list that is needed does not come, so it is unknown what is idle: the node says what it would say if the watch had failed
 /// later (law 9).
 fn plan_blind(vnode: &VNode, now: Now) -> Plan<Why> {
     if !vnode.has_taint(keys::TAINT_OUT_OF_SYNC) {

@@ -193,7 +193,7 @@ impl Want {
         let mut merged: Vec<&Taint> = vnode
             .taints
             .iter()
-            // Nobody else sets a taint under our name, or only to mislead us.
+            // No other client sets a taint under our prefix, except to mislead us.
             .filter(|taint| {
                 !wanted.contains(&key(taint)) && !before.taints.contains(&key(taint)) && !keys::ours(&taint.key)
             })
@@ -311,8 +311,8 @@ fn own_taints(pnode: &PNode, about: &Circumstances<'_>) -> Vec<Taint> {
     taints
 }
 
-/// With `partition: Evict`: from when on nobody knows how the node is, if the physical API server stays as silent as it is.
-/// Kubernetes then evicts its pods. One that answers is not silent, whatever else is wrong with it.
+/// With `partition: Evict`: from when on the node's state is unknown, if the physical API server stays unreachable.
+/// Kubernetes then evicts its pods. An API server that answers is not unreachable, whatever else is wrong with it.
 pub(super) fn unknown_from(bound: &Bound, vnode: Option<&VNode>, connection: &Connection) -> Option<jiff::Timestamp> {
     let Connection::Down(_) = connection else { return None };
     let told = vnode?.condition(keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE)?;

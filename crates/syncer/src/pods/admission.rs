@@ -1,4 +1,4 @@
-//! Admission at the virtual node's door: who may enter, in which order, and why not.
+//! Admission to the virtual node: which pods are admitted, in which order, and why not.
 //! Decided while facts are folded in, so that two pods planned at once cannot both take the last place (law 9).
 
 mod reason;
@@ -29,7 +29,7 @@ use crate::terms::Stop;
 /// As much of a list of violations as fits into an event.
 const LONGEST_TEXT: usize = 700;
 
-/// What the door reads of a pod that waits.
+/// What admission reads of a pod that waits.
 #[derive(Deserialize)]
 struct Asks<'a> {
     #[serde(borrow)]
@@ -47,7 +47,7 @@ struct AskingMeta<'a> {
 /// How long after a name could not be drawn the next is.
 const DRAW_AGAIN: Duration = Duration::from_secs(1);
 
-/// Taints that somebody chose. Those that follow from a node's state come and go; what they stand for is judged itself.
+/// Taints that a user chose. Those that follow from a node's state come and go; the state itself is judged instead.
 fn chosen(taint: &str) -> bool {
     let of_state = taint.starts_with("node.kubernetes.io/") || (keys::ours(taint) && taint != keys::TAINT_VNODE);
     !of_state || taint == keys::TAINT_PHYSICAL_CORDONED
@@ -114,13 +114,13 @@ impl Pair {
         eligible(self.bindings.bound(), vpod)
     }
 
-    /// Whether a virtual pod is none that we run, and nobody need be told.
+    /// Whether we do not run a virtual pod and need not report that.
     pub(crate) fn ignores(&self, vuid: &str) -> bool {
         let vpod = self.pods.vpods.get(&Uid::new(vuid));
         vpod.is_some_and(|vpod| vpod.mapping.is_none() && matches!(self.eligible(vpod), Err(None)))
     }
 
-    /// Lets in whoever fits, in order of arrival; the others learn why not.
+    /// Admits the pods that fit, in order of arrival; the others learn why not.
     pub(crate) fn admit(&mut self, vnode: &Name, now: Now, dirty: &mut Dirty<Key>) {
         let lent = self.lent(vnode, now.wall);
         let mut moved = self.ask_out(vnode, lent.as_ref());
@@ -188,8 +188,8 @@ impl Pair {
         offers.is_some_and(|offers| short(grows.unwrap_or(&vpod.request), &offers, held).is_none())
     }
 
-    /// Less is lent than was promised: whoever was let in and is not made yet, and whoever was to grow and has not, stands
-    /// before the door again. On a node that is only stopped nobody is made, so they may stay. True when anybody had to.
+    /// Less is lent than was promised: pods that are admitted and have no copy yet, and pods that may grow and have not, wait for
+    /// admission again. On a node that is only stopped no copy is made, so admitted pods may stay. True when any pod had to.
     fn ask_out(&mut self, vnode: &Name, lent: Option<&Result<Resources, Stop>>) -> bool {
         let over = match lent {
             Some(Ok(lent)) => self.pods.held(vnode).is_some_and(|held| held.fits_within(lent).is_err()),
@@ -283,7 +283,7 @@ impl Pair {
         dirty.mark_all();
     }
 
-    /// Tries once more to let in whoever had to wait for a name.
+    /// Tries once more to admit the pods that had to wait for a name.
     pub(crate) fn draw_again(&mut self, now: Now, dirty: &mut Dirty<Key>) {
         if self.pods.nameless.is_some_and(|failed| now.steady >= failed + DRAW_AGAIN) {
             self.pods.nameless = None;

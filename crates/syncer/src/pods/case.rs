@@ -24,7 +24,7 @@ pub(super) struct Case {
     pub(super) former: Option<Name>,
     /// How far the sizes have come that it asks for and its copy does not have.
     pub(super) sizing: Option<Box<Sizing>>,
-    /// Why the door is not_admitted.
+    /// Why it was not admitted.
     pub(super) not_admitted: Option<Box<NotAdmitted>>,
     /// What the physical cluster said when it refused the copy.
     pub(super) refused: Option<Box<Verdict>>,
@@ -34,7 +34,7 @@ pub(super) struct Case {
     pub(super) ended: Option<Box<Ended>>,
     /// Proof that the virtual pod of this UID is gone.
     pub(super) vpod_gone: Option<Proof>,
-    /// Somebody was seen to ask for the end of the pod or of its copy, which is gone since then; there is no way back from that.
+    /// A client was seen to ask for the end of the pod or of its copy, which is gone since then; there is no way back from that.
     pub(super) request: Request,
     /// When a look at the other side last told us nothing new.
     pub(super) looked: Option<Duration>,
@@ -44,7 +44,7 @@ pub(super) struct Case {
     pub(super) told: Told,
     /// The grace period with which we asked for the copy's deletion.
     pub(super) asked: Option<u32>,
-    /// The copy was given the tolerations that it lacked, or could not be given them: nobody is fought over them.
+    /// The copy was given the tolerations that it lacked, or could not be given them: we do not fight other clients over them.
     pub(super) mended: bool,
     /// Fingerprints of our last status patch and of the virtual status that came of it: the same again would be in vain.
     pub(super) pushed: Option<(u64, u64)>,
@@ -74,7 +74,7 @@ pub(super) enum Told {
     Announced,
 }
 
-/// Whether anybody asked for the end of a pod or of its copy, for the time when a list shows only that it is gone.
+/// Whether a client asked for the end of a pod or of its copy, for the time when a list shows only that it is gone.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Request {
     #[default]
@@ -85,9 +85,9 @@ pub(super) enum Request {
 /// How we know that an object is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Proof {
-    /// A watch showed how it was deleted: somebody asked for it.
+    /// A watch showed how it was deleted: a client asked for it.
     Seen,
-    /// A read did not find it: who asked for that nobody knows.
+    /// A read did not find it: it is unknown who asked for that.
     Read,
 }
 
@@ -153,7 +153,7 @@ impl Case {
         }
     }
 
-    /// Its copy was there and is gone, and nobody is known to have asked for that.
+    /// Its copy was there and is gone, and no client is known to have asked for that.
     pub(super) fn lost_copy(&self) -> bool {
         self.ended.as_ref().is_some_and(|ended| ended.existed && !ended.seen) && self.request == Request::Unknown
     }
@@ -163,7 +163,7 @@ impl Case {
         self.ended.as_ref().is_some_and(|ended| ended.existed && ended.seen && ended.last.is_none())
     }
 
-    /// The virtual pod is gone, and nobody is known to have asked for that.
+    /// The virtual pod is gone, and no client is known to have asked for that.
     pub(super) fn lost_vpod(&self) -> bool {
         self.vpod_gone == Some(Proof::Read) && self.request == Request::Unknown
     }

@@ -68,7 +68,7 @@ impl Pair {
         }
     }
 
-    /// A physical pod that is none of ours counts for something else now.
+    /// A physical pod that is not ours counts for something else now.
     pub(super) fn recount(
         &mut self,
         before: Option<&(Name, Resources)>,
@@ -81,7 +81,7 @@ impl Pair {
         self.follow_use(nodes.collect(), now, dirty);
     }
 
-    /// Tells the breaker whether a pod is about to end. What runs on another binding's node is none of ours.
+    /// Tells the breaker whether a pod is about to end. What runs on another binding's node is not ours.
     pub(super) fn note_loss(&mut self, vuid: &Uid, now: Now) -> LossState {
         let elsewhere = self.pods.vpods.get(vuid).is_some_and(|vpod| self.nodes.vnode(&vpod.node).is_none());
         let state = match self.pods.loss_state(vuid) {

@@ -14,7 +14,7 @@ const CONDITIONS: [&str; 6] =
     ["Initialized", READY, "ContainersReady", "PodReadyToStartContainers", RESIZE_PENDING, "PodResizeInProgress"];
 const READY: &str = "Ready";
 const RESIZE_PENDING: &str = "PodResizePending";
-/// Owned by whoever set it first: Kubernetes sets it on virtual pods too.
+/// Owned by the client that set it first: Kubernetes sets it on virtual pods too.
 const DISRUPTION: &str = "DisruptionTarget";
 
 /// How far a pod's life has gone.
@@ -112,7 +112,7 @@ struct Named<'a> {
 /// What the virtual status must say although the physical one does not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Amend {
-    /// Somebody else deletes the physical pod.
+    /// Another client deletes the physical pod.
     pub(crate) leaving: bool,
     /// A resize does not happen.
     pub(crate) pending: Option<Pending>,
@@ -159,7 +159,7 @@ impl StatusDigest {
         Self { phase, ..Self::default() }
     }
 
-    /// Reads a status. `generation` stands for the pod's own figure where the two sides count differently:
+    /// Reads a status. `generation` replaces the pod's own figure where the two sides count differently:
     /// on the physical side, the virtual generation that was last pushed.
     pub(crate) fn read(status: &str, generation: Option<i64>) -> Result<Self, serde_json::Error> {
         let status: Carried<'_> = serde_json::from_str(status)?;
@@ -396,7 +396,7 @@ pub(crate) fn render_failed(reason: &str, message: &str, now: jiff::Timestamp) -
     patch
 }
 
-/// Our own condition: whether the door let the pod in.
+/// Our own condition: whether the pod is admitted.
 pub(crate) fn render_admitted(refused: Option<(&str, &str)>, now: jiff::Timestamp) -> Value {
     let since = now.to_string();
     match refused {

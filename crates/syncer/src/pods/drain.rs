@@ -16,7 +16,7 @@ impl Pair {
     pub(super) fn drains(&self, vnode: &VNode, lending_state: &LendingState) -> bool {
         let forced = match lending_state.stop {
             Some(Stop::Withdrawn(_)) => lending_state.rules.force,
-            // A physical node that is only out of sight is not gone.
+            // A physical node that is only missing from the watch is not gone.
             None => lending_state.leaving && self.nodes.is_gone(&vnode.physical),
             Some(_) => false,
         };
@@ -34,7 +34,7 @@ impl Pair {
     pub(crate) fn is_drained(&self, uid: &Uid) -> bool {
         let Some(vpod) = self.pods.vpods.get(uid).filter(|vpod| vpod.deleting.is_none()) else { return false };
         let Some(vnode) = self.nodes.vnode(&vpod.node) else { return false };
-        // Whoever is spared by the end of a window is spared by that of its policy, and by no node that is gone.
+        // A pod that the end of a window spares is also spared by the end of its policy, but not when its physical node is gone.
         let spared = vpod.spared && self.nodes.pnode(&vnode.physical).is_some();
         self.nodes.drained(&vnode.physical) && !spared && self.pods.carried(vpod)
     }
@@ -56,7 +56,7 @@ impl Pair {
         Some(vnode.physical.clone())
     }
 
-    /// Events whether the pods of a virtual node have to go because something vanished, and tells the breaker of each of them.
+    /// Records whether the pods of a virtual node have to go because something vanished, and tells the breaker of each of them.
     pub(crate) fn note_drain(&mut self, vnode: &Name, now: Now, dirty: &mut Dirty<Key>) {
         let Some(row) = self.nodes.vnode(vnode) else { return };
         let terms = self.nodes.pnode(&row.physical).and_then(|pnode| self.terms(pnode, now.wall));

@@ -22,7 +22,7 @@ use crate::terms::{Stop, steady_at};
 /// How long an answer that told us nothing new is good for.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(5);
 
-/// How long a pod that its controller would replace may wait before a door.
+/// How long a pod that its controller would replace may wait for admission.
 const PATIENCE: Duration = Duration::from_mins(5);
 
 impl Pair {
@@ -53,7 +53,7 @@ impl Pair {
             (Some(vpod), Some(ppod)) => {
                 self.plan_astray(case, vpod, ppod).unwrap_or_else(|| self.plan_pair(case, vpod, ppod, now))
             }
-            // Names that begin alike (`east`, `east-2`): a pod on another binding's node is none of ours, wherever it points (law 6).
+            // Names that begin alike (`east`, `east-2`): a pod on another binding's node is not ours, wherever it points (law 6).
             (Some(vpod), None) if case.ended.is_none() && self.nodes.vnode(&vpod.node).is_none() => Plan::Rest,
             (Some(vpod), None) if vpod.deleting.is_some() => self.plan_leaving(case, vpod, now),
             (Some(vpod), None) => self.plan_down(bound, case, vpod, now),
@@ -128,18 +128,18 @@ impl Pair {
         }
     }
 
-    /// The virtual pod is to go and there is no copy in sight.
+    /// The virtual pod is to go and the watch shows no copy.
     fn plan_leaving(&self, case: &Case, vpod: &VPod, now: Now) -> Plan<Why> {
         let released = vpod.deleting == Some(0);
         if released && vpod.terminal() && vpod.finalizers {
             // Nothing of ours holds it any more; others' finalizers are theirs.
             return Plan::Rest;
         }
-        // Released and held by nobody: the API server was interrupted between marking and removing it (our process was
+        // Released, and no finalizer holds it: the API server was interrupted between marking and removing it (our process was
         // killed, its request with it), and will not come back to it. It is released again.
         let finish = |ended: &Ended| {
-            // Whose finalizer holds a pod (a Job's) waits for its terminal phase, also after a deletion by force. Where nobody
-            // waits, an end that the kubelet reported is told, and none is made up: the pod is gone with the next call.
+            // The controller whose finalizer holds a pod (a Job's) waits for its terminal phase, also after a forced deletion. Where
+            // no controller waits, an end that the kubelet reported is told, and none is made up: the pod is gone with the next call.
             let awaited = vpod.finalizers || ended.last.is_some();
             if vpod.terminal() || !awaited { release(vpod) } else { fail_or_finish(vpod, ended, now) }
         };
@@ -154,7 +154,7 @@ impl Pair {
         }
     }
 
-    /// The virtual pod is to run and there is no copy in sight.
+    /// The virtual pod is to run and the watch shows no copy.
     fn plan_down(&self, bound: &Bound, case: &Case, vpod: &VPod, now: Now) -> Plan<Why> {
         if vpod.terminal() {
             return Plan::Rest;
@@ -172,7 +172,7 @@ impl Pair {
                 }
                 return look_for_copy(case, &self.home.mount, &mapping.name, now);
             }
-            // Somebody took the mapping away: the name it had is all there is to ask for.
+            // A client removed the mapping: the name it had is all there is to ask for.
             (None, None) if vpod.was_copied() && case.former.is_some() => {
                 return case
                     .former
@@ -216,7 +216,7 @@ impl Pair {
         if let Some(back) = all().find_map(|ppod| self.give_back(ppod)) {
             return Some(back);
         }
-        // Made under a name that somebody took from the pod while it was on its way: the one that the pod recorded stays.
+        // Made under a name that a client removed from the pod while the call was on its way: the copy that the pod recorded stays.
         let kept = vpod.recorded() == Some(&copy.uid);
         let surplus = all().filter(|ppod| kept && ppod.uid != copy.uid && ppod.deleting.is_none());
         surplus.into_iter().find_map(|ppod| {
@@ -234,7 +234,7 @@ impl Pair {
         Some(Why::GiveBack.call(ppod_target(copy).uid(&ppod.uid), verb))
     }
 
-    /// A copy whose virtual pod is not in sight: gone only if the API server says so (law 1).
+    /// A copy whose virtual pod the watch does not show: the pod is gone only if the API server says so (law 1).
     fn plan_orphan(&self, case: &Case, vuid: &Uid, ppod: &PPod, now: Now) -> Plan<Why> {
         let Some(copy) = &ppod.ours else { return Plan::Rest };
         if ppod.deleting.is_some() || case.asked.is_some() {
@@ -270,7 +270,7 @@ impl Pair {
             return Plan::Rest;
         }
         let Some(raw) = &vpod.raw else {
-            // Dropped when a copy was in sight that is gone again.
+            // Dropped when the watch showed a copy, which is gone again.
             let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid);
             return Why::ReadPod.call(target, Verb::Get);
         };
@@ -297,7 +297,7 @@ impl Pair {
                 let target = Target::namespaced(Side::Physical, &kind::POD, self.home.mount.clone(), name.clone());
                 Why::CreateCopy.call(target, Verb::Create(copy))
             }
-            // What cannot be carried was refused at the door; a pod that changed since then is decoded anew.
+            // Admission refused what cannot be carried; a pod that changed since then is decoded again.
             Err(refused) => {
                 tracing::warn!(namespace = %vpod.namespace, name = %vpod.name, %refused, "no copy");
                 Plan::Rest
@@ -317,7 +317,7 @@ fn refuse(vpod: &VPod, Verdict { reason, message }: &Verdict, now: Now) -> Optio
     Some(patch_status(vpod, json!({"status": {"conditions": [condition]}}), Why::Refuse))
 }
 
-/// A pod whose controller would make another one does not wait for ever: it goes, so that the next may go elsewhere.
+/// A pod whose controller would make another one does not wait without limit: it goes, so that the next may go elsewhere.
 fn plan_send_away(vpod: &VPod, now: Now) -> Plan<Why> {
     let since = vpod.refused.as_ref().and_then(|refused| refused.since).unwrap_or(now.wall);
     let at = steady_at(since, now) + PATIENCE;
@@ -333,7 +333,7 @@ fn plan_send_away(vpod: &VPod, now: Now) -> Plan<Why> {
         });
         return patch_status(vpod, json!({"status": {"conditions": [condition]}}), Why::AnnounceSendAway);
     }
-    // Under the version we looked at: whoever leads by the time it arrives may have let it in.
+    // Under the version we looked at: the process that leads by the time the call arrives may have admitted it.
     let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid).rv(vpod.rv);
     Why::SendAway.call(target, Verb::Delete { grace: Some(0) })
 }
@@ -437,7 +437,7 @@ fn map(vpod: &VPod, namespace: &Name, name: &Name, why: Why, now: Now) -> Plan<W
     why.call(target, Verb::Merge(Sub::Main, json!({"metadata": {"annotations": annotations}})))
 }
 
-/// Puts back our labels and annotations that somebody took away.
+/// Puts back our labels and annotations that a client removed.
 fn mend(ppod: &PPod, copy: &PodCopy, origin: &Origin) -> Plan<Why> {
     let verb = mark(origin, &copy.vpod, copy.generation, Some(&copy.sizes));
     Why::MendLabels.call(ppod_target(copy).uid(&ppod.uid), verb)

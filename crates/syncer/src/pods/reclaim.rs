@@ -66,14 +66,14 @@ impl Pair {
         let lending_state = self.lending_state(vnode, terms.as_ref(), now.wall);
         let since = lending_state.since;
         let recall = if lending_state.leaving {
-            // A physical node that is only out of sight is not gone.
+            // A physical node that is only missing from the watch is not gone.
             let proven = pnode.is_some() || self.nodes.is_gone(&vnode.physical);
             since.leaving.filter(|_| proven).map(|since| (Cause::Leaving, since, "its virtual node is removed"))
         } else if let Some(stop) = lending_state.stop {
             let cause = match stop {
                 Stop::Suspended | Stop::LendNever | Stop::OwnerHours => Cause::OwnerStop,
                 Stop::Hours | Stop::Withdrawn(_) => Cause::WindowEnd,
-                // Nobody has to go because somebody wrote what cannot be understood, or cannot be read.
+                // No pod has to go because an object is invalid or cannot be read.
                 Stop::Invalid
                 | Stop::OwnerUnknown
                 | Stop::OwnerUnserved
@@ -130,7 +130,8 @@ impl Pair {
                 _ => Why::Evict.call(target, Verb::Evict { grace: None }),
             },
             Step::Delete { .. } if !vpod.digest.disruption && vpod.deleting.is_none() && told != Told::Announced => {
-                // Whoever counts failures (a Job) learns first that this is none. Told once: who cannot be told goes as well.
+                // A controller that counts failures (a Job) learns first that this is none. Written once: a pod whose status cannot
+                // be written goes as well.
                 let condition = json!({
                     "type": "DisruptionTarget", "status": "True", "reason": "Reclaimed",
                     "message": format!("Tapestry reclaims the capacity: {}", recall.why),
@@ -143,7 +144,7 @@ impl Pair {
         }
     }
 
-    /// Pods that were never carried only stand on the node: they go last, right before it does.
+    /// Pods that we never carried are only bound to the node: they go last, right before it does.
     fn plan_release(&self, vnode: &VNode, vpod: &VPod) -> Plan<Why> {
         let others = self.pods.residents(&vnode.name).filter_map(|uid| self.pods.vpods.get(uid));
         if others.into_iter().any(|other| self.pods.carried(other)) || vpod.deleting == Some(0) {

@@ -1,5 +1,5 @@
 //! In-place resize: the sizes that a virtual pod asks for reach its copy when the node has room for them (DESIGN §11).
-//! Room is given at the door, in order of arrival; here is what follows: two calls, and what the pod is told meanwhile.
+//! Admission gives room, in order of arrival; here is what follows: two calls, and what the pod is told meanwhile.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(super) struct Sizing {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The door gave room.
+    /// Admission gave room.
     LetIn,
     /// The physical cluster took them; the mark on the copy is still to be written.
     Pushed,
@@ -56,11 +56,11 @@ impl Pods {
         (sizing.mark == sizes.mark).then_some(&sizing.step)
     }
 
-    /// What a pod holds: what it asks for, but no more than its copy does; a resize takes room when the door gave it some.
+    /// What a pod holds: what it asks for, but no more than its copy does; a resize takes room when admission gave it some.
     pub(super) fn granted(&self, vpod: &VPod) -> Resources {
         match self.sizing(vpod) {
             Some(Step::LetIn | Step::Pushed) => vpod.request.clone(),
-            // What the physical cluster did not take drives nobody away.
+            // A resize that the physical cluster did not take drives no pod away.
             Some(Step::Denied { .. } | Step::Invalid { .. }) | None => self.given(vpod),
         }
     }
@@ -86,7 +86,7 @@ impl Pods {
         grows.then_some(more)
     }
 
-    /// Whether the door gave it room to grow, and it has not grown yet.
+    /// Whether admission gave it room to grow, and it has not grown yet.
     pub(super) fn may_grow(&self, vuid: &Uid) -> bool {
         self.vpods.get(vuid).is_some_and(|vpod| self.sizing(vpod) == Some(&Step::LetIn))
     }
@@ -103,7 +103,7 @@ impl Pods {
         Some(Pending { reason, message })
     }
 
-    /// The door gives room to what the pod asks for now.
+    /// Admission gives room to what the pod asks for now.
     pub(super) fn let_grow(&mut self, vuid: &Uid) {
         let mark = self.vpods.get(vuid).and_then(|vpod| vpod.sizes.as_ref()).map(|sizes| sizes.mark.clone());
         if let Some(mark) = mark {
@@ -151,11 +151,11 @@ impl Pair {
                 let patch = json!({"metadata": {"annotations": annotations}});
                 Why::MarkResized.call(target, Verb::Merge(Sub::Main, patch))
             }
-            // It waits before the door.
+            // It waits for admission.
             None if self.pods.grows_by(vpod).is_some() => Plan::Rest,
             Some(Step::LetIn | Step::Denied { .. }) | None => {
                 let Ok(mut patch) = serde_json::from_str::<Value>(&sizes.patch) else { return Plan::Rest };
-                // The subresource takes no metadata: this is for whoever reads the answer.
+                // The subresource takes no metadata: this is for the code that reads the answer.
                 patch["metadata"]["annotations"][keys::VIRTUAL_POD_SIZES] = json!(&*sizes.mark);
                 Why::Resize.call(target, Verb::Strategic(Sub::Resize, patch))
             }
@@ -186,7 +186,7 @@ impl Pair {
         let step = match refused {
             None => Step::Pushed,
             Some(refusal @ Refusal::Invalid(_)) => Step::Invalid { why: why(refusal) },
-            // Not what we looked at: planned anew.
+            // Not what we looked at: planned again.
             Some(Refusal::Gone | Refusal::Replaced | Refusal::Exists | Refusal::NotLeading | Refusal::Later(_)) => {
                 return;
             }

@@ -39,7 +39,7 @@ pub struct VPod {
     /// The virtual node.
     pub(crate) node: Name,
     pub(crate) generation: i64,
-    /// Seconds, once somebody asked for its deletion.
+    /// Seconds, once a client asked for its deletion.
     pub(crate) deleting: Option<u32>,
     pub(crate) finalizers: bool,
     /// Where its annotations say the copy is; user-writable, so never believed alone (law 5).
@@ -54,7 +54,7 @@ pub struct VPod {
     pub(crate) daemon: Daemon,
     /// Whether a controller would make another one in its place.
     pub(crate) replaceable: bool,
-    /// Whether it tolerates exactly the taint of a not_admitted window: the only thing that spares it then.
+    /// Whether it tolerates exactly the taint of a closed time window: the only thing that spares it then.
     pub(crate) spared: bool,
     pub(crate) priority: i32,
     /// Seconds since 1970.

@@ -229,7 +229,7 @@ impl Pair {
             }
             return self.learn_nothing(vuid, now, dirty);
         }
-        // Names are unique: where somebody else's pod stands, ours does not. Only, the one we recorded runs on without its pod.
+        // Names are unique: where a foreign pod has the name, ours does not exist. But the one we recorded runs on without its pod.
         let existed = vpod.was_copied();
         if recorded {
             let message = format!("the physical pod {name} {says}: it is left running, delete it by hand");
@@ -269,7 +269,7 @@ impl Pair {
                 if let Some(case) = self.pods.cases.get_mut(vuid) {
                     case.refused = Some(Box::new(Verdict { reason, message }));
                 }
-                // Perhaps something it stands on is gone.
+                // Perhaps a prerequisite of the pod is gone.
                 self.prerequisites.doubt(now, dirty);
             }
             // Not what we looked at, or no answer: the watch brings the truth, the next plan is made from it.

@@ -1,7 +1,7 @@
-//! Strays: physical pods of our origin that do not say whose copy they are, because somebody took that from them while nobody
-//! looked. One that a virtual pod names gets its mark back. One that nobody names is told, and collected if it carries all
-//! our other marks: late, after a live look, one at a time, and never past the breaker. Must not touch what may be somebody's
-//! likeness of ours (law 6).
+//! Strays: physical pods of our origin that do not say whose copy they are, because a client removed that while no syncer
+//! watched. A stray that a virtual pod names gets its mark back. A stray that no virtual pod names is reported, and collected if it
+//! carries all our other marks: late, after a live look, one at a time, and never past the breaker. Must not touch what may be
+//! another client's imitation of our pods (law 6).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,14 +30,14 @@ reasons! {
     }
 }
 
-/// How long a stray may wait for somebody who knows it.
+/// How long a stray may wait for a virtual pod that names it.
 const COLLECT_AFTER: Duration = Duration::from_mins(10);
 /// How long a live look is good for.
 const FRESH: Duration = Duration::from_mins(1);
 /// Not more than one is collected in this time.
 const PACE: Duration = Duration::from_secs(6);
 
-/// Those in sight.
+/// The strays that the watch shows.
 #[derive(Default)]
 pub(super) struct Strays {
     seen: BTreeMap<Uid, Sighting>,
@@ -49,7 +49,7 @@ struct Sighting {
     since: Duration,
     /// When a live read last showed it as it is.
     looked: Option<Duration>,
-    /// Somebody was told of it, once.
+    /// An event reported it, once.
     told: bool,
 }
 
@@ -71,7 +71,7 @@ impl Pair {
     }
 
     /// The one virtual pod that names this physical pod, if it recorded no other one under that name. A name is written before
-    /// the copy is made, and drawn so that nobody can foresee it. Looks at all virtual pods.
+    /// the copy is made, and drawn so that no user can foresee it. Looks at all virtual pods.
     pub(super) fn owner(&self, name: &Name, uid: &Uid) -> Option<&VPod> {
         let mut naming = self.naming(name);
         naming.next().filter(|vpod| vpod.claims(name, uid) && naming.next().is_none())
@@ -110,7 +110,7 @@ impl Pair {
         let target = Target::namespaced(Side::Physical, &kind::POD, stray.namespace.clone(), stray.name.clone());
         if self.naming(&stray.name).next().is_some() {
             // It says that it is ours, and one virtual pod says that it is its own: both ends agree (law 5).
-            // Else somebody knows it, and it is not for us to say who is right.
+            // Otherwise some virtual pod names it, and we cannot decide which side is right.
             return self.owner(&stray.name, uid).map_or(Plan::Rest, |vpod| {
                 let verb = mark(&self.origin, &vpod.back(), vpod.generation, None);
                 Why::MarkStray.call(target.uid(uid), verb)
@@ -143,11 +143,11 @@ impl Pair {
         if turn > now.steady || self.next_stray(now) != Some(uid) {
             return Plan::Wait(turn.max(now.steady + PACE));
         }
-        // Under the version we looked at: whoever leads by the time it arrives may have marked it.
+        // Under the version we looked at: the process that leads by the time the call arrives may have marked it.
         Why::CollectStray.call(target.uid(uid).rv(ppod.rv), Verb::Delete { grace: None })
     }
 
-    /// When it is collected; nobody who might know it comes any more once the binding goes.
+    /// When it is collected; once the binding goes, no virtual pod that might name it comes any more.
     fn due(&self, sighting: &Sighting) -> Duration {
         let leaving = self.bindings.bound().is_some_and(Bound::leaving);
         if leaving { sighting.since } else { sighting.since + COLLECT_AFTER }
@@ -158,7 +158,7 @@ impl Pair {
         sighting.looked.is_some_and(|at| at >= self.due(sighting) && at + FRESH > now.steady)
     }
 
-    /// Whoever was proven first goes first.
+    /// The stray that was proven first goes first.
     fn next_stray(&self, now: Now) -> Option<&Uid> {
         let waits =
             |uid: &Uid| self.pods.ppods.get(uid).is_some_and(|ppod| ppod.deleting.is_none() && ppod.made_by_us());
@@ -179,7 +179,7 @@ impl Pair {
         }
         let row = match done {
             Ok(answer) => PPod::decode(&answer.object, &self.origin).ok().flatten(),
-            // Gone, or somebody else's by now: the watch tells.
+            // Gone, or another client's by now: the watch tells.
             Err(_) => None,
         };
         // The object as it was, when it went at once: the watch will say so with proof.

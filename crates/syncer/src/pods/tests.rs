@@ -259,7 +259,7 @@ fn a_deleted_pod_gets_its_terminal_status_before_it_is_released() {
     let release = scene.call(&key("web"));
     assert_eq!((release.why, &release.verb), ("Release", &Verb::Delete { grace: Some(0) }));
     assert!(release.target.uid.is_some());
-    // With a finalizer of somebody else's it stays, and there is nothing more for us to do.
+    // With a finalizer of another controller it stays, and there is nothing more for us to do.
     finished["metadata"]["deletionGracePeriodSeconds"] = json!(0);
     finished["metadata"]["finalizers"] = json!(["batch.kubernetes.io/job-tracking"]);
     scene.see_vpod(&finished);
@@ -398,7 +398,7 @@ fn law_04_a_field_that_the_virtual_server_drops_is_not_pushed_for_ever() {
     let object = scene.stamp(up.clone());
     scene.settle(&key("web"), &status, Ok(Answer { object }));
     assert_eq!(scene.plan(&key("web")), Plan::Rest);
-    // But when somebody changes the virtual status, ours is written again.
+    // But when another client changes the virtual status, ours is written again.
     merge(&mut up, json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}));
     scene.see_vpod(&up);
     assert_eq!(scene.call(&key("web")).why, "Status");
@@ -443,7 +443,7 @@ fn pods_of_excluded_namespaces_and_of_daemon_sets_are_left_alone() {
         scene.call(&key("s")).body().unwrap().into_owned()["status"]["conditions"][0]["reason"],
         "NamespaceExcluded"
     );
-    // Deleting them needs nobody's copy.
+    // Deleting them needs no copy.
     scene.see_vpod(&deleted(daemon, 30));
     assert_eq!(scene.call(&key("d")).why, "Release");
 }

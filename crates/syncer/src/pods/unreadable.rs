@@ -1,5 +1,5 @@
 //! Physical pods that cannot be fully read. What they use of a node is not known, so nothing new is admitted there while they
-//! last; nobody has to go because of them.
+//! last; no pod has to go because of them.
 
 use tapestry_cluster::{Name, Uid};
 use tapestry_engine::{Dirty, Now};

@@ -46,7 +46,7 @@ pub(crate) struct Setting<'a> {
 }
 
 impl Policies {
-    /// Looks for a policy that is out of sight, and writes the status of one that is there.
+    /// Looks for a policy that the watch no longer shows, and writes the status of one that is there.
     pub(crate) fn plan_status(&self, side: Side, uid: &Uid, setting: &Setting<'_>, now: Now) -> Plan<Why> {
         let Some(row) = self.get(side, uid).filter(|_| !self.serving(side).unreadable()) else { return Plan::Rest };
         if let Some(doubt) = self.doubted[side as usize].get(uid) {

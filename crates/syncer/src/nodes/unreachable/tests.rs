@@ -58,7 +58,7 @@ fn an_outage_that_lasts_makes_nodes_unknown_only_where_the_binding_says_so() {
     }
 }
 
-/// A syncer that was started anew while the physical cluster is silent: it has all of the virtual side and nothing of the other.
+/// A syncer that restarted while the physical cluster is unreachable: it has all of the virtual side and nothing of the physical.
 fn restarted_in_an_outage(spec: Value) -> Scene {
     let before = Scene::new();
     let mut scene = Scene::empty();

@@ -11,7 +11,7 @@ fn key(pod: &str) -> Key {
     Key::Pod(Uid::new(format!("v-{pod}")))
 }
 
-/// What the door says to a pod; `None` when it lets it in.
+/// What admission says to a pod; `None` when it admits the pod.
 fn verdict(scene: &mut Scene, pod: &str, extra: Value) -> Option<(String, String)> {
     let mut object = vpod(pod);
     merge(&mut object, extra);

@@ -256,7 +256,7 @@ fn law_09_an_owners_stop_is_always_forced_and_no_toleration_helps() {
 
 fn crowd(force: bool) -> Scene {
     let mut scene = Scene::new();
-    // What the node had before it was first seen nobody knows.
+    // What the node had before we first saw it is unknown.
     scene.pass(2 * MINUTE);
     scene.see_policy("all", json!({"cluster": "east", "forceReclaim": force, "gracefulReclaimPeriodSeconds": 60}));
     scene.follow_node("n1");

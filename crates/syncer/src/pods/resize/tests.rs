@@ -208,7 +208,7 @@ fn a_resize_taken_back_before_it_was_marked_is_undone() {
         let resize = scene.call(&key("web"));
         let answer = carried_out(&mut scene, &resize, &mut ppod);
         if crashed {
-            // Nobody remembers the call.
+            // The new process does not remember the call.
             scene.see_ppod(&ppod);
             scene.pair.pods.cases.get_mut(&tapestry_cluster::Uid::new("v-web")).unwrap().sizing = None;
         } else {

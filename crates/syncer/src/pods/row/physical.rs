@@ -46,7 +46,7 @@ pub(crate) struct Unreadable {
     pub(crate) place: Box<str>,
 }
 
-/// The part of a physical pod that somebody took the back-pointer from.
+/// The part of a physical pod whose back-pointer a client removed.
 #[derive(Debug, Clone)]
 pub(crate) struct Stray {
     pub(crate) namespace: Name,
@@ -65,7 +65,7 @@ pub(crate) struct PodCopy {
     pub(crate) intact: bool,
     /// The virtual generation that was pushed.
     pub(crate) generation: i64,
-    /// The mark of the sizes that were pushed; empty when nobody said.
+    /// The mark of the sizes that were pushed; empty when the copy has none.
     pub(crate) sizes: Box<str>,
     /// The tolerations it should have, while its own let the physical cluster evict it from a node in trouble.
     pub(crate) tolerations: Option<Box<Value>>,
@@ -100,7 +100,7 @@ impl Row for PPod {
 }
 
 impl PPod {
-    /// Decodes any physical pod. One that cannot be fully read is a row that says so: somebody uses a node, nobody knows how much.
+    /// Decodes any physical pod. One that cannot be fully read is a row that says so: it uses a node, and it is unknown how much.
     pub fn decode(json: &Bytes, origin: &Origin) -> Result<Option<Self>, serde_json::Error> {
         Self::decode_whole(json, origin).or_else(|_| Self::decode_outline(json, origin)).map(Some)
     }
@@ -175,7 +175,7 @@ impl PPod {
         self.stray.as_ref().is_some_and(|stray| stray.marked)
     }
 
-    /// Outside the mount namespace there is no copy of ours, whatever a pod says of itself: somebody copied one of ours.
+    /// Outside the mount namespace there is no copy of ours, whatever a pod says of itself: a client copied one of ours.
     pub(crate) fn disown_outside(&mut self, mount: &Name) {
         self.ours.take_if(|copy| copy.namespace != *mount);
         self.stray.take_if(|stray| stray.namespace != *mount);
@@ -196,7 +196,7 @@ impl PodCopy {
         else {
             return None;
         };
-        // A name that we did not make for that pod: somebody made it point there.
+        // A name that we did not make for that pod: a client made it point there.
         if !is_physical_pod_name(meta.name.as_str(), vpod.as_str()) {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Copies that somebody took the back-pointer from while nobody looked.
+//! Copies whose back-pointer a client removed while no syncer watched.
 
 use serde_json::{Value, json};
 use tapestry_api::keys;
@@ -294,7 +294,7 @@ fn law_05_a_copy_whose_pod_was_deleted_by_force_is_not_given_to_somebody_who_nam
     let row = scene.pair.pods.vpods.get(&Uid::new("v-web")).unwrap().clone();
     scene.see(Fact::VPod(Change::Gone { row, proven: true }));
     assert_eq!(scene.call(&Key::Pod(Uid::new("v-web"))).why, "VirtualPodGone");
-    // Nor is a stray given to one on a node that is none of ours.
+    // Nor is a stray given to a virtual pod on a node that is not ours.
     let (_, mut ppod) = left();
     strip(&mut ppod, &BACK);
     let mut scene = Scene::new();

@@ -1,4 +1,4 @@
-//! Objects that cannot be fully read, and quantities that nobody can mean: each is answered, none is a hole.
+//! Objects that cannot be fully read, and quantities that no user can mean: each is answered, none is a hole.
 
 use serde_json::{Value, json};
 use tapestry_api::keys;
