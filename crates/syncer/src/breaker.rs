@@ -35,7 +35,7 @@ const SHARE: usize = 4;
 /// INVARIANT: no pod is both in `alone` and in `let_go`.
 #[derive(Default)]
 pub(crate) struct Breaker {
-    /// All lists are in, and how each pod stands has been noted.
+    /// All lists are in, and the loss state of each pod is recorded.
     begun: bool,
     /// Pods that run on one side and that the watch of the other side does not show, although no user asked for their end.
     alone: BTreeMap<Uid, Evidence>,
@@ -163,7 +163,7 @@ impl Breaker {
         self.inherited = None;
     }
 
-    /// All lists are in, and how each pod stands has been noted.
+    /// All lists are in, and the loss state of each pod is recorded.
     pub(crate) fn begin(&mut self) {
         self.begun = true;
     }
@@ -204,7 +204,7 @@ impl Breaker {
         proven.filter(|uid| !self.approved.contains(*uid))
     }
 
-    /// Whether the binding says that so many have ended lately, and that it was us.
+    /// Whether the binding says that so many have ended recently, and that it was us.
     fn is_written(&self, ends: usize, now: Now) -> bool {
         let Some(UnaskedEnds { ends: written, at, by }) = &self.written else { return false };
         let age = at.parse().map_or(Duration::MAX, |at: Timestamp| age(at, now));
@@ -225,7 +225,7 @@ impl Breaker {
     }
 }
 
-/// What people are told of a trip.
+/// What users are told of a trip.
 pub(crate) fn tell_trip(trip: &BreakerTrip, binding: &str) -> String {
     format!(
         "{} of {} pods would end although no user asked for it: no pod is deleted; find out why, then run `tapestry resume {binding}`",
@@ -233,7 +233,7 @@ pub(crate) fn tell_trip(trip: &BreakerTrip, binding: &str) -> String {
     )
 }
 
-/// What people are told of a trip that cleared itself.
+/// What users are told of a trip that cleared itself.
 pub(crate) fn tell_cleared(trip: &BreakerTrip) -> String {
     format!(
         "each of the {} pods that the mass-delete breaker counted is there again or was asked to end: pods end as usual",

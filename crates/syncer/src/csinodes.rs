@@ -41,13 +41,13 @@ pub(crate) struct Setting<'a> {
 struct Case {
     /// Proof that there is no physical CSINode.
     gone: bool,
-    /// Creating the virtual CSINode found the name taken, by whom is not known yet.
+    /// Creating the virtual CSINode found the name taken; it is not known yet by which object.
     taken: bool,
     /// When the virtual CSINode of this name turned out not to be ours.
     foreign: Option<Duration>,
     /// The virtual API server refused to change `allocatable` (servers before 1.35 do): only a new object helps.
     stiff: bool,
-    /// Fingerprints of the drivers that we wrote and of those that came of it: the same again would be in vain.
+    /// Fingerprints of the drivers that we wrote and of those that the server stored: the same again would change nothing.
     pushed: Option<(u64, u64)>,
 }
 

@@ -103,7 +103,7 @@ impl Events {
         dirty.mark(Key::Event(self.last));
     }
 
-    /// What was noted while another one led is told already.
+    /// What was recorded while another process led is told already.
     pub(crate) fn forget(&mut self) {
         self.waiting.clear();
     }

@@ -111,7 +111,7 @@ impl Guard {
         }
     }
 
-    /// What people are told of it.
+    /// What users are told of it.
     pub(crate) fn message(self, trouble: &Trouble, mount: &Name) -> String {
         let what = format!("{} {mount}/{}", self.kind().kind, self.name());
         let follows = match self {
@@ -162,7 +162,7 @@ impl Guards {
         self.rows.iter().all(|rows| rows.complete() && rows.is_empty())
     }
 
-    /// Folds in what the watch says of one; tells whether the quota lets in something else than before.
+    /// Folds in what the watch says of one; returns whether the quota admits something else than before.
     #[must_use]
     pub(crate) fn observe(&mut self, guard: Guard, change: Change<GuardRow>, dirty: &mut Dirty<Key>) -> bool {
         let (rows, look) = (&mut self.rows[guard as usize], &mut self.looks[guard as usize]);
@@ -171,7 +171,7 @@ impl Guards {
             Change::Put(row, epoch) => {
                 let lets_in = (row.spec.clone(), row.enforced.clone());
                 self.troubles[guard as usize] = None;
-                // It counts every pod: only what it lets in matters here.
+                // It counts every pod: only what it admits matters here.
                 changed = match rows.put(row, Some(epoch)) {
                     Put::Fresh(Some(before)) => (before.spec, before.enforced) != lets_in,
                     Put::Fresh(None) => true,
@@ -205,7 +205,7 @@ impl Guards {
         dirty.mark(Key::Guard(Guard::Quota));
     }
 
-    /// Why the quota does not let in what policies allow.
+    /// Why the quota does not admit what policies allow.
     pub(crate) fn quota_trouble(&self, bound: Option<&Bound>) -> Option<&Trouble> {
         self.troubles[Guard::Quota as usize].as_ref().filter(|_| quota_wanted(bound))
     }

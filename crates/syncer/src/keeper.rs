@@ -112,7 +112,7 @@ pub struct Keeper {
     leases: Leases,
     lapses: Lapses,
     binding: Option<KeptBinding>,
-    /// Another binding has our name: ours is gone for good.
+    /// Another binding has our name: ours is gone.
     replaced: bool,
     /// Who the virtual cluster last said it is, kept while it does not answer.
     identity: Option<Uid>,
@@ -257,8 +257,8 @@ impl Keeper {
         }
     }
 
-    /// No new pods should come while no syncer would run them. Kubernetes and `Pair` write the same list of taints, so we write it
-    /// under its version.
+    /// No new pods should come while no syncer would run them. Kubernetes and `Pair` write the same list of taints, so we write
+    /// it under its version.
     fn plan_taint(&self, vnode: &Name) -> Plan<TaintWhy> {
         let writes = self.at_home() && !self.lapses.stands_in();
         let Some(row) = self.node(vnode).filter(|row| writes && !row.deleting) else { return Plan::Rest };
@@ -286,7 +286,7 @@ impl Keeper {
         let Some(row) = self.binding.as_ref().filter(|_| self.at_home()) else { return Plan::Rest };
         let lapse = self.report_lapse(row, now);
         if lapse.is_some() || self.lapses.stands_in() {
-            // How the work of a process stands that does not lead is of no use to anyone.
+            // A process that does not lead need not report whether its syncer works.
             return lapse.unwrap_or(Plan::Rest);
         }
         let mut conditions = row.conditions.clone();

@@ -84,7 +84,7 @@ struct Case {
     settles: Option<Timestamp>,
     /// The end of the window before which capacity is being taken back.
     early: Option<Timestamp>,
-    /// Fingerprints of our last status patch and of the status that came of it: the same again would be in vain.
+    /// Fingerprints of our last status patch and of the status that the server stored: the same patch again would change nothing.
     pushed: Option<(u64, u64)>,
     /// When the status was last written, so that a burst of changes is one write.
     written: Option<Duration>,
@@ -92,7 +92,7 @@ struct Case {
     placement: Placement,
 }
 
-/// How often a pod had to be sent away lately, and until when no other one is wanted.
+/// How often a pod had to be sent away recently, and until when no other one is wanted.
 #[derive(Debug, Default, Clone, Copy)]
 struct Placement {
     failures: u32,
@@ -150,7 +150,7 @@ impl Nodes {
         self.cases.get(physical)?.early
     }
 
-    /// Whether the pods on its virtual node have to go because something vanished, as it was last noted.
+    /// Whether the pods on its virtual node have to go because something vanished, as last recorded.
     pub(crate) fn drained(&self, physical: &Name) -> bool {
         self.cases.get(physical).is_some_and(|case| case.drained)
     }

@@ -178,13 +178,13 @@ impl Pods {
         self.admissions.held(vnode)
     }
 
-    /// Whether we carry a pod. We do not carry pods that are only bound to the node (daemons, excluded ones) or wait for admission.
+    /// Whether we carry a pod. We do not carry pods that are only bound to the node (daemons, excluded ones) or await admission.
     fn carried(&self, vpod: &VPod) -> bool {
         let case = self.cases.get(&vpod.uid);
         !vpod.terminal() && case.is_some_and(Case::inside)
     }
 
-    /// A pod that is let in and mapped and has no copy waits for its creation, which is dear to plan.
+    /// A pod that is admitted and mapped and has no copy waits for its creation, which is expensive to plan.
     pub(crate) fn side(&self, vuid: &Uid) -> Option<Side> {
         let case = self.cases.get(vuid).filter(|case| case.unmade())?;
         let mapped = self.vpods.get(vuid).is_some_and(|vpod| vpod.mapping.is_some() && vpod.deleting.is_none());
@@ -361,7 +361,7 @@ impl Pair {
                 claims.vpod = known.vpod.clone();
                 claims.intact = false;
             }
-            // Counted as a stranger's until now.
+            // Counted as a foreign pod until now.
             (Some(stranger @ PPod { ours: None, .. }), Some(_)) => {
                 let before = self.pods.contribution(stranger);
                 self.pods.ppods.remove(&row.uid);
@@ -413,7 +413,7 @@ impl Pair {
         // What the table knows may say more than a stripped last state.
         let known = self.pods.ppods.get(&uid).and_then(|known| known.ours.as_ref()).map(|copy| copy.vpod.uid.clone());
         if known.is_none() {
-            // Counted as a stranger's until now.
+            // Counted as a foreign pod until now.
             let before = self.pods.ppods.remove(&uid).and_then(|known| self.pods.contribution(&known));
             self.forget_stray(&uid, LossState::Over, now);
             self.recount(before.as_ref(), None, now, dirty);

@@ -38,7 +38,7 @@ pub(crate) struct Policies {
 /// A policy that the watch no longer shows.
 #[derive(Debug, Clone, Copy)]
 struct Doubt {
-    /// The version from which on a word of it counts again.
+    /// The version from which on news of it counts again.
     from: Rv,
     /// The API server itself says that it is gone; whether a user deleted it or it went with its kind is not known yet.
     gone: bool,

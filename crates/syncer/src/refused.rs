@@ -98,7 +98,7 @@ impl Refused {
         }
     }
 
-    /// Forgets what nothing has asked for lately; says whether it was told.
+    /// Forgets what no plan has asked for recently; returns whether it was told.
     pub(crate) fn forget(&mut self, now: Now) -> bool {
         let mut news = false;
         self.streaks.retain(|_, streak| {

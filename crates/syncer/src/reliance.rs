@@ -32,7 +32,7 @@ impl Pair {
     }
 
     /// The binding, when what is known may be relied on: all lists are in and both clusters are the right ones. A cluster may
-    /// be silent at the moment.
+    /// be unreachable at the moment.
     pub(crate) fn trusted(&self) -> Option<&Bound> {
         let bound = self.bindings.bound()?;
         let pinned = Side::BOTH.iter().all(|side| {

@@ -65,7 +65,7 @@ impl Scene {
         self.complete_but_owner();
     }
 
-    /// The same without a word of the owner's policies.
+    /// The same before the owner's policies are listed.
     pub(crate) fn complete_but_owner(&mut self) {
         self.see_lists();
         self.prepare();
@@ -75,7 +75,7 @@ impl Scene {
         }
     }
 
-    /// The same without a word of the tenant's policies.
+    /// The same before the tenant's policies are listed.
     pub(crate) fn complete_but_policies(&mut self) {
         self.see(Fact::Policy(Side::Physical, Change::Listed(Epoch(1))));
         self.see_lists_but_policies();

@@ -193,7 +193,7 @@ impl Pair {
         let mut terms = self.terms_by_hours(pnode, at)?;
         let stopped_by_owner = terms.stop.is_some_and(Stop::by_owner);
         if let Some(early) = self.early_end(pnode, &terms, at).filter(|_| !stopped_by_owner) {
-            // Once begun it goes on, also when those for whom it began so early have gone.
+            // Once begun it goes on, also when the pods that made it begin so early have gone.
             if early.start <= at || self.nodes.early(&pnode.name) == Some(early.end) {
                 (terms.stop, terms.rules, terms.early) = (Some(early.stop), early.rules, Some(early));
             } else {
@@ -343,14 +343,14 @@ impl Pair {
         None
     }
 
-    /// What a virtual node lends now, or why it lends nothing; `None` when it is on its way out. With a quota, no more than that
-    /// lets in by now.
+    /// What a virtual node lends now, or why it lends nothing; `None` when it is on its way out. With a quota, no more than the
+    /// quota admits by now.
     pub(crate) fn lent(&self, vnode: &Name, at: Timestamp) -> Option<Result<Resources, Stop>> {
         let physical = &self.nodes.vnode(vnode)?.physical;
         Some(self.offers(vnode, at)?.map(|offered| self.covered(physical, offered)))
     }
 
-    /// As [`Self::lent`], whatever a quota lets in.
+    /// As [`Self::lent`], whatever a quota admits.
     pub(crate) fn offers(&self, vnode: &Name, at: Timestamp) -> Option<Result<Resources, Stop>> {
         // Before all lists are in, it is unknown which pods are inside already.
         let vnode = self.nodes.vnode(vnode).filter(|vnode| !vnode.deleting && self.lists_complete())?;

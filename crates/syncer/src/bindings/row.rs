@@ -32,7 +32,7 @@ pub struct BindingRow {
     /// What we said of it.
     pub(super) report: Box<Report>,
     pub(super) trip: Option<BreakerTrip>,
-    /// How many pods were ended lately that no user asked to end.
+    /// How many pods were ended recently that no user asked to end.
     pub(super) unasked: Option<UnaskedEnds>,
     /// The trip that a user has looked at.
     pub(super) resume: Option<String>,

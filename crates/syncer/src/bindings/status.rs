@@ -58,7 +58,7 @@ pub(super) struct Figures {
     pub(super) nodes: i64,
     /// What they offer.
     pub(super) leased: Resources,
-    /// What the pods on them ask for that were let in.
+    /// What the admitted pods on them ask for.
     pub(super) used: Resources,
 }
 

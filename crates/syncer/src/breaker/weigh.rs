@@ -1,4 +1,4 @@
-//! When the breaker trips, grows, clears itself, and which pods it lets go. Decides, and changes its own books only: what
+//! When the breaker trips, grows, clears itself, and which pods it lets go. Decides, and changes its own state only: what
 //! follows for other rooms it returns. Only once both sides have caught up; see `catch_up`.
 
 use tapestry_api::binding::{BreakerTrip, UnaskedEnds};

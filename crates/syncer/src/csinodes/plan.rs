@@ -192,8 +192,8 @@ fn labels(origin: &Origin, pcsinode: &PCsiNode) -> Texts {
     origin.labels().into_iter().chain([node]).map(|(key, value)| (key.into(), value.into())).collect()
 }
 
-/// Whether a patch would be refused: what an entry says besides `allocatable` is fixed for its life (a stiff server fixes
-/// that too). Whole entries may come and go.
+/// Whether a patch would be refused: what an entry says besides `allocatable` is immutable (with `stiff`,
+/// `allocatable` is too). Whole entries may come and go.
 fn frozen(old: &[Value], new: &[Value], stiff: bool) -> bool {
     let fixed = |driver: &Value| {
         let mut driver = driver.clone();

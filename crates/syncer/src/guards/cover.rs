@@ -1,7 +1,7 @@
-//! The order of quota and virtual nodes: a node offers more only when the quota lets it in, and the quota is lowered only when
+//! The order of quota and virtual nodes: a node offers more only when the quota admits it, and the quota is lowered only when
 //! no node offers it any more. Otherwise a pod could be scheduled onto a virtual node, and be refused by the quota behind it.
 //!
-//! What a node may offer is granted while the quota lets it in. A grant that is not needed is revoked first, and the quota is
+//! What a node may offer is granted while the quota admits it. A grant that is not needed is revoked first, and the quota is
 //! lowered when no write that was planned under the grant can still be on its way.
 
 use std::collections::BTreeMap;
@@ -57,7 +57,7 @@ impl Grants {
     }
 }
 
-/// What the quota has to let in.
+/// What the quota has to admit.
 pub(crate) struct Asks {
     /// By physical node: the larger of what its virtual node says and what it is to say.
     nodes: BTreeMap<Name, Resources>,
@@ -105,7 +105,7 @@ impl Asks {
 }
 
 impl Guards {
-    /// As much of what a physical node could lend as the quota lets in by now; never less than its virtual node says already.
+    /// As much of what a physical node could lend as the quota admits by now; never less than its virtual node says already.
     pub(crate) fn covered(&self, pnode: &Name, said: Option<&Resources>, mut offered: Resources) -> Resources {
         let mut most = self.grants.of(pnode);
         if let Some(said) = said {
@@ -115,7 +115,7 @@ impl Guards {
         offered
     }
 
-    /// The quota is as it is seen now: nodes may offer what it lets in. Gives the physical nodes that may offer more than before.
+    /// The quota is as it is seen now: nodes may offer what it admits. Returns the physical nodes that may offer more now.
     #[must_use]
     pub(crate) fn grant(&mut self, asks: Asks, now: Now) -> Vec<Name> {
         self.grants.revoke(&asks, now.steady);

@@ -37,14 +37,14 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(5);
 pub(crate) enum Effect {
     /// Nothing.
     Nothing,
-    /// The quota is known as it is now: nodes may offer what it lets in.
+    /// The quota is known as it is now: nodes may offer what it admits.
     QuotaRead,
     /// One is not in force: pods that wait for it are told why.
     Refused,
 }
 
 impl Guards {
-    /// The plan for this backstop, wanted or not. `asks` gives what the quota has to let in: a sum over all nodes, which is only
+    /// The plan for this backstop, wanted or not. `asks` gives what the quota has to admit: a sum over all nodes, which is only
     /// made when it is needed.
     pub(crate) fn plan(
         &self,

@@ -78,7 +78,7 @@ impl GuardRow {
         }))
     }
 
-    /// Whether a quota lets in so much: it says so, and Kubernetes has taken notice. What it does not enforce yet limits nothing.
+    /// Whether a quota admits so much, by its spec and by what Kubernetes enforces. What is not enforced yet limits nothing.
     pub(super) fn lets_in(&self, wanted: &Map<String, Value>) -> bool {
         let amount = |value: &Value| Quantity::parse(value.as_str()?).ok();
         wanted.iter().all(|(name, wanted)| {

@@ -8,11 +8,11 @@ use tapestry_domain::resources::{ResourceName, Resources};
 
 use super::Guard;
 
-/// Not the Internet: where an owner's nodes, pods, Services and metadata endpoints live.
+/// Not the Internet: the networks of an owner's nodes, pods, Services and metadata endpoints.
 const PRIVATE_V4: [&str; 4] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"];
 const PRIVATE_V6: [&str; 2] = ["fc00::/7", "fe80::/10"];
 
-/// `hard` of a quota that lets in what is leased and no more. The four resources that every node has are always named:
+/// `hard` of a quota that admits what is leased and no more. The four resources that every node has are always named:
 /// what a quota does not name it does not limit.
 pub(super) fn quota_for(total: &Resources) -> Map<String, Value> {
     use ResourceName::{Cpu, EphemeralStorage, Memory, Pods};

@@ -41,7 +41,7 @@ pub(super) struct Lapses {
 /// No process may be elected, and we substitute for the leader.
 struct StandIn {
     why: String,
-    /// The binding said so. When it does not any more, another process leads, and knows better.
+    /// The binding said so. When it does not any more, another process leads, and its report counts.
     reported: bool,
 }
 

@@ -35,7 +35,7 @@ pub struct KeptBinding {
     pub(super) phase: Option<Phase>,
     /// The generation that the status speaks of.
     pub(super) observed: Option<i64>,
-    /// As they stand, everybody's.
+    /// All conditions that are there, whichever controller wrote them.
     pub(super) conditions: Vec<Value>,
 }
 

@@ -12,7 +12,7 @@ use crate::terms::Terms;
 pub(crate) enum Departure {
     /// The binding is being deleted.
     BindingDeleted,
-    /// The virtual node itself is being deleted, by whom is not known.
+    /// The virtual node itself is being deleted; it is not known by which client.
     NodeDeleted,
     /// The physical node is not there any more.
     NodeGone,

@@ -30,7 +30,7 @@ pub(super) fn settles(now: Timestamp) -> Option<Timestamp> {
 /// A physical node has less than before, perhaps only for a moment.
 #[derive(Debug, Clone)]
 pub(crate) struct Dip {
-    /// When it counts as being so for good.
+    /// When it counts as permanent.
     pub(crate) until: Timestamp,
     /// What the node had before; `None` when we did not see that.
     pub(crate) before: Option<Resources>,

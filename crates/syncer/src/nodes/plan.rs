@@ -82,8 +82,8 @@ impl Pair {
         if let Some(patch) = want.patch_metadata(vnode, now.wall) {
             return Why::NodeMetadata.call(target, Verb::Merge(Sub::Main, patch));
         }
-        // By time alone something changes next at the edge of a window, when force is due, when a silence has lasted too long,
-        // when a back-off ends.
+        // By time alone something changes next at the edge of a window, when force is due, when the API server has been
+        // unreachable for too long, when a back-off ends.
         let until = terms.as_ref().and_then(|terms| terms.until);
         let force = lending_state.force_at().filter(|at| *at > now.wall);
         let placement = case.placement.until.filter(|until| *until > now.steady);

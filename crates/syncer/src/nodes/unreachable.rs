@@ -1,6 +1,6 @@
-//! What a virtual node says when the first lists do not come: the physical cluster has been silent, or has refused us, since we
-//! started, or something cannot be read. Nothing is known of the physical node, so only what that itself means is put onto what
-//! is there. Pure. Everything else waits for the first lists.
+//! What a virtual node says when the first lists do not come: the physical cluster has been unreachable, or has refused us, since
+//! we started, or something cannot be read. Nothing is known of the physical node, so only what that itself means is put onto
+//! what is there. Pure. Everything else waits for the first lists.
 
 use serde_json::json;
 use tapestry_api::keys;

@@ -61,7 +61,7 @@ pub(crate) struct Circumstances<'a> {
     pub(crate) settles: Option<jiff::Timestamp>,
     /// The way to the physical cluster.
     pub(crate) connection: &'a Connection,
-    /// Pods had to be sent away lately.
+    /// Pods had to be sent away recently.
     pub(crate) crowded: bool,
     /// What people are told while it is not lent.
     pub(crate) stopped: Option<Box<str>>,
@@ -169,7 +169,7 @@ impl Want {
         let labels = patch_map(&self.labels, &vnode.labels, &before.labels);
         let mut annotations = patch_map(&self.annotations, &vnode.annotations, &before.annotations);
         let taints = self.merge_taints(vnode, &before);
-        // A stranger's delete becomes a drain; once it has begun nothing can be added.
+        // Our finalizer turns another client's delete into a drain; once the deletion has begun no finalizer can be added.
         let held = vnode.deleting || vnode.finalizers.iter().any(|finalizer| finalizer == keys::FINALIZER_VNODE);
         if labels.is_empty() && annotations.is_empty() && taints.is_none() && held {
             return None;
@@ -321,7 +321,7 @@ pub(super) fn unknown_from(bound: &Bound, vnode: Option<&VNode>, connection: &Co
     since.checked_add(bound.binding.evict_after?).ok()
 }
 
-/// Reason of the condition while the physical API server does not answer; how long it has stood is how long the silence has lasted.
+/// Reason of the condition while the physical API server does not answer; the age of the condition is the length of the outage.
 const SILENT: &str = "ApiServerSilent";
 
 pub(super) fn reachable(vnode: Option<&VNode>, connection: &Connection, now: jiff::Timestamp) -> Condition {
@@ -344,7 +344,7 @@ pub(super) fn reachable(vnode: Option<&VNode>, connection: &Connection, now: jif
     let kind = keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE;
     let mut condition = own_condition(vnode, now, kind, status, reason, message.to_owned());
     if vnode.and_then(|vnode| vnode.condition(kind)).is_some_and(|known| known.reason != reason) {
-        // Another trouble begins at its own time: a silence is not as old as the restore before it.
+        // Another trouble begins at its own time: an outage is not as old as the restore before it.
         condition.last_transition_time.clone_from(&condition.last_heartbeat_time);
     }
     condition

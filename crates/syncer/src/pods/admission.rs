@@ -53,7 +53,7 @@ fn chosen(taint: &str) -> bool {
     !of_state || taint == keys::TAINT_PHYSICAL_CORDONED
 }
 
-/// Why a pod stays outside, as its condition and event say it.
+/// Why a pod is not admitted, as its condition and event say it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) reason: PendingReason,
@@ -182,7 +182,7 @@ impl Pair {
         self.weigh(vnode, self.offers(vnode, now.wall).and_then(Result::ok).as_ref(), dirty);
     }
 
-    /// Whether only the quota keeps a pod outside: policies offer enough.
+    /// Whether only the quota keeps a pod from being admitted: policies offer enough.
     fn awaits_quota(&self, vpod: &VPod, grows: Option<&Resources>, vnode: &Name, held: &Resources, now: Now) -> bool {
         let offers = self.offers(vnode, now.wall).and_then(Result::ok);
         offers.is_some_and(|offers| short(grows.unwrap_or(&vpod.request), &offers, held).is_none())
@@ -297,8 +297,8 @@ impl Pair {
         if mapped { Some(Admitted::AsMapped) } else { self.new_name(uid).map(Admitted::As) }
     }
 
-    /// A fresh random name; also for a pod whose name turned out to be a stranger's. `None` without random numbers: a name that
-    /// others can foresee is none.
+    /// A fresh random name; also for a pod whose name turned out to be a foreign pod's. `None` without random numbers: a name
+    /// that others can foresee is not used.
     pub(super) fn new_name(&mut self, uid: &Uid) -> Option<Name> {
         let vpod = self.pods.vpods.get(uid)?;
         Name::parse(&physical_pod_name(vpod.name.as_str(), (self.pods.entropy)()?)).ok()

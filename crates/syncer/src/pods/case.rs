@@ -28,7 +28,7 @@ pub(super) struct Case {
     pub(super) not_admitted: Option<Box<NotAdmitted>>,
     /// What the physical cluster said when it refused the copy.
     pub(super) refused: Option<Box<Verdict>>,
-    /// Creating the copy found the name taken, by whom is not known yet.
+    /// Creating the copy found the name taken; it is not known yet by which pod.
     pub(super) taken: bool,
     /// Proof that there is no copy.
     pub(super) ended: Option<Box<Ended>>,
@@ -46,7 +46,7 @@ pub(super) struct Case {
     pub(super) asked: Option<u32>,
     /// The copy was given the tolerations that it lacked, or could not be given them: we do not fight other clients over them.
     pub(super) mended: bool,
-    /// Fingerprints of our last status patch and of the virtual status that came of it: the same again would be in vain.
+    /// Fingerprints of our last status patch and of the virtual status that was stored: the same again would change nothing.
     pub(super) pushed: Option<(u64, u64)>,
 }
 
@@ -68,7 +68,7 @@ pub(super) enum Told {
     Nothing,
     /// Its eviction was asked for and not granted.
     Asked(Duration),
-    /// Its eviction was granted; until the watch shows it, asking again would be in vain.
+    /// Its eviction was granted; until the watch shows it, asking again would change nothing.
     Evicted,
     /// That it will be deleted; also when it could not be told.
     Announced,
@@ -91,7 +91,7 @@ pub(super) enum Proof {
     Read,
 }
 
-/// Why a pod has to wait outside.
+/// Why a pod is not admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NotAdmitted {
     /// Policies allow it, and the quota in the physical cluster cannot be raised; in these words.

@@ -15,7 +15,7 @@ use crate::nodes::row::VNode;
 use crate::pair::{Key, Pair};
 
 impl Pair {
-    /// Changes one pod, then tells those whom it concerns.
+    /// Changes one pod, then updates everything that depends on it.
     pub(super) fn change_pod(&mut self, vuid: &Uid, now: Now, dirty: &mut Dirty<Key>, change: impl FnOnce(&mut Pods)) {
         let bound = self.bindings.bound();
         let delta = self.pods.apply(vuid, |vpod| may_wait(bound, vpod), change);

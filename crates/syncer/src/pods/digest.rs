@@ -17,7 +17,7 @@ const RESIZE_PENDING: &str = "PodResizePending";
 /// Owned by the client that set it first: Kubernetes sets it on virtual pods too.
 const DISRUPTION: &str = "DisruptionTarget";
 
-/// How far a pod's life has gone.
+/// How far a pod's lifecycle has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Deserialize)]
 pub(crate) enum Phase {
     /// Not all containers have started.
@@ -126,7 +126,7 @@ pub(crate) struct Pending {
 }
 
 impl Phase {
-    /// Whether all containers have ended for good.
+    /// Whether all containers have ended and will not restart.
     #[must_use]
     pub(crate) fn terminal(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed)
@@ -288,7 +288,7 @@ pub(crate) fn render_patch(
         set(key, text(raw)?);
     }
     for (key, raw) in [("hostIPs", status.host_ips), ("podIPs", status.pod_ips)] {
-        // Merged by `ip` a changed address would stand beside the old one, which is refused.
+        // Merged by `ip`, a changed address would be listed beside the old one, which is refused.
         let mut list = vec![json!({"$patch": "replace"})];
         if let Value::Array(addresses) = text(raw)? {
             list.extend(addresses);

@@ -138,8 +138,9 @@ impl Pair {
         // Released, and no finalizer holds it: the API server was interrupted between marking and removing it (our process was
         // killed, its request with it), and will not come back to it. It is released again.
         let finish = |ended: &Ended| {
-            // The controller whose finalizer holds a pod (a Job's) waits for its terminal phase, also after a forced deletion. Where
-            // no controller waits, an end that the kubelet reported is told, and none is made up: the pod is gone with the next call.
+            // The controller whose finalizer holds a pod (a Job's) waits for its terminal phase, also after a forced deletion.
+            // Where no controller waits, an end that the kubelet reported is told, and none is made up: the pod is gone with the
+            // next call.
             let awaited = vpod.finalizers || ended.last.is_some();
             if vpod.terminal() || !awaited { release(vpod) } else { fail_or_finish(vpod, ended, now) }
         };
@@ -216,7 +217,7 @@ impl Pair {
         if let Some(back) = all().find_map(|ppod| self.give_back(ppod)) {
             return Some(back);
         }
-        // Made under a name that a client removed from the pod while the call was on its way: the copy that the pod recorded stays.
+        // Made under a name that a client removed from the pod during the call: the copy that the pod recorded stays.
         let kept = vpod.recorded() == Some(&copy.uid);
         let surplus = all().filter(|ppod| kept && ppod.uid != copy.uid && ppod.deleting.is_none());
         surplus.into_iter().find_map(|ppod| {
@@ -266,7 +267,7 @@ impl Pair {
             return Plan::Rest;
         };
         if !self.lent(&vpod.node, now.wall).is_some_and(|lent| lent.is_ok_and(|lent| self.lets_in(&vpod.node, &lent))) {
-            // Let in before the node was stopped: it starts when the node is lent again (law 9).
+            // Admitted before the node was stopped: it starts when the node is lent again (law 9).
             return Plan::Rest;
         }
         let Some(raw) = &vpod.raw else {
@@ -429,7 +430,7 @@ fn map(vpod: &VPod, namespace: &Name, name: &Name, why: Why, now: Now) -> Plan<W
     let annotations = json!({
         keys::PHYSICAL_POD_NAMESPACE: namespace.as_str(),
         keys::PHYSICAL_POD_NAME: name.as_str(),
-        // A UID that stood beside another name was not the UID of this copy.
+        // A UID that was recorded with another name was not the UID of this copy.
         keys::PHYSICAL_POD_UID: null,
         keys::LAST_SYNC_TIME: stamp(now),
     });

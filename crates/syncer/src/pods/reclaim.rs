@@ -125,13 +125,13 @@ impl Pair {
             Step::Wait(at) => Plan::Wait(steady_at(at, now)),
             Step::Evict => match told {
                 Told::Evicted => Plan::Rest,
-                // Between two tries the rest of its life goes on.
+                // Between two tries the pod is synced as usual.
                 Told::Asked(at) if now.steady < at + ASK_AGAIN => Plan::Wait(at + ASK_AGAIN),
                 _ => Why::Evict.call(target, Verb::Evict { grace: None }),
             },
             Step::Delete { .. } if !vpod.digest.disruption && vpod.deleting.is_none() && told != Told::Announced => {
-                // A controller that counts failures (a Job) learns first that this is none. Written once: a pod whose status cannot
-                // be written goes as well.
+                // A controller that counts failures (a Job) learns first that this is none. Written once: a pod whose status
+                // cannot be written goes as well.
                 let condition = json!({
                     "type": "DisruptionTarget", "status": "True", "reason": "Reclaimed",
                     "message": format!("Tapestry reclaims the capacity: {}", recall.why),

@@ -162,7 +162,7 @@ impl Pair {
         }
     }
 
-    /// Whether so much more is there now. A pod that was let in is counted already.
+    /// Whether so much more is there now. A pod that was admitted is counted already.
     fn has_room(&self, vpod: &VPod, more: &Resources, now: Now) -> bool {
         let Some(Ok(lent)) = self.lent(&vpod.node, now.wall) else { return false };
         let mut held = self.pods.held(&vpod.node).cloned().unwrap_or_default();

@@ -194,7 +194,7 @@ impl Pair {
             return self.learn_nothing(vuid, now, dirty);
         }
         if self.pods.cases.get(vuid).is_some_and(|case| case.taken) {
-            // A stranger has our name: take another one.
+            // A foreign pod has our name: take another one.
             let admitted = self.new_name(vuid).map_or(Admitted::No, Admitted::As);
             return self.change_pod(vuid, now, dirty, |pods| {
                 let case = pods.case(vuid);
@@ -229,7 +229,7 @@ impl Pair {
             }
             return self.learn_nothing(vuid, now, dirty);
         }
-        // Names are unique: where a foreign pod has the name, ours does not exist. But the one we recorded runs on without its pod.
+        // Names are unique: where a foreign pod has the name, ours does not exist. But the one we recorded runs without its pod.
         let existed = vpod.was_copied();
         if recorded {
             let message = format!("the physical pod {name} {says}: it is left running, delete it by hand");

@@ -1,6 +1,6 @@
 //! Strays: physical pods of our origin that do not say whose copy they are, because a client removed that while no syncer
-//! watched. A stray that a virtual pod names gets its mark back. A stray that no virtual pod names is reported, and collected if it
-//! carries all our other marks: late, after a live look, one at a time, and never past the breaker. Must not touch what may be
+//! watched. A stray that a virtual pod names gets its mark back. A stray that no virtual pod names is reported, and collected if
+//! it carries all our other marks: late, after a live look, one at a time, and never past the breaker. Must not touch what may be
 //! another client's imitation of our pods (law 6).
 
 use std::collections::BTreeMap;

@@ -39,7 +39,7 @@ const AT_MOST_EVERY: Duration = Duration::from_secs(1);
 /// What a status says depends on this, beside the policies themselves.
 pub(crate) struct Setting<'a> {
     pub(crate) binding: &'a Binding,
-    /// The binding is deleted by a user who meant it.
+    /// A user deletes the binding on purpose.
     pub(crate) leaving: bool,
     pub(crate) origin: &'a Origin,
     pub(crate) nodes: &'a Nodes,

@@ -1,5 +1,5 @@
-//! What a quota in the physical cluster means for the terms: it has to let in all that nodes offer, and nodes offer no more than
-//! it lets in. Reads nodes and pods for [`crate::guards`]; decides nothing about the quota itself.
+//! What a quota in the physical cluster means for the terms: it has to admit all that nodes offer, and nodes offer no more than
+//! it admits. Reads nodes and pods for [`crate::guards`]; decides nothing about the quota itself.
 
 use jiff::Timestamp;
 use tapestry_cluster::Name;
@@ -11,7 +11,7 @@ use crate::guards::quota_wanted;
 use crate::pair::{Key, Pair};
 
 impl Pair {
-    /// What the quota has to let in.
+    /// What the quota has to admit.
     pub(crate) fn asks(&self, at: Timestamp) -> Asks {
         let mut asks = Asks::new(self.pods.beyond_virtual());
         for vnode in self.nodes.vnodes() {
@@ -32,7 +32,7 @@ impl Pair {
         asks
     }
 
-    /// As much of what a physical node could lend as a quota lets in by now.
+    /// As much of what a physical node could lend as a quota admits by now.
     pub(crate) fn covered(&self, physical: &Name, offered: Resources) -> Resources {
         if !quota_wanted(self.bindings.bound()) {
             return offered;
@@ -41,7 +41,7 @@ impl Pair {
         self.guards.covered(physical, said, offered)
     }
 
-    /// Whether everything that was let in on a virtual node may be made: the quota lets it in.
+    /// Whether everything that was admitted on a virtual node may be made: the quota admits it.
     pub(crate) fn lets_in(&self, vnode: &Name, lent: &Resources) -> bool {
         let held = self.pods.held(vnode);
         !quota_wanted(self.bindings.bound()) || held.is_none_or(|held| held.fits_within(lent).is_ok())

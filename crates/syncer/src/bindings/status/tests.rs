@@ -42,7 +42,7 @@ fn condition<'a>(status: &'a Value, kind: &str) -> &'a Value {
     status["conditions"].as_array().unwrap().iter().find(|condition| condition["type"] == kind).unwrap()
 }
 
-/// A pod that asks for one CPU is let in and gets its copy.
+/// A pod that asks for one CPU is admitted and gets its copy.
 fn let_in(scene: &mut Scene, pod: &str) {
     scene.see_vpod(&vpod(pod));
     let key = Key::Pod(Uid::new(format!("v-{pod}")));

@@ -1,4 +1,4 @@
-//! The breaker by itself, without a pair: what it decides from its own books and what it is told.
+//! The breaker by itself, without a pair: what it decides from its own state and what it is told.
 
 use tapestry_api::binding::UnaskedEnds;
 use tapestry_cluster::Uid;
@@ -11,7 +11,7 @@ fn uid(n: usize) -> Uid {
     Uid::new(format!("v-p{n}"))
 }
 
-/// A breaker that knows how so many pods stand that are proven to end.
+/// A breaker that has recorded so many pods that are proven to end.
 fn losing(ends: usize, now: Now) -> Breaker {
     let mut breaker = Breaker::default();
     (0..ends).for_each(|n| breaker.record(&uid(n), LossState::Ends, now));

@@ -1,4 +1,4 @@
-//! A virtual node offers more only when the quota lets it in, and the quota is lowered only when no node offers it any more.
+//! A virtual node offers more only when the quota admits it, and the quota is lowered only when no node offers it any more.
 
 use std::time::Duration;
 

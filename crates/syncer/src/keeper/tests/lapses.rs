@@ -121,7 +121,7 @@ fn law_02_a_stand_in_renews_leases_and_reports_once_and_does_nothing_else() {
     second.see(Fact::Binding(Change::Put(binding, Epoch(1))));
     assert_eq!(second.plan(&Key::Binding), Plan::Rest);
 
-    // A third one leads after all, and knows better: no quarrel.
+    // A third process leads after all, and its report counts: we do not overwrite it.
     scene.see_binding("b-uid", &well());
     assert_eq!(scene.plan(&Key::Binding), Plan::Rest);
 }

@@ -1,4 +1,4 @@
-//! What virtual nodes say of a physical cluster that is silent, refuses us or was restored, and when Kubernetes is to evict.
+//! What virtual nodes say of a physical cluster that is unreachable, refuses us or was restored, and when Kubernetes is to evict.
 
 use std::time::Duration;
 
@@ -129,7 +129,7 @@ fn a_restored_physical_cluster_is_not_silent_and_never_makes_nodes_unknown() {
     }
     assert_eq!(said(&scene, keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE), "False PhysicalClusterRestored");
     assert_eq!(said(&scene, "Ready"), "True KubeletReady", "it answers: nobody has to go");
-    // A silence after it counts from its own beginning.
+    // When the API server becomes unreachable after that, the time counts from then.
     scene.see(Fact::Connection(Side::Physical, Connection::Down("refused".to_owned())));
     scene.follow_node("n1");
     assert_eq!(said(&scene, keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE), "False ApiServerSilent");
@@ -154,7 +154,7 @@ fn an_api_server_that_refuses_us_is_not_silent_and_never_makes_nodes_unknown() {
             let condition = row.condition(kind).unwrap();
             format!("{} {}", condition.status, condition.reason)
         };
-        // A silence before it counts no more, and one after it counts from its own beginning.
+        // Unreachable time before the refusal does not count, and after it the time starts from zero.
         scene.see(Fact::Connection(Side::Physical, Connection::Down("no route".to_owned())));
         scene.follow_node("n1");
         scene.pass(Duration::from_secs(50));

@@ -323,7 +323,7 @@ fn when_no_policy_selects_the_node_it_is_drained_by_the_rules_it_was_lent_by_and
     removed(&mut scene);
 }
 
-/// Nothing lives on the node any more: it says so, and goes.
+/// No pod is left on the node: it says so, and goes.
 fn removed(scene: &mut Scene) {
     let node = Key::Node(name("n1"));
     while scene.call(&node).why != "RemoveNode" {

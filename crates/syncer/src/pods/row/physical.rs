@@ -1,4 +1,4 @@
-//! Physical pods as decisions need them: small for a stranger's, with the rest for copies of ours, and for strays.
+//! Physical pods as decisions need them: small for foreign pods, with the rest for copies of ours, and for strays.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -17,7 +17,7 @@ use crate::json::Meta;
 use crate::origin::Origin;
 use crate::pods::digest::StatusDigest;
 
-/// A physical pod: small for a stranger's, with the rest for ours.
+/// A physical pod: small when foreign, with the rest when ours.
 #[derive(Debug, Clone)]
 pub struct PPod {
     pub(crate) uid: Uid,
@@ -51,7 +51,7 @@ pub(crate) struct Unreadable {
 pub(crate) struct Stray {
     pub(crate) namespace: Name,
     pub(crate) name: Name,
-    /// All our other marks are there: it was made by us, not in our likeness.
+    /// All our other marks are there: we made it, and it is not an imitation.
     pub(crate) marked: bool,
 }
 

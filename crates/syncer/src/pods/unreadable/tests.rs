@@ -1,4 +1,4 @@
-//! Objects that cannot be fully read, and quantities that no user can mean: each is answered, none is a hole.
+//! Objects that cannot be fully read, and quantities that no user can mean: each is answered, none is overlooked.
 
 use serde_json::{Value, json};
 use tapestry_api::keys;
@@ -17,7 +17,7 @@ fn of_tomorrow(mut pod: Value) -> Value {
     pod
 }
 
-/// A stranger's pod on `n1`.
+/// A foreign pod on `n1`.
 fn stranger(request: &Value) -> Value {
     json!({
         "metadata": {"name": "db", "namespace": "owner", "uid": "db-uid"},

@@ -348,7 +348,7 @@ fn law_09_a_start_without_the_owners_kind_lends_nothing_where_an_owners_policy_a
     assert_eq!(applied, "all,owner/mine", "it must be known after the next start too");
     assert_eq!(scene.plan(&Key::Node(name("n2"))), Plan::Rest);
 
-    // An operator who knows better takes the memory away.
+    // An operator removes the annotation on purpose.
     let mut vnode = scene.vnode("vnode-east-n1");
     vnode["metadata"]["annotations"].as_object_mut().unwrap().remove(keys::POLICIES_APPLIED);
     scene.see_vnode(vnode);
