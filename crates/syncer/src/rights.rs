@@ -206,7 +206,12 @@ pub static RIGHTS: &[Right] = {
             &["get", "list", "watch", "create", "patch"],
             "Of several syncers of one binding, one leads.",
         ),
-        in_virtual(NodeLeases, &kind::LEASE, &["get", "create", "patch"], "Renewed every ten seconds: the virtual nodes are served."),
+        in_virtual(
+            NodeLeases,
+            &kind::LEASE,
+            &["get", "create", "patch"],
+            "Renewed every ten seconds: the virtual nodes are served.",
+        ),
         in_physical(Everywhere, &kind::NAMESPACE, &["get"], IDENTITY).only(&["kube-system"]),
         in_physical(Everywhere, &kind::NODE, &["get", "list", "watch"], "Nodes that can be lent."),
         in_physical(Everywhere, &kind::CSI_NODE, &["get", "list", "watch"], "Their storage drivers."),

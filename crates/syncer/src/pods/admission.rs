@@ -63,8 +63,7 @@ pub(crate) struct Verdict {
 impl Verdict {
     /// It ran, its mapping is gone, and no physical pod points back to it: nothing is proven, so nothing is done.
     pub(super) fn mapping_lost() -> Self {
-        let message =
-            "its mapping annotations were removed and no physical pod points to it: delete the pod, so that its controller creates another one";
+        let message = "its mapping annotations were removed and no physical pod points to it: delete the pod, so that its controller creates another one";
         Self { reason: PendingReason::MappingLost, message: message.to_owned() }
     }
 }
