@@ -172,7 +172,7 @@ async fn read_binding(virtual_cluster: &Cluster, name: &Name) -> Result<BindingR
     row.ok_or_else(|| unreadable("it is none".to_owned()))
 }
 
-/// Ten characters of a physical pod's name come from here: from the operating system, so that nobody can foresee them.
+/// Ten characters of a physical pod's name come from here: from the operating system, so that no user can foresee them.
 pub(crate) fn entropy() -> Option<[u8; 8]> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).inspect_err(|error| tracing::error!(%error, "no random numbers, so no names")).ok()?;

@@ -63,7 +63,7 @@ impl Pair {
                 _ => Plan::Rest,
             };
         }
-        // Whoever connects first pins; what is pinned is never overwritten.
+        // The first connection pins; what is pinned is never overwritten.
         let mut pins = serde_json::Map::new();
         for (side, field) in [(Side::Virtual, "virtualClusterUID"), (Side::Physical, "physicalClusterUID")] {
             if let (None, Some(seen)) = (bound.pin(side), self.connections.identity(side)) {
@@ -82,7 +82,7 @@ impl Pair {
             return Plan::Rest;
         }
         if let Some(ends) = self.unwritten_ends(now) {
-            // Under the version we looked at: whoever led before may have counted more.
+            // Under the version we looked at: the leader before us may have counted more.
             let verb = Verb::Merge(Sub::Status, json!({"status": {"unaskedEnds": ends}}));
             return Why::CountEnds.call(target.rv(row.rv), verb);
         }

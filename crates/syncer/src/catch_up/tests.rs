@@ -139,7 +139,7 @@ fn an_answer_from_before_the_gap_is_too_old() {
     for (key, call) in asked.iter().zip(&calls) {
         let object = json!({"metadata": {"resourceVersion": "10"}, "items": []}).to_string().into();
         scene.settle(key, call, Ok(Answer { object }));
-        assert_eq!(scene.plan(key), Plan::Rest, "nobody asks for it any more");
+        assert_eq!(scene.plan(key), Plan::Rest, "it is not asked for any more");
     }
     lose(&mut scene, &ppod);
     assert_eq!(scene.plan(&web()), Plan::Rest);

@@ -79,7 +79,7 @@ fn law_12_a_right_that_is_missing_for_40_seconds_shows_on_the_binding_and_in_rea
     assert_eq!(report(&mut scene).0, "Ready");
     assert!(
         format!("{dirty:?}").contains("all_urged: true"),
-        "whoever waits for the same right need not wait any longer"
+        "calls that wait for the same right need not wait any longer"
     );
 }
 

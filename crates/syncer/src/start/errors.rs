@@ -87,7 +87,7 @@ impl StartError {
     }
 }
 
-/// Why a syncer ended although nobody asked it to.
+/// Why a syncer ended although it was not asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// A watch, a probe or the election is not there any more.

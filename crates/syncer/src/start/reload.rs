@@ -115,7 +115,7 @@ impl Syncer {
 }
 
 /// What becomes of us while the kubeconfig in the Secret cannot be used. Where the one before it led to another cluster, that
-/// stays as it is until a usable one says otherwise: nobody has put the right one back.
+/// stays as it is until a usable one says otherwise: the right one has not been put back.
 fn tell_broken(elsewhere: Option<&Uid>, why: &StartError) -> String {
     let why = why.told();
     match elsewhere {

@@ -165,7 +165,11 @@ fn a_syncer_that_has_just_started_leaves_the_phase_as_it_is_and_a_new_binding_is
         scene.see(Fact::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))));
         let status = report(&mut scene);
         assert_eq!(status["phase"], phase);
-        assert_eq!(status["nodes"], if phase == "Ready" { json!(7) } else { Value::Null }, "nobody has counted yet");
+        assert_eq!(
+            status["nodes"],
+            if phase == "Ready" { json!(7) } else { Value::Null },
+            "nothing has been counted yet"
+        );
     }
 }
 

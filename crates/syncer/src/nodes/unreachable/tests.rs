@@ -66,7 +66,7 @@ fn restarted_in_an_outage(spec: Value) -> Scene {
     scene.see_vnode(vnode(&before));
     scene.see(Fact::VNode(tapestry_cluster::feed::Change::Listed(tapestry_cluster::feed::Epoch(1))));
     scene.see(Fact::Connection(Side::Virtual, Connection::Up(Uid::new("v-cluster"))));
-    assert_eq!(scene.plan(&key()), Plan::Rest, "nobody has asked yet");
+    assert_eq!(scene.plan(&key()), Plan::Rest, "no probe has answered yet");
     scene
 }
 
@@ -128,7 +128,7 @@ fn a_restored_physical_cluster_is_not_silent_and_never_makes_nodes_unknown() {
         scene.pass(Duration::from_hours(1));
     }
     assert_eq!(said(&scene, keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE), "False PhysicalClusterRestored");
-    assert_eq!(said(&scene, "Ready"), "True KubeletReady", "it answers: nobody has to go");
+    assert_eq!(said(&scene, "Ready"), "True KubeletReady", "it answers: no pod has to go");
     // When the API server becomes unreachable after that, the time counts from then.
     scene.see(Fact::Connection(Side::Physical, Connection::Down("refused".to_owned())));
     scene.follow_node("n1");

@@ -97,7 +97,7 @@ fn when_a_window_ends_with_force_pods_have_their_grace_and_then_go_but_for_those
     assert_eq!(
         grace(&forced(&mut scene, "any")),
         Some(60),
-        "at most the policy's grace; tolerating everything helps nobody"
+        "at most the policy's grace; tolerating everything does not help"
     );
     assert_eq!(scene.plan(&key("spared")), Plan::Rest);
 }
@@ -146,7 +146,7 @@ fn law_08_a_restart_in_the_middle_of_taking_back_goes_on_where_it_was() {
     fresh.complete();
     let Plan::Wait(until) = fresh.plan(&key("web")) else { panic!("reclaim does not go on") };
     let wait = until.saturating_sub(fresh.now.steady);
-    assert!(wait <= Duration::from_secs(11), "it began anew: {wait:?}");
+    assert!(wait <= Duration::from_secs(11), "it began again: {wait:?}");
     fresh.pass(wait);
     assert_eq!(forced(&mut fresh, "web").why, "Reclaim");
 }

@@ -95,7 +95,7 @@ fn law_05_a_pod_that_only_names_it_or_shares_it_gets_nothing() {
     scene.see_ppod(&ppod);
     assert_eq!(scene.plan(&key(&ppod)), Plan::Rest);
     scene.pass(COLLECT_AFTER * 2);
-    assert_eq!(scene.plan(&key(&ppod)), Plan::Rest, "somebody knows it: it is not collected");
+    assert_eq!(scene.plan(&key(&ppod)), Plan::Rest, "a virtual pod names it: it is not collected");
     // Two say that it is theirs.
     let mut scene = Scene::new();
     scene.see_vpod(&up);
@@ -199,7 +199,7 @@ fn strays_go_one_at_a_time_and_never_past_the_breaker() {
     scene.pass(PACE);
     assert_eq!(collects(&scene), 1);
     look(&mut scene, last);
-    assert!(scene.pair.breaker.trip().is_some(), "twenty-one pods would end that nobody asked to end");
+    assert!(scene.pair.breaker.trip().is_some(), "twenty-one pods would end although no user asked for it");
     scene.pass(PACE);
     assert_eq!(collects(&scene), 0);
 }

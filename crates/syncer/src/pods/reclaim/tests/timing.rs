@@ -29,7 +29,7 @@ fn a_node_that_has_less_for_a_moment_drives_nobody_away_and_one_that_has_less_fo
     dip["status"]["allocatable"]["cpu"] = json!("0");
     scene.see_pnode(dip.clone());
     scene.follow_node("n1");
-    assert_eq!(taints(&scene, keys::TAINT_OVER_LEASED), ["NoSchedule"], "nobody comes meanwhile");
+    assert_eq!(taints(&scene, keys::TAINT_OVER_LEASED), ["NoSchedule"], "no pod comes meanwhile");
     let Plan::Wait(until) = scene.plan(&key("web")) else { panic!("it is not ridden out") };
     scene.pass(MINUTE);
     scene.see_pnode(pnode("n1"));
@@ -232,7 +232,7 @@ fn with_reclaim_before_end_an_unforced_end_of_the_tenants_hours_does_not_hide_th
     run(&mut scene, "web", json!({}));
     scene.pass(7 * HOUR);
     scene.follow_node("n1");
-    assert_eq!(scene.plan(&key("web")), Plan::Rest, "the tenant's end forces nobody");
+    assert_eq!(scene.plan(&key("web")), Plan::Rest, "the tenant's end forces no pod");
     scene.pass(Duration::from_mins(59));
     scene.follow_node("n1");
     scene.pass(Duration::from_secs(30));
