@@ -120,7 +120,7 @@ test-e2e: $(call alone,build testbed) ## tests on real control planes (E2E=part 
 	}
 
 .PHONY: testbed
-testbed: $(call alone,need-go) ## build etcd, the Kubernetes control plane and kwok for the tests, once (7 minutes)
+testbed: $(call alone,need-go) ## build etcd, the Kubernetes control plane and kwok for the tests, once (6 minutes on 2 cores)
 	@$(call heading,test control planes)
 	testbed/build
 

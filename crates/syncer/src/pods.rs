@@ -1,6 +1,6 @@
 //! Pods, both ways. Watches all bound virtual pods and all physical pods; writes annotations and status of virtual
 //! pods, and whole physical pods of our origin. The graph: vpod --mapping--> ppod --origin, name, UID--> vpod.
-//! This file folds facts in and keeps the sums; what to do about them is in `plan`, which pods are admitted is in `admission`.
+//! This file folds facts in; what they add up to is in `sums`, what to do about them in `plan`, which pods are admitted in `admission`.
 
 pub(crate) mod admission;
 mod admissions;

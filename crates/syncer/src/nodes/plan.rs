@@ -194,13 +194,19 @@ impl Pair {
             Why::LookForOwner => self.learn_owner(name, &done, now, dirty),
             Why::LookForVirtualNode => self.settle_search(name, call, &done, now, dirty),
             Why::LookForNode => self.settle_look(name, done, now, dirty),
-            Why::RemoveNode | Why::ReleaseNode => self.settle_removal(name, call, done, now, dirty),
+            Why::RemoveNode | Why::ReleaseNode => match done {
+                Ok(answer) => self.learn_removal(why, call, &answer, now, dirty),
+                Err(refusal) => self.learn_write_refused(name, &refusal, now, dirty),
+            },
             Why::CreateNode
             | Why::NodeStatus
             | Why::NodeMetadata
             | Why::NodeUnreachable
             | Why::NodeOutOfSync
-            | Why::TaintDeleting => self.settle_write(name, call, done, now, dirty),
+            | Why::TaintDeleting => match done {
+                Ok(answer) => self.learn_write(name, call, &answer, now, dirty),
+                Err(refusal) => self.learn_write_refused(name, &refusal, now, dirty),
+            },
         }
     }
 
@@ -227,23 +233,10 @@ impl Pair {
     }
 
     /// The virtual node was deleted, or our finalizer taken away.
-    fn settle_removal(
-        &mut self,
-        name: &Name,
-        call: &Call,
-        done: Result<Answer, Refusal>,
-        now: Now,
-        dirty: &mut Dirty<Key>,
-    ) {
-        let answer = match done {
-            Ok(answer) => answer,
-            Err(refusal) => return self.learn_write_refused(name, &refusal, now, dirty),
-        };
+    fn learn_removal(&mut self, why: Why, call: &Call, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
         match VNode::decode(&answer.object) {
             // Its finalizers hold it still.
-            Ok(Some(row)) if row.deleting && matches!(call.verb, Verb::Delete { .. }) => {
-                self.put_vnode(row, None, now, dirty);
-            }
+            Ok(Some(row)) if row.deleting && why == Why::RemoveNode => self.put_vnode(row, None, now, dirty),
             _ => {
                 if let Some(uid) = &call.target.uid {
                     self.lose_vnode(uid, now, dirty);
@@ -253,18 +246,7 @@ impl Pair {
     }
 
     /// The virtual node was created or changed.
-    fn settle_write(
-        &mut self,
-        name: &Name,
-        call: &Call,
-        done: Result<Answer, Refusal>,
-        now: Now,
-        dirty: &mut Dirty<Key>,
-    ) {
-        let answer = match done {
-            Ok(answer) => answer,
-            Err(refusal) => return self.learn_write_refused(name, &refusal, now, dirty),
-        };
+    fn learn_write(&mut self, name: &Name, call: &Call, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
         let row = VNode::decode(&answer.object).ok().flatten();
         if let Verb::Merge(Sub::Status, patch) = &call.verb {
             let case = self.nodes.cases.entry(name.clone()).or_default();
