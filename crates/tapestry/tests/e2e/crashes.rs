@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tapestry_cluster::Side;
 use tapestry_testbed::builders::node;
 use tapestry_testbed::proxy::RequestInfo;
@@ -13,7 +13,7 @@ use tapestry_testbed::supervisor::Signal;
 use tokio::sync::Notify;
 
 use crate::harness::{Harness, TEST, pattern};
-use crate::looks::{SOON, phase};
+use crate::looks::{SOON, label, phase};
 use crate::process::syncer::Process;
 
 /// Kills a syncer at one of its writes, after the server carried it out and before the syncer gets the answer.
@@ -111,7 +111,8 @@ impl Reaper {
     }
 }
 
-/// A node is added, and two pods run on it; one ends by itself, a user deletes the other; in the end everything has converged.
+/// A node is added, and two pods run on it; one ends by itself, a user deletes the other; the node gets another label; in the
+/// end everything has converged.
 async fn story(harness: &Harness, number: u32) -> Result<()> {
     let (ends, goes) = (format!("ends-{number}"), format!("goes-{number}"));
     let place = extra_node(number);
@@ -129,6 +130,9 @@ async fn story(harness: &Harness, number: u32) -> Result<()> {
     harness.virtual_side.delete("v1/Pod", &harness.at(&ends)).await?;
     harness.gone(&ends).await?;
     harness.vnode_ready(&place).await?;
+    // Whether a virtual node is patched in other rounds depends on which of its conditions come first.
+    harness.physical_side.patch("v1/Node", &place, &json!({"metadata": {"labels": {"zone": "other"}}})).await?;
+    harness.vnode_when(&place, "has the label", |vnode| label(vnode, "zone") == "other").await?;
     harness.at_peace(&[], SOON).await
 }
 
