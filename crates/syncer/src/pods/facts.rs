@@ -5,9 +5,9 @@ use tapestry_cluster::{Side, Uid};
 use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Now};
 
+use super::Pods;
 use super::case::{Ended, Last, Proof, Request};
 use super::row::{PPod, PodCopy, VPod};
-use super::Pods;
 use crate::breaker::LossState;
 use crate::pair::{Key, Pair};
 
