@@ -77,6 +77,25 @@ keys! {
     /// Annotation: `spec.serviceAccountName` of the virtual pod. Syncer, on physical pods; read by the downward API.
     VIRTUAL_SERVICE_ACCOUNT = "tapestry.io/virtual-service-account";
 
+    // ---- copies of ConfigMaps and Secrets: where the source is ----
+    /// Annotation: namespace of the source in the virtual cluster. Syncer, on copies.
+    VIRTUAL_NAMESPACE = "tapestry.io/virtual-namespace";
+    /// Annotation: name of the source. Syncer, on copies.
+    VIRTUAL_NAME = "tapestry.io/virtual-name";
+    /// Annotation: UID of the source. Syncer, on copies.
+    VIRTUAL_UID = "tapestry.io/virtual-uid";
+    /// Annotation: `metadata.resourceVersion` of the source when it was last carried. Syncer, on copies.
+    VIRTUAL_RESOURCE_VERSION = "tapestry.io/virtual-resource-version";
+    /// Annotation: JSON with each carried key and a mark of its value, so that drift is found and a key that others added
+    /// is kept. Syncer, on copies.
+    CARRIED = "tapestry.io/carried";
+
+    // ---- Secrets with tokens of virtual pods ----
+    /// Annotation: RFC 3339 time at which the first of the tokens expires. Syncer, on token Secrets.
+    TOKEN_EXPIRES = "tapestry.io/token-expires";
+    /// Annotation: RFC 3339 time at which the tokens are renewed. Syncer, on token Secrets.
+    TOKEN_REFRESH = "tapestry.io/token-refresh";
+
     // ---- written by users ----
     /// Annotation, value [`LEND_NEVER`]: the owner of a physical node stops lending it at once.
     LEND = "tapestry.io/lend";
@@ -180,6 +199,27 @@ mod tests {
         let mut seen = BTreeSet::new();
         let twice: Vec<_> = ALL.iter().filter(|key| !seen.insert(**key)).collect();
         assert_eq!(twice, [&FINALIZER_VNODE]);
+    }
+
+    #[test]
+    fn keys_that_the_transformations_write_are_spelled_as_here() {
+        use tapestry_domain::{dependents, podspec};
+        let pairs = [
+            (ORIGIN, dependents::keys::ORIGIN),
+            (VIRTUAL_NAMESPACE, dependents::keys::VIRTUAL_NAMESPACE),
+            (VIRTUAL_NAME, dependents::keys::VIRTUAL_NAME),
+            (VIRTUAL_UID, dependents::keys::VIRTUAL_UID),
+            (VIRTUAL_RESOURCE_VERSION, dependents::keys::VIRTUAL_RESOURCE_VERSION),
+            (CARRIED, dependents::keys::CARRIED),
+            (VIRTUAL_POD_NAME, podspec::keys::VIRTUAL_POD_NAME),
+            (VIRTUAL_POD_NAMESPACE, podspec::keys::VIRTUAL_POD_NAMESPACE),
+            (VIRTUAL_POD_UID, podspec::keys::VIRTUAL_POD_UID),
+            (VIRTUAL_NODE_NAME, podspec::keys::VIRTUAL_NODE_NAME),
+            (VIRTUAL_SERVICE_ACCOUNT, podspec::keys::VIRTUAL_SERVICE_ACCOUNT),
+        ];
+        for (here, there) in pairs {
+            assert_eq!(here, there);
+        }
     }
 
     #[test]

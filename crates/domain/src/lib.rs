@@ -3,6 +3,8 @@
 
 pub mod calendar;
 pub mod capacity;
+pub mod dependents;
+pub mod metadata;
 pub mod names;
 pub mod placement;
 pub mod podspec;

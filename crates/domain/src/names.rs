@@ -13,12 +13,12 @@ use std::ops::Deref;
 use serde::{Deserialize, Serialize};
 
 pub use self::check::{NameError, check_dns_label, check_dns_subdomain, check_label_value, check_qualified_name};
-use self::hash::{base32, base32_of, hex_of};
+use self::hash::{base32, base32_of, hex_of, long_base32_of};
 
 /// The longest DNS label, label value and host name.
 const LABEL: usize = 63;
-/// How much of a virtual pod's name its physical pod shows.
-const POD_PREFIX: usize = 40;
+/// How much of a virtual object's name its copy shows.
+const SHOWN: usize = 40;
 
 macro_rules! checked_name {
     ($(#[$doc:meta])* $name:ident, $check:path) => {
@@ -151,8 +151,28 @@ pub fn is_physical_pod_name(name: &str, vpod_name: &str) -> bool {
     })
 }
 
+/// The name that the copy of a ConfigMap or Secret has in the mount namespace: `<at most 40 of its name>-<16 of base32>`.
+///
+/// It follows from where the source is, so that every pod that names the source finds the same copy. `origin` tells virtual
+/// clusters and bindings apart that share a mount namespace.
+#[must_use]
+pub fn dependent_name(origin: &str, namespace: &str, name: &str) -> String {
+    let hash = long_base32_of(&["dependent", origin, namespace, name]);
+    match cut(name, SHOWN) {
+        "" => hash,
+        beginning => format!("{beginning}-{hash}"),
+    }
+}
+
+/// The Secret with the tokens of one virtual pod: `<at most 40 of the pod's name>-token-<16 of base32>`.
+#[must_use]
+pub fn token_secret_name(origin: &str, vpod_uid: &str, vpod_name: &str) -> String {
+    let hash = long_base32_of(&["token", origin, vpod_uid]);
+    format!("{}-token-{hash}", beginning(vpod_name))
+}
+
 fn beginning(vpod_name: &str) -> &str {
-    match cut(vpod_name, POD_PREFIX) {
+    match cut(vpod_name, SHOWN) {
         "" => "pod",
         beginning => beginning,
     }

@@ -10,14 +10,28 @@ const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
 /// Ten characters, the first 50 of 64 bits.
 pub(super) fn base32(bytes: [u8; 8]) -> String {
-    let bits = u64::from_be_bytes(bytes);
-    (1..=10).map(|place| char::from(ALPHABET[(bits >> (64 - 5 * place) & 31) as usize])).collect()
+    characters(10, u128::from(u64::from_be_bytes(bytes)) << 64)
 }
 
 /// Ten characters of the parts' hash.
 pub(super) fn base32_of(parts: &[&str]) -> String {
+    characters(10, beginning(parts))
+}
+
+/// Sixteen characters (80 bits) of the parts' hash: for names that must never meet by chance, however many there are.
+pub(super) fn long_base32_of(parts: &[&str]) -> String {
+    characters(16, beginning(parts))
+}
+
+/// The first characters of 128 bits.
+fn characters(count: usize, bits: u128) -> String {
+    (1..=count).map(|place| char::from(ALPHABET[(bits >> (128 - 5 * place) & 31) as usize])).collect()
+}
+
+/// The first 128 bits of the parts' hash.
+fn beginning(parts: &[&str]) -> u128 {
     let digest = digest(parts);
-    base32(std::array::from_fn(|at| digest[at]))
+    u128::from_be_bytes(std::array::from_fn(|at| digest[at]))
 }
 
 /// 32 hexadecimal digits of the parts' hash.

@@ -11,6 +11,9 @@ fn marks_never_change_between_releases() {
     assert_eq!(vnode_name_hashed("cls-a", "node-1"), "vnode-cls-a-node-1-xso6cgnebt");
     assert_eq!(label_value("a b"), "a-b-lmchrbh7ir");
     assert_eq!(origin_hash("vc", "cb"), "ab969591e2c5c0586ffd692c09ad3abd");
+    // "dependent\0origin\0team1\0app-config\0" and "token\0origin\0uid-1\0", in the same way.
+    assert_eq!(dependent_name("origin", "team1", "app-config"), "app-config-j3kf5afmvsqwtshv");
+    assert_eq!(token_secret_name("origin", "uid-1", "web-0"), "web-0-token-jknjkiej2zd6y4gn");
 }
 
 #[test]
@@ -51,6 +54,24 @@ fn a_physical_pod_shows_its_virtual_name_and_the_given_entropy() {
     assert_eq!(physical_pod_name("web-0", [0, 0, 0, 0, 0, 0, 0, 0x3f]), "web-0-aaaaaaaaaa");
     assert_eq!(physical_pod_name("web-0", [0b0000_1000, 0, 0, 0, 0, 0, 0x40, 0]), "web-0-baaaaaaaab");
     assert_eq!(physical_pod_name("...", [0; 8]), "pod-aaaaaaaaaa");
+}
+
+#[test]
+fn a_dependent_has_one_name_per_origin_namespace_and_name() {
+    let name = dependent_name("vc/cb", "team1", "config");
+    assert_eq!(name, dependent_name("vc/cb", "team1", "config"));
+    for other in [
+        dependent_name("vc/other", "team1", "config"),
+        dependent_name("vc/cb", "team2", "config"),
+        dependent_name("vc/cb", "team1-", "config"),
+        dependent_name("vc/cb", "team1", "config2"),
+    ] {
+        assert_ne!(name, other);
+    }
+    let long = "c".repeat(200);
+    assert_eq!(dependent_name("vc/cb", "team1", &long).len(), 57);
+    assert_ne!(dependent_name("vc/cb", "team1", &long), dependent_name("vc/cb", "team1", &long[1..]));
+    assert_ne!(token_secret_name("vc/cb", "u1", "web"), token_secret_name("vc/cb", "u2", "web"));
 }
 
 #[test]
@@ -126,10 +147,15 @@ proptest! {
         prop_assert!(check_dns_subdomain(&pod).is_ok() && pod.len() <= 51, "{}", pod);
         prop_assert!(is_physical_pod_name(&pod, &name) && !is_physical_pod_name(&pod, "another-pod"));
         prop_assert!(hostname(&name).is_some());
+        let dependent = dependent_name("vc/cb", &cluster, &name);
+        prop_assert!(check_dns_subdomain(&dependent).is_ok() && dependent.len() <= 57, "{}", dependent);
+        let token = token_secret_name("vc/cb", &cluster, &name);
+        prop_assert!(check_dns_subdomain(&token).is_ok() && token.len() <= 63, "{}", token);
     }
 
     #[test]
     fn names_of_any_text_never_panic(text in ".{0,100}") {
         let _ = (vnode_name("a", &text), physical_pod_name(&text, [0; 8]), hostname(&text), origin_hash(&text, &text));
+        let _ = (dependent_name(&text, &text, &text), token_secret_name(&text, &text, &text));
     }
 }

@@ -1,8 +1,6 @@
 //! The annotations that hold the virtual pod's values on its copy. It must not list any
 //! other key: keys live in `tapestry-api`; these are here because the transformation both writes and reads them.
 
-/// Every key under it is ours; on a copied pod it is a forgery.
-pub const PREFIX: &str = "tapestry.io/";
 /// `metadata.name` of the virtual pod.
 pub const VIRTUAL_POD_NAME: &str = "tapestry.io/virtual-pod-name";
 /// `metadata.namespace` of the virtual pod.

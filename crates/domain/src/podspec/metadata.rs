@@ -4,11 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{Frame, VirtualMetadata, keys};
-
-/// Annotations that a kubelet (static pods) or a network plugin (more interfaces) acts on, which a tenant may not set; the
-/// last one is kubectl's own record, as large as the pod.
-const HOSTILE_ANNOTATIONS: [&str; 3] =
-    ["kubernetes.io/config.", "k8s.v1.cni.cncf.io/", "kubectl.kubernetes.io/last-applied-configuration"];
+use crate::metadata::{carry_annotations, carry_labels, set};
 
 /// A copy may be evicted by the owner's autoscaler: lent capacity must not keep a node alive.
 const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
@@ -20,30 +16,21 @@ pub(super) struct Metadata {
 
 /// Reads `spec` before it is rewritten: the virtual node and account are still in it.
 pub(super) fn render(vpod: VirtualMetadata, spec: &Map<String, Value>, frame: &Frame<'_>) -> Metadata {
-    let mut labels = vpod.labels;
-    labels.retain(|key, _| !key.starts_with(keys::PREFIX));
-    set(&mut labels, &frame.labels);
-
-    let mut annotations = vpod.annotations;
-    annotations.retain(|key, _| {
-        !key.starts_with(keys::PREFIX) && !HOSTILE_ANNOTATIONS.iter().any(|hostile| key.starts_with(hostile))
-    });
+    let labels = carry_labels(vpod.labels, &frame.labels);
     let of_spec = |field: &str| spec.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     let account = match of_spec("serviceAccountName") {
         none if none.is_empty() => of_spec("serviceAccount"),
         account => account,
     };
-    set(
-        &mut annotations,
-        &[
-            (SAFE_TO_EVICT, "true".to_owned()),
-            (keys::VIRTUAL_POD_NAME, vpod.name.clone()),
-            (keys::VIRTUAL_POD_NAMESPACE, vpod.namespace),
-            (keys::VIRTUAL_POD_UID, vpod.uid),
-            (keys::VIRTUAL_NODE_NAME, of_spec("nodeName")),
-            (keys::VIRTUAL_SERVICE_ACCOUNT, account),
-        ],
-    );
+    let ours = [
+        (SAFE_TO_EVICT, "true".to_owned()),
+        (keys::VIRTUAL_POD_NAME, vpod.name.clone()),
+        (keys::VIRTUAL_POD_NAMESPACE, vpod.namespace),
+        (keys::VIRTUAL_POD_UID, vpod.uid),
+        (keys::VIRTUAL_NODE_NAME, of_spec("nodeName")),
+        (keys::VIRTUAL_SERVICE_ACCOUNT, account),
+    ];
+    let mut annotations = carry_annotations(vpod.annotations, &ours);
     set(&mut annotations, &frame.annotations);
 
     let json = json!({
@@ -53,10 +40,4 @@ pub(super) fn render(vpod: VirtualMetadata, spec: &Map<String, Value>, frame: &F
         "annotations": annotations,
     });
     Metadata { vpod_name: vpod.name, json }
-}
-
-fn set(map: &mut Map<String, Value>, pairs: &[(&str, String)]) {
-    for (key, value) in pairs {
-        map.insert((*key).to_owned(), Value::String(value.clone()));
-    }
 }

@@ -60,6 +60,17 @@ pub struct Unsupported {
     pub name: Box<str>,
 }
 
+/// A token that a pod wants, in a file.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TokenAsk {
+    /// Its key in the Secret with the pod's tokens: `<volume>.<index of the source>`.
+    pub key: Box<str>,
+    /// For whom it is; `None`: for the API server.
+    pub audience: Option<Box<str>>,
+    /// How long it should be valid.
+    pub expiration_seconds: i64,
+}
+
 impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

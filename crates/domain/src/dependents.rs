@@ -1,0 +1,231 @@
+//! ConfigMaps and Secrets that pods name: what a copy in the physical cluster holds, and how it follows its source.
+//! It must not let a value reach an error text or a mark that can be read back, and never carries a token of the physical
+//! cluster into a copy.
+
+mod carried;
+pub mod keys;
+mod read;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use serde_json::{Map, Value, json};
+
+use self::carried::Carried;
+use self::read::Object;
+use crate::metadata::{carry_annotations, carry_labels};
+
+/// Kinds of objects that a pod names and that are carried with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DependentKind {
+    /// `v1` ConfigMap.
+    ConfigMap,
+    /// `v1` Secret.
+    Secret,
+}
+
+impl DependentKind {
+    /// The kind as Kubernetes spells it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "ConfigMap",
+            Self::Secret => "Secret",
+        }
+    }
+}
+
+impl fmt::Display for DependentKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One reference of a pod to an object of its namespace.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Reference {
+    /// Of what kind.
+    pub kind: DependentKind,
+    /// The name in the pod's namespace.
+    pub name: Box<str>,
+    /// Whether the pod starts without it: every place that names it says so.
+    pub optional: bool,
+}
+
+/// Our marks on a copy; they win over the source's labels and annotations.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Marks<'a> {
+    /// The origin's labels.
+    pub labels: Vec<(&'a str, String)>,
+    /// The origin's annotations, besides those in [`keys`], which are written from the source itself.
+    pub annotations: Vec<(&'a str, String)>,
+    /// The origin's full value. It salts the marks of values, and the copy has it as annotation [`keys::ORIGIN`].
+    pub salt: &'a str,
+}
+
+/// The text is not such an object. Its content is not repeated: it may be secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the {kind} cannot be read (line {line}, column {column})")]
+pub struct Malformed {
+    /// What it should have been.
+    pub kind: DependentKind,
+    /// Counted from 1.
+    pub line: usize,
+    /// Counted from 1.
+    pub column: usize,
+}
+
+/// What is kept of a copy; its values are not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyDigest {
+    /// Every value that we carried is there as we carried it.
+    pub intact: bool,
+    /// The API server refuses every change of its values.
+    pub immutable: bool,
+}
+
+/// The physical controller manager writes a token of a physical account into Secrets of this type, by these annotations.
+const TOKEN_TYPE: &str = "kubernetes.io/service-account-token";
+const TOKEN_ANNOTATIONS: &str = "kubernetes.io/service-account.";
+
+/// The body of a new copy.
+pub fn render_copy(
+    kind: DependentKind,
+    source: &str,
+    copy_name: &str,
+    namespace: &str,
+    marks: &Marks<'_>,
+) -> Result<Value, Malformed> {
+    let mut source = Object::parse(kind, source)?;
+    let carried = Carried::of(&source, marks.salt);
+    let metadata = json!({
+        "name": copy_name,
+        "namespace": namespace,
+        "labels": labels(&mut source, marks),
+        "annotations": annotations(&mut source, &carried, marks),
+    });
+    let mut copy = Map::from_iter([
+        ("apiVersion".to_owned(), "v1".into()),
+        ("kind".to_owned(), kind.as_str().into()),
+        ("metadata".to_owned(), metadata),
+    ]);
+    copy.extend(fields(&source));
+    let values = source.values().into_iter().filter(|(_, values)| !values.is_empty());
+    copy.extend(values.map(|(field, values)| (field.to_owned(), values.json())));
+    Ok(Value::Object(copy))
+}
+
+/// The JSON merge patch that makes a copy carry what its source says; `None` when nothing differs.
+///
+/// A key that we carried and the source lost goes, a key that others added to the copy stays. Labels and annotations that
+/// the source lost stay: the copy does not say whose they are. A copy that is immutable stays so, whatever the source says:
+/// an API server lets nothing but a new object change that.
+pub fn render_patch(
+    kind: DependentKind,
+    source: &str,
+    copy: &str,
+    marks: &Marks<'_>,
+) -> Result<Option<Value>, Malformed> {
+    let mut source = Object::parse(kind, source)?;
+    let copy = Object::parse(kind, copy)?;
+    let carried = Carried::of(&source, marks.salt);
+    let before = copy.annotation(keys::CARRIED).and_then(Carried::parse);
+
+    let mut metadata = Map::new();
+    let wanted = [
+        ("labels", labels(&mut source, marks), &copy.metadata.labels),
+        ("annotations", annotations(&mut source, &carried, marks), &copy.metadata.annotations),
+    ];
+    for (field, wanted, there) in wanted {
+        insert(&mut metadata, field, changed(wanted, there));
+    }
+    let mut patch = Map::new();
+    insert(&mut patch, "metadata", metadata);
+    patch.extend(changed(fields(&source), &fields(&copy)));
+    // Exactly equal where one mark stands for all, before or from now on.
+    let whole = [Some(&carried), before.as_ref()].into_iter().flatten().any(|carried| carried.keys().is_none());
+    let ours = before.as_ref().and_then(Carried::keys).unwrap_or_default();
+    // A key may have moved from one field to the other, and can be in one only.
+    let goes = |key: &str| whole || ours.contains(key) || source.values().iter().any(|(_, values)| values.has(key));
+    for ((field, values), (_, there)) in source.values().into_iter().zip(copy.values()) {
+        insert(&mut patch, field, values.changes(there, goes));
+    }
+    Ok((!patch.is_empty()).then_some(Value::Object(patch)))
+}
+
+/// Reads what a row keeps of a copy.
+pub fn read_copy(kind: DependentKind, copy: &str) -> Result<CopyDigest, Malformed> {
+    let copy = Object::parse(kind, copy)?;
+    let carried = copy.annotation(keys::CARRIED).and_then(Carried::parse);
+    let salt = copy.annotation(keys::ORIGIN).unwrap_or_default();
+    let intact = carried.is_some_and(|carried| carried.intact(&copy, salt));
+    Ok(CopyDigest { intact, immutable: copy.immutable.unwrap_or_default() })
+}
+
+fn labels(source: &mut Object<'_>, marks: &Marks<'_>) -> Map<String, Value> {
+    carry_labels(std::mem::take(&mut source.metadata.labels), &marks.labels)
+}
+
+fn annotations(source: &mut Object<'_>, carried: &Carried, marks: &Marks<'_>) -> Map<String, Value> {
+    let metadata = &mut source.metadata;
+    let mut theirs = std::mem::take(&mut metadata.annotations);
+    theirs.retain(|key, _| !key.starts_with(TOKEN_ANNOTATIONS));
+    // The salt comes last: the marks of values can be checked only with the salt that made them.
+    let written = [
+        (keys::VIRTUAL_NAMESPACE, (*metadata.namespace).to_owned()),
+        (keys::VIRTUAL_NAME, (*metadata.name).to_owned()),
+        (keys::VIRTUAL_UID, (*metadata.uid).to_owned()),
+        (keys::VIRTUAL_RESOURCE_VERSION, (*metadata.resource_version).to_owned()),
+        (keys::CARRIED, carried.render()),
+        (keys::ORIGIN, marks.salt.to_owned()),
+    ];
+    let ours: Vec<_> = marks.annotations.iter().cloned().chain(written).collect();
+    carry_annotations(theirs, &ours)
+}
+
+/// The fields besides metadata and values, also those that are newer than this code.
+fn fields(object: &Object<'_>) -> Map<String, Value> {
+    let mut fields = object.rest.clone();
+    // The first two never differ; an API server never returns the third.
+    for field in ["apiVersion", "kind", "stringData"] {
+        fields.remove(field);
+    }
+    if let Some(kind) = object.kind.as_deref() {
+        fields.insert("type".into(), if kind == TOKEN_TYPE { "Opaque" } else { kind }.into());
+    }
+    if object.immutable == Some(true) {
+        fields.insert("immutable".into(), true.into());
+    }
+    fields
+}
+
+fn insert(patch: &mut Map<String, Value>, field: &str, changes: Map<String, Value>) {
+    if !changes.is_empty() {
+        patch.insert(field.to_owned(), Value::Object(changes));
+    }
+}
+
+/// What a merge patch must say so that each of these fields becomes as wanted; fields that only the copy has stay.
+fn changed(wanted: Map<String, Value>, there: &Map<String, Value>) -> Map<String, Value> {
+    let differs = |(field, value): (String, Value)| {
+        let change = difference(there.get(&field), value)?;
+        Some((field, change))
+    };
+    wanted.into_iter().filter_map(differs).collect()
+}
+
+/// A merge patch from one value to another. In it `null` means absent, and objects are merged: what they lost must be named.
+fn difference(there: Option<&Value>, wanted: Value) -> Option<Value> {
+    match (there, wanted) {
+        (None, Value::Null) => None,
+        (Some(there), wanted) if *there == wanted => None,
+        (Some(Value::Object(there)), Value::Object(wanted)) => {
+            let lost = there.iter().filter(|(field, value)| !value.is_null() && !wanted.contains_key(*field));
+            let mut changes: Map<String, Value> = lost.map(|(field, _)| (field.clone(), Value::Null)).collect();
+            changes.extend(changed(wanted, there));
+            (!changes.is_empty()).then_some(Value::Object(changes))
+        }
+        (_, wanted) => Some(wanted),
+    }
+}
