@@ -11,6 +11,7 @@
 )]
 
 pub mod binding;
+pub mod condition;
 pub mod crds;
 pub mod generated;
 pub mod invalid;
@@ -21,6 +22,7 @@ mod schema;
 mod selector;
 
 pub use binding::{Binding, ClusterBinding};
+pub use condition::{BindingCondition, Status};
 pub use invalid::Invalid;
 pub use policy::{Cluster, Policy, ResourceLeasingPolicy, ResourceLeasingPolicyStatus};
 

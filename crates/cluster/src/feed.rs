@@ -50,6 +50,17 @@ pub enum Change<R> {
     Reached(Rv),
 }
 
+impl<R> Change<R> {
+    /// Whether it only says how far the watch has come.
+    #[must_use]
+    pub fn is_progress(&self) -> bool {
+        match self {
+            Self::Reached(_) => true,
+            Self::Put(..) | Self::Gone { .. } | Self::Listed(_) | Self::Unserved => false,
+        }
+    }
+}
+
 /// One reader's end.
 pub struct Mailbox<R> {
     held: Arc<Mutex<Held<R>>>,

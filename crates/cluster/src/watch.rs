@@ -144,6 +144,43 @@ struct Watch {
     came: Option<Instant>,
 }
 
+/// What a request asks for.
+enum Ask {
+    /// All objects, then what changes.
+    Stream { seconds: u64 },
+    /// What has changed since this version.
+    Watch { seconds: u64, rv: Rv },
+    /// A page of a list, after the one that gave this token.
+    Page { after: Option<String> },
+    /// Which version the server has.
+    Version,
+}
+
+impl Ask {
+    /// Which right it needs.
+    fn verb(&self) -> ReadVerb {
+        match self {
+            Self::Stream { .. } | Self::Watch { .. } => ReadVerb::Watch,
+            Self::Page { .. } | Self::Version => ReadVerb::List,
+        }
+    }
+
+    /// As a part of the URL.
+    fn render(&self) -> String {
+        let watch = |seconds: &u64| format!("watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}");
+        match self {
+            // No resourceVersion: the list is as new as etcd. kube's own watcher asks for 0, which may be stale.
+            Self::Stream { seconds } => {
+                format!("{}&sendInitialEvents=true&resourceVersionMatch=NotOlderThan", watch(seconds))
+            }
+            Self::Watch { seconds, rv } => format!("{}&resourceVersion={rv}", watch(seconds)),
+            Self::Page { after: None } => format!("limit={PAGE}"),
+            Self::Page { after: Some(token) } => format!("limit={PAGE}&continue={}", encode(token)),
+            Self::Version => "limit=1".to_owned(),
+        }
+    }
+}
+
 /// Why a request ended before its time.
 enum End {
     /// The server closed a healthy stream, or only a list can say what happened.
@@ -244,18 +281,14 @@ impl Watch {
 
     /// One watch request: a streaming list that continues as a watch, or a watch resumed after `at`.
     async fn stream(&mut self, at: Option<Rv>) -> End {
-        let from = if let Some(rv) = at {
-            format!("resourceVersion={rv}")
-        } else {
+        if at.is_none() {
             self.begin();
-            // No resourceVersion: the list is as new as etcd. kube's own watcher asks for 0, which may be stale.
-            "sendInitialEvents=true&resourceVersionMatch=NotOlderThan".to_owned()
-        };
+        }
         let (seconds, asked) = (self.seconds(), Instant::now());
         let timeout = Duration::from_secs(seconds);
         let patience = QUIET.min(timeout + LATE);
-        let query = format!("watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&{from}");
-        let mut body = match self.open(&query).await {
+        let ask = at.map_or(Ask::Stream { seconds }, |rv| Ask::Watch { seconds, rv });
+        let mut body = match self.open(&ask).await {
             Ok(body) => body,
             Err(end) => return end,
         };
@@ -402,7 +435,7 @@ impl Watch {
     /// so after every break we ask for the server's version.
     async fn reassure(&mut self) -> Result<(), End> {
         if self.doubtful {
-            let body = self.open("limit=1").await?;
+            let body = self.open(&Ask::Version).await?;
             let bytes = read(body).await?;
             let page: Page<'_> = serde_json::from_slice(&bytes).map_err(|error| End::Failed(error.to_string()))?;
             self.compare(page.metadata.rv).await?;
@@ -475,16 +508,16 @@ impl Watch {
     /// A consistent list in pages.
     async fn list(&mut self) -> Result<Rv, End> {
         self.begin();
-        let mut query = format!("limit={PAGE}");
+        let mut ask = Ask::Page { after: None };
         loop {
-            let bytes = read(self.open(&query).await?).await?;
+            let bytes = read(self.open(&ask).await?).await?;
             let page: Page<'_> = serde_json::from_slice(&bytes).map_err(|error| End::Failed(error.to_string()))?;
             self.feed.vitals.read();
             for item in page.items {
                 self.hand_on(&bytes.slice_ref(item.get().as_bytes()), false);
             }
             match page.metadata.more {
-                Some(token) if !token.is_empty() => query = format!("limit={PAGE}&continue={}", encode(&token)),
+                Some(token) if !token.is_empty() => ask = Ask::Page { after: Some(token.into_owned()) },
                 _ => {
                     self.complete(page.metadata.rv).await?;
                     return Ok(page.metadata.rv);
@@ -493,12 +526,12 @@ impl Watch {
         }
     }
 
-    async fn open(&mut self, query: &str) -> Result<Incoming, End> {
-        self.verb = if query.starts_with("watch=true") { ReadVerb::Watch } else { ReadVerb::List };
+    async fn open(&mut self, ask: &Ask) -> Result<Incoming, End> {
+        self.verb = ask.verb();
         let Query { kind, namespace, labels, fields, optional } = &self.query;
         let (labels, fields) = (encode(labels), encode(fields));
         let path = kind.path(namespace.as_ref().map(Name::as_str), None);
-        let path = format!("{path}?{query}&labelSelector={labels}&fieldSelector={fields}");
+        let path = format!("{path}?{}&labelSelector={labels}&fieldSelector={fields}", ask.render());
         let request = Request::get(path).body(Body::empty()).map_err(|error| End::Failed(error.to_string()))?;
         let answer = async {
             let response = self.cluster.send(Traffic::Watches, request).await.map_err(End::Broken)?;
@@ -517,9 +550,8 @@ impl Watch {
             self.unserved = false;
             return Ok(body);
         }
-        let streaming = query.contains("sendInitialEvents");
         Err(match refused(&text, Some(code)) {
-            End::Failed(_) if streaming && matches!(code, 400 | 422) => End::NoStreaming,
+            End::Failed(_) if matches!((ask, code), (Ask::Stream { .. }, 400 | 422)) => End::NoStreaming,
             End::Failed(error) if *optional && code == 404 => match prove_unserved(&self.cluster, kind).await {
                 Ok(()) => End::Unserved,
                 Err(why) => End::Failed(format!("{error}: {why}")),

@@ -81,7 +81,13 @@ pub trait Reason: Copy + Eq + Debug {
     /// The plan to make this call.
     #[must_use]
     fn call(self, target: Target, verb: Verb) -> Plan<Self> {
-        Plan::Do(Box::new(Call { target, verb, why: self.as_str() }), self)
+        Plan::Do(Box::new(self.call_alone(target, verb)), self)
+    }
+
+    /// This call, for what has no plans.
+    #[must_use]
+    fn call_alone(self, target: Target, verb: Verb) -> Call {
+        Call { target, verb, why: self.as_str() }
     }
 }
 

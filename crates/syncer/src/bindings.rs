@@ -202,23 +202,29 @@ impl Bindings {
 
     /// Folds in how a call about it ended.
     pub(crate) fn settle(&mut self, why: Why, done: Result<Answer, Refusal>, now: Now, dirty: &mut Dirty<Key>) -> News {
-        let known = self.bound().and_then(|_| self.row()).map(|row| (row.uid.clone(), row.rv));
-        match (done, why, known) {
-            (Ok(answer), why, known) => {
-                if why == Why::ReportConnection {
+        let gone = matches!(done, Err(Refusal::Gone));
+        let answered = done.is_ok();
+        let row = done.ok().and_then(|answer| BindingRow::decode(&answer.object).ok().flatten());
+        match why {
+            Why::LookForBinding => self.settle_look(row.as_ref(), gone),
+            Why::ReportConnection => {
+                if answered {
                     self.reported = Some(now.steady);
                 }
-                let Ok(Some(row)) = BindingRow::decode(&answer.object) else { return News::Nothing };
-                if let (Why::LookForBinding, Some((uid, rv))) = (why, known.filter(|(uid, _)| *uid != row.uid)) {
-                    // Another one has the name by now, so the one we asked for is gone.
-                    self.lose(&uid, rv);
-                }
-                return self.take(row, None, now, dirty);
             }
-            (Err(Refusal::Gone), Why::LookForBinding, Some((uid, rv))) => self.lose(&uid, rv),
-            (Err(_), ..) => {}
+            Why::PinIdentity | Why::Finalizer | Why::CountEnds => {}
         }
-        News::Nothing
+        row.map_or(News::Nothing, |row| self.take(row, None, now, dirty))
+    }
+
+    /// It was looked for: this is what has its name, or nothing has.
+    fn settle_look(&mut self, found: Option<&BindingRow>, gone: bool) {
+        let known = self.bound().and_then(|_| self.row()).map(|row| (row.uid.clone(), row.rv));
+        // When another one has the name by now, the one we asked for is gone.
+        let lost = |uid: &Uid| gone || found.is_some_and(|found| found.uid != *uid);
+        if let Some((uid, rv)) = known.filter(|(uid, _)| lost(uid)) {
+            self.lose(&uid, rv);
+        }
     }
 }
 

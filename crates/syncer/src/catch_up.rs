@@ -79,9 +79,13 @@ impl CatchUp {
     }
 
     /// Folds in which version that is. True when the watch has told all of it already, and nothing else is needed.
-    pub(crate) fn settle(&mut self, side: Side, gap: u32, done: Result<Answer, Refusal>) -> bool {
-        let version = done.ok().and_then(|answer| answer.version()).filter(|_| self.asks(side, gap));
-        version.is_some_and(|rv| self.progress(side, |side| side.need = Need::Version(rv)))
+    pub(crate) fn settle(&mut self, side: Side, gap: u32, why: Why, done: Result<Answer, Refusal>) -> bool {
+        match why {
+            Why::CatchUp => {
+                let version = done.ok().and_then(|answer| answer.version()).filter(|_| self.asks(side, gap));
+                version.is_some_and(|rv| self.progress(side, |side| side.need = Need::Version(rv)))
+            }
+        }
     }
 
     fn progress(&mut self, side: Side, change: impl FnOnce(&mut Progress)) -> bool {

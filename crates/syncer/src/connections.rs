@@ -4,6 +4,9 @@
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Side, Uid};
 
+/// Reason of conditions of bindings and virtual nodes.
+pub(crate) const PHYSICAL_RESTORED: &str = "PhysicalClusterRestored";
+
 /// Both of them.
 #[derive(Default)]
 pub(crate) struct Connections([Link; 2]);

@@ -3,7 +3,7 @@
 
 use indexmap::IndexMap;
 use serde_json::{Value, json};
-use tapestry_api::Binding;
+use tapestry_api::{Binding, Status};
 use tapestry_cluster::{Name, Side, Target, Verb, kind};
 use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
 
@@ -49,7 +49,7 @@ impl Event {
 
     /// A virtual node begins or ceases to be lent.
     pub(crate) fn about_vnode(vnode: &VNode, lending: &Condition, now: Now) -> Option<Self> {
-        let kind = if lending.status == "True" { "Normal" } else { "Warning" };
+        let kind = if lending.is(Status::True) { "Normal" } else { "Warning" };
         let whom = json!({"apiVersion": "v1", "kind": "Node", "name": vnode.name.as_str(), "uid": vnode.uid.as_str()});
         Self::write(&whom, kind, &lending.reason, &lending.message, now)
     }
@@ -120,7 +120,9 @@ impl Events {
     }
 
     /// Written or not, an event is tried once.
-    pub(crate) fn settle(&mut self, id: u64) {
-        self.waiting.shift_remove(&id);
+    pub(crate) fn settle(&mut self, id: u64, why: Why) {
+        match why {
+            Why::Event => drop(self.waiting.shift_remove(&id)),
+        }
     }
 }

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use foldhash::fast::RandomState;
 use serde_json::json;
 use tapestry_api::binding::Phase;
-use tapestry_api::keys;
+use tapestry_api::{BindingCondition, Status, keys};
 use tapestry_cluster::feed::Change;
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Uid, Verb, kind};
@@ -23,7 +23,6 @@ use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Model, Now, Plan, Reason as _, Table, reasons};
 
 use self::lapse::Lapses;
-pub(crate) use self::lapse::{LEADER_ELECTED, LEASES_RENEWED};
 use self::missing::Missing;
 use self::row::{KeptBinding, KeptNode, Said};
 pub use self::work::{Trouble, Work};
@@ -95,13 +94,6 @@ reasons! {
     }
 }
 
-/// Condition of the binding: whether the physical cluster is connected. The keeper writes it only while the syncer cannot.
-const CONNECTED: &str = "Connected";
-/// Condition of the binding: whether everything works for it. The keeper writes it only while the syncer cannot.
-const READY: &str = "Ready";
-/// Condition of the binding: whether the kubeconfig in its Secret is the one in use. There from the first time it was not.
-pub(crate) const KUBECONFIG_CURRENT: &str = "KubeconfigCurrent";
-
 /// One binding's keeper as a value.
 pub struct Keeper {
     origin: Origin,
@@ -158,7 +150,7 @@ impl Keeper {
 
     /// Whether the virtual cluster is the one that our nodes were made in. Known without the binding: whatever becomes of it,
     /// its nodes must not look dead.
-    fn at_home(&self) -> bool {
+    fn in_own_cluster(&self) -> bool {
         let seen = self.identity.as_ref().map(Uid::as_str);
         let pinned = self.binding.as_ref().and_then(|binding| binding.virtual_cluster.as_deref());
         seen == Some(self.origin.virtual_cluster()) && pinned.is_none_or(|pinned| seen == Some(pinned))
@@ -215,7 +207,7 @@ impl Keeper {
     }
 
     fn plan_look(&self, vnode: &Name, now: Now) -> Plan<missing::Why> {
-        match self.node(vnode).filter(|_| self.at_home()) {
+        match self.node(vnode).filter(|_| self.in_own_cluster()) {
             Some(row) => self.missing.plan(vnode, &row.uid, now),
             None => Plan::Rest,
         }
@@ -251,7 +243,7 @@ impl Keeper {
     }
 
     fn plan_lease(&self, vnode: &Name, now: Now) -> Plan<leases::Why> {
-        match self.node(vnode).filter(|_| self.at_home()) {
+        match self.node(vnode).filter(|_| self.in_own_cluster()) {
             Some(row) => self.leases.plan(vnode, &row.uid, now),
             None => Plan::Rest,
         }
@@ -260,7 +252,7 @@ impl Keeper {
     /// No new pods should come while no syncer would run them. Kubernetes and `Pair` write the same list of taints, so we write
     /// it under its version.
     fn plan_taint(&self, vnode: &Name) -> Plan<TaintWhy> {
-        let writes = self.at_home() && !self.lapses.stands_in();
+        let writes = self.in_own_cluster() && !self.lapses.stands_in();
         let Some(row) = self.node(vnode).filter(|row| writes && !row.deleting) else { return Plan::Rest };
         let there = |taint: &&Taint| taint.key == keys::TAINT_SYNCER_STOPPED;
         let wanted = match self.work {
@@ -283,7 +275,7 @@ impl Keeper {
 
     /// Merges our conditions into those that are there: an apply would take away what it leaves out, and `Pair` applies the rest.
     fn plan_binding(&self, now: Now) -> Plan<ReportWhy> {
-        let Some(row) = self.binding.as_ref().filter(|_| self.at_home()) else { return Plan::Rest };
+        let Some(row) = self.binding.as_ref().filter(|_| self.in_own_cluster()) else { return Plan::Rest };
         let lapse = self.report_lapse(row, now);
         if lapse.is_some() || self.lapses.stands_in() {
             // A process that does not lead need not report whether its syncer works.
@@ -293,8 +285,10 @@ impl Keeper {
         let mut status = serde_json::Map::new();
         if let Work::Stopped(Trouble { reason, message, generation }) = &self.work {
             let observed = generation.unwrap_or(row.generation);
-            for kind in [CONNECTED, READY] {
-                row.set(&mut conditions, &Said { kind, status: "False", reason, message }, Some(observed), now);
+            // The syncer writes these while it works.
+            for kind in [BindingCondition::Connected, BindingCondition::Ready] {
+                let said = Said { kind, status: Status::False, reason, message };
+                row.set(&mut conditions, &said, Some(observed), now);
             }
             if row.phase != Some(Phase::Failed) {
                 status.insert("phase".to_owned(), json!(Phase::Failed));
@@ -303,14 +297,14 @@ impl Keeper {
                 status.insert("observedGeneration".to_owned(), json!(observed));
             }
         }
-        let kind = KUBECONFIG_CURRENT;
+        let kind = BindingCondition::KubeconfigCurrent;
         match &self.kubeconfig {
             Some(Trouble { reason, message, .. }) => {
-                row.set(&mut conditions, &Said { kind, status: "False", reason, message }, None, now);
+                row.set(&mut conditions, &Said { kind, status: Status::False, reason, message }, None, now);
             }
             None if row.says(kind) => {
                 let message = "the kubeconfig in the Secret is the one in use";
-                row.set(&mut conditions, &Said { kind, status: "True", reason: "Current", message }, None, now);
+                row.set(&mut conditions, &Said { kind, status: Status::True, reason: "Current", message }, None, now);
             }
             None => {}
         }

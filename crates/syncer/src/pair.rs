@@ -90,19 +90,18 @@ pub enum Fact {
 impl Fact {
     /// Whether it only says how far a watch has come.
     fn is_progress(&self) -> bool {
-        use Change::Reached;
-        matches!(
-            self,
-            Self::Binding(Reached(_))
-                | Self::Policy(_, Reached(_))
-                | Self::PNode(Reached(_))
-                | Self::VNode(Reached(_))
-                | Self::PCsiNode(Reached(_))
-                | Self::VCsiNode(Reached(_))
-                | Self::VPod(Reached(_))
-                | Self::PPod(Reached(_))
-                | Self::Guard(_, Reached(_))
-        )
+        match self {
+            Self::Binding(change) => change.is_progress(),
+            Self::Policy(_, change) => change.is_progress(),
+            Self::PNode(change) => change.is_progress(),
+            Self::VNode(change) => change.is_progress(),
+            Self::PCsiNode(change) => change.is_progress(),
+            Self::VCsiNode(change) => change.is_progress(),
+            Self::VPod(change) => change.is_progress(),
+            Self::PPod(change) => change.is_progress(),
+            Self::Guard(_, change) => change.is_progress(),
+            Self::Connection(..) | Self::Watch(..) => false,
+        }
     }
 }
 
@@ -359,8 +358,8 @@ impl Model for Pair {
                 let news = self.bindings.settle(why, done, now, dirty);
                 self.follow_binding(news, now, dirty);
             }
-            (Why::BindingServing(_), Key::BindingServing) => {
-                let answered = self.bindings.settle_serving(call, done);
+            (Why::BindingServing(why), Key::BindingServing) => {
+                let answered = self.bindings.settle_serving(why, call, done);
                 self.follow_serving(answered, now, dirty);
             }
             (Why::Prerequisite(why), Key::Prerequisite(which)) => self.settle_prerequisite(*which, why, &done, dirty),
@@ -369,8 +368,8 @@ impl Model for Pair {
             (Why::CsiNode(why), Key::CsiNode(vnode)) => self.settle_csinode(vnode, why, call, done, now, dirty),
             (Why::Pod(why), Key::Pod(uid)) => self.settle_pod(uid, why, call, done, now, dirty),
             (Why::Stray(why), Key::Stray(uid)) => self.settle_stray(uid, why, done, now, dirty),
-            (Why::Serving(_), Key::Serving(side)) => {
-                if self.policies.settle_serving(*side, call, done, now, dirty) {
+            (Why::Serving(why), Key::Serving(side)) => {
+                if self.policies.settle_serving(*side, why, call, done, now, dirty) {
                     self.change_policies(now, dirty);
                 }
             }
@@ -379,9 +378,9 @@ impl Model for Pair {
                     self.change_policies(now, dirty);
                 }
             }
-            (Why::Event(_), Key::Event(id)) => self.events.settle(*id),
-            (Why::CatchUp(_), Key::CatchUp(side, gap)) => {
-                if self.catch_up.settle(*side, *gap, done) {
+            (Why::Event(why), Key::Event(id)) => self.events.settle(*id, why),
+            (Why::CatchUp(why), Key::CatchUp(side, gap)) => {
+                if self.catch_up.settle(*side, *gap, why, done) {
                     self.follow_catch_up(now, dirty);
                 }
             }

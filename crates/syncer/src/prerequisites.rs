@@ -161,22 +161,12 @@ impl Prerequisites {
         }
     }
 
-    fn settle_account_removal(
-        &mut self,
-        why: Why,
-        done: &Result<Answer, Refusal>,
-        setting: &Setting<'_>,
-        dirty: &mut Dirty<Key>,
-    ) {
-        self.account = match (why, done) {
-            (Why::LookForAccount, Ok(answer)) => match read_account(answer, &setting.origin.full) {
-                Some(uid) if !setting.pods.account_used(setting.mount) => Account::Ours(uid),
-                _ => Account::Settled,
-            },
-            (_, Ok(_) | Err(Refusal::Gone | Refusal::Replaced | Refusal::Invalid(_) | Refusal::Denied(_))) => {
-                Account::Settled
-            }
-            (_, Err(_)) => return,
+    /// The account was looked for, or removed.
+    fn settle_account(&mut self, account: Result<Account, &Refusal>, dirty: &mut Dirty<Key>) {
+        self.account = match account {
+            Ok(account) => account,
+            Err(Refusal::Gone | Refusal::Replaced | Refusal::Invalid(_) | Refusal::Denied(_)) => Account::Settled,
+            Err(_) => return,
         };
         dirty.mark(Key::Prerequisite(Prerequisite::ServiceAccount));
         dirty.mark(Key::Binding);
@@ -197,7 +187,14 @@ impl Prerequisites {
                 let learnt = learn(which, done, class, setting.mount);
                 self.settle_presence(which, learnt, dirty);
             }
-            Why::LookForAccount | Why::RemovePrerequisite => self.settle_account_removal(why, done, setting, dirty),
+            Why::LookForAccount => {
+                let ours = |answer| {
+                    let uid = read_account(answer, &setting.origin.full);
+                    uid.filter(|_| !setting.pods.account_used(setting.mount)).map_or(Account::Settled, Account::Ours)
+                };
+                self.settle_account(done.as_ref().map(ours), dirty);
+            }
+            Why::RemovePrerequisite => self.settle_account(done.as_ref().map(|_| Account::Settled), dirty),
         }
     }
 

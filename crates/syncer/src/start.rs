@@ -20,11 +20,11 @@ use tapestry_api::{Binding, Invalid, keys};
 use tapestry_cluster::connect::Trust;
 use tapestry_cluster::feed::Row as _;
 use tapestry_cluster::gate::carry_out;
-use tapestry_cluster::{Call, Cluster, Kind, Name, Refusal, Side, Target, Uid, Verb, kind};
-use tapestry_engine::Desk;
+use tapestry_cluster::{Cluster, Kind, Name, Refusal, Side, Target, Uid, Verb, kind};
 use tapestry_engine::clock::Clock;
 use tapestry_engine::lead::Seat;
 use tapestry_engine::serve::ReadinessGate;
+use tapestry_engine::{Desk, Reason as _, reasons};
 use tokio::runtime::Handle;
 use tokio::sync::watch as channel;
 use tokio_util::sync::CancellationToken;
@@ -165,6 +165,14 @@ impl Found {
     }
 }
 
+reasons! {
+    /// What its calls are for.
+    enum Why {
+        /// What a process must know before it plans anything.
+        Start,
+    }
+}
+
 async fn read_binding(virtual_cluster: &Cluster, name: &Name) -> Result<BindingRow, StartError> {
     let unreadable = |why: String| StartError::ReadObject { what: format!("ClusterBinding {name}"), why };
     let object = read(virtual_cluster, Verb::Get, (&kind::CLUSTER_BINDING, None, name.clone())).await?;
@@ -192,7 +200,7 @@ async fn read(
 ) -> Result<Bytes, StartError> {
     let what = format!("{} {name}", kind.kind);
     let target = Target { side: Side::Virtual, kind, namespace, name, uid: None, rv: None };
-    let answer = carry_out(cluster, &Call { target, verb, why: "Start" }).await;
+    let answer = carry_out(cluster, &Why::Start.call_alone(target, verb)).await;
     answer.map(|answer| answer.object).map_err(|refusal| {
         let why = refusal.message().to_owned();
         match refusal {

@@ -85,27 +85,36 @@ pub(crate) struct Early {
     rules: Rules,
 }
 
+/// What the time since a stop is measured for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Clock {
+    /// Pods go after their grace: the owner stopped lending.
+    Owner,
+    /// Pods go after their grace: the policy's window closed, or nothing lends the node any more.
+    Window,
+    /// No pod has to go.
+    Unforced,
+}
+
+impl Clock {
+    /// As the value of the taint says it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Owner => "owner",
+            Self::Window => "window",
+            Self::Unforced => "",
+        }
+    }
+}
+
 impl Stop {
     /// The owner's stop wins over everything, tolerations included (law 9).
     pub(crate) fn by_owner(self) -> bool {
-        matches!(self, Self::Suspended | Self::LendNever | Self::OwnerHours)
-    }
-
-    /// Which clock runs, as the value of the taint says it: each starts from zero, so that no pod runs out of grace on another.
-    pub(crate) fn clock(self, rules: &Rules) -> &'static str {
-        match self {
-            _ if self.by_owner() => "owner",
-            Self::Hours | Self::Withdrawn(_) if rules.force => "window",
-            _ => "",
-        }
-    }
-
-    /// Whether pods have to go for it, once their grace is over.
-    pub(crate) fn forced(self, rules: &Rules) -> bool {
         match self {
             Self::Suspended | Self::LendNever | Self::OwnerHours => true,
-            Self::Hours | Self::Withdrawn(_) => rules.force,
-            Self::OwnerUnknown
+            Self::Hours
+            | Self::Withdrawn(_)
+            | Self::OwnerUnknown
             | Self::OwnerUnserved
             | Self::PoliciesUnknown(_)
             | Self::BindingUnclear
@@ -113,6 +122,32 @@ impl Stop {
             | Self::PodUnreadable
             | Self::NodeUnreadable
             | Self::OutOfSync => false,
+        }
+    }
+
+    /// Which clock runs: each starts from zero, so that no pod runs out of grace on another.
+    pub(crate) fn clock(self, rules: &Rules) -> Clock {
+        match self {
+            Self::Suspended | Self::LendNever | Self::OwnerHours => Clock::Owner,
+            Self::Hours | Self::Withdrawn(_) if rules.force => Clock::Window,
+            Self::Hours
+            | Self::Withdrawn(_)
+            | Self::OwnerUnknown
+            | Self::OwnerUnserved
+            | Self::PoliciesUnknown(_)
+            | Self::BindingUnclear
+            | Self::Invalid
+            | Self::PodUnreadable
+            | Self::NodeUnreadable
+            | Self::OutOfSync => Clock::Unforced,
+        }
+    }
+
+    /// Whether pods have to go for it, once their grace is over.
+    pub(crate) fn forced(self, rules: &Rules) -> bool {
+        match self.clock(rules) {
+            Clock::Owner | Clock::Window => true,
+            Clock::Unforced => false,
         }
     }
 

@@ -5,14 +5,12 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::json;
 use tapestry_api::binding::RESUME_DELETION;
-use tapestry_api::keys;
+use tapestry_api::condition::DEFINITION_DELETED;
+use tapestry_api::{BindingCondition, keys};
 
 use crate::access::{Access, block_on};
 use crate::failure::Failure;
 use crate::output::say;
-
-/// Reason of condition `Ready` of a binding that is being deleted together with the definition of bindings.
-const DEFINITION_DELETED: &str = "DefinitionDeleted";
 
 /// How long a syncer may take to react.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -43,7 +41,9 @@ impl Args {
         let server = self.access.server().await?;
         let binding = server.binding(name).await?;
         let status = binding.status.unwrap_or_default();
-        let unconfirmed = |condition: &Condition| condition.type_ == "Ready" && condition.reason == DEFINITION_DELETED;
+        let unconfirmed = |condition: &Condition| {
+            condition.type_ == BindingCondition::Ready.as_str() && condition.reason == DEFINITION_DELETED
+        };
         if binding.metadata.deletion_timestamp.is_some() && status.conditions.iter().any(unconfirmed) {
             let annotations = json!({keys::RESUME: RESUME_DELETION});
             let patch = json!({"metadata": {"uid": binding.metadata.uid, "annotations": annotations}});

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::Serialize;
 use tapestry_api::binding::{BreakerTrip, Phase};
-use tapestry_api::{ClusterBinding, keys};
+use tapestry_api::{BindingCondition, ClusterBinding, Status, keys};
 
 use crate::access::{Access, block_on};
 use crate::failure::Failure;
@@ -77,17 +77,20 @@ impl Args {
 impl Overview {
     fn of(binding: ClusterBinding, nodes: usize) -> Self {
         let status = binding.status.unwrap_or_default();
-        let connected = status.conditions.iter().find(|condition| condition.type_ == "Connected");
+        let of = |kind: BindingCondition| move |condition: &&Condition| condition.type_ == kind.as_str();
+        let connected = status.conditions.iter().find(of(BindingCondition::Connected));
         let connected = connected.map_or_else(|| "Unknown".to_owned(), |condition| condition.reason.clone());
-        let bad = |condition: &Condition| match &*condition.type_ {
-            "BreakerTripped" | "Paused" => condition.status == "True",
-            _ => condition.status != "True",
+        // Of a condition that is not ours we only know what most mean.
+        let bad = |condition: &Condition| {
+            let kind = BindingCondition::parse(&condition.type_).unwrap_or(BindingCondition::Ready);
+            kind.is_trouble(Status::parse(&condition.status))
         };
         let troubles: Vec<&Condition> = status.conditions.iter().filter(|condition| bad(condition)).collect();
         // Ready may only repeat the reason or the message of another condition.
         let repeats = |ready: &Condition| {
-            let others = troubles.iter().filter(|other| other.type_ != "Ready");
-            ready.type_ == "Ready"
+            let is_ready = of(BindingCondition::Ready);
+            let others = troubles.iter().filter(|other| !is_ready(other));
+            is_ready(&ready)
                 && others.into_iter().any(|other| other.reason == ready.reason || other.message == ready.message)
         };
         Self {

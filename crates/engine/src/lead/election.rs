@@ -9,7 +9,23 @@ use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Verb, kin
 
 use super::barred::Barred;
 use super::record::{self, Record};
-use crate::Now;
+use crate::{Now, Reason as _, reasons};
+
+reasons! {
+    /// What its calls are for.
+    enum Why {
+        /// Which process has the Lease.
+        LookForLead,
+        /// The namespace of the Lease is missing.
+        CreateNamespace,
+        /// No process has it, or none has renewed it in time.
+        TakeLead,
+        /// It is ours.
+        RenewLead,
+        /// It is ours, and we stop.
+        ReleaseLead,
+    }
+}
 
 /// The Lease that a candidate competes for, and the candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -293,7 +309,7 @@ impl Election {
             Observed::Seen { record, .. } if record.holder() == &*self.seat.identity => {
                 let verb = Verb::Merge(Sub::Main, json!({"spec": record::render_release(now)}));
                 let target = self.target().uid(&record.uid).rv(record.rv);
-                Some(Call { target, verb, why: "ReleaseLead" })
+                Some(Why::ReleaseLead.call_alone(target, verb))
             }
             Observed::Unknown if led => Some(self.look()),
             _ => None,
@@ -338,29 +354,29 @@ impl Election {
     }
 
     fn look(&self) -> Call {
-        Call { target: self.target(), verb: Verb::Peek, why: "LookForLead" }
+        Why::LookForLead.call_alone(self.target(), Verb::Peek)
     }
 
     fn create_namespace(&self) -> Call {
         let name = &self.seat.namespace;
         let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name.as_str()}});
         let target = Target::cluster(Side::Virtual, &kind::NAMESPACE, name.clone());
-        Call { target, verb: Verb::Create(body), why: "CreateNamespace" }
+        Why::CreateNamespace.call_alone(target, Verb::Create(body))
     }
 
     fn create(&self, now: Now) -> Call {
-        Call { target: self.target(), verb: Verb::Create(record::render_first(&self.seat, now)), why: "TakeLead" }
+        Why::TakeLead.call_alone(self.target(), Verb::Create(record::render_first(&self.seat, now)))
     }
 
     /// Under the version that we read, so that only one of all candidates succeeds (law 2).
     fn claim(&self, record: &Record, now: Now) -> Call {
         let ours = record.holder() == &*self.seat.identity;
         let (spec, why) = if ours {
-            (record::render_renewal(&self.seat, now), "RenewLead")
+            (record::render_renewal(&self.seat, now), Why::RenewLead)
         } else {
-            (record::render_taking(&self.seat, record, now), "TakeLead")
+            (record::render_taking(&self.seat, record, now), Why::TakeLead)
         };
         let target = self.target().uid(&record.uid).rv(record.rv);
-        Call { target, verb: Verb::Merge(Sub::Main, json!({"spec": spec})), why }
+        why.call_alone(target, Verb::Merge(Sub::Main, json!({"spec": spec})))
     }
 }

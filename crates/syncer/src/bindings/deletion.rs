@@ -2,6 +2,7 @@
 //! each all its pods would end: so discovery is asked before anything ends. While the definition is being deleted nothing ends,
 //! until a user says so (`tapestry resume`).
 
+use tapestry_api::condition::DEFINITION_DELETED;
 use tapestry_cluster::{Answer, Call, Refusal, Side, kind};
 use tapestry_engine::{Dirty, Now, Plan, reasons};
 
@@ -17,9 +18,6 @@ reasons! {
         LookForBindingKind,
     }
 }
-
-/// Reason of condition `Ready` and of the event.
-pub(super) const DEFINITION_DELETED: &str = "DefinitionDeleted";
 
 /// What discovery's answer means for a deletion that is not confirmed yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,9 +39,11 @@ impl Bindings {
     }
 
     /// Folds in what discovery said; `None` when it says nothing about a deletion that is not confirmed.
-    pub(crate) fn settle_serving(&mut self, call: &Call, done: Result<Answer, Refusal>) -> Option<Answered> {
+    pub(crate) fn settle_serving(&mut self, why: Why, call: &Call, done: Result<Answer, Refusal>) -> Option<Answered> {
         let before = self.serving.said();
-        let served = self.serving.settle(call, done)?;
+        let served = match why {
+            Why::LookForBindingKind => self.serving.settle(call, done)?,
+        };
         let bound = self.bound.as_mut().filter(|bound| bound.deletion_unconfirmed())?;
         if served == Served::Fully {
             bound.deletion = Deletion::Confirmed;

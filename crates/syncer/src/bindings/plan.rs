@@ -2,23 +2,41 @@
 //! follows from a fact about it. Reads every other room; writes to none.
 
 use serde_json::{Value, json};
-use tapestry_api::keys;
+use tapestry_api::{Status, keys};
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Name, Side, Sub, Target, Uid, Verb, kind};
 use tapestry_engine::{Dirty, Now, Plan, Reason as _};
 
 use super::status::Said;
 use super::{BindingRow, Bound, News, Why};
+use crate::connections::PHYSICAL_RESTORED;
 use crate::guards::Guard;
 use crate::pair::{Key, Pair};
+use crate::pods::admission::PendingReason;
 use crate::prerequisites::Prerequisite;
 
-pub(super) const CONNECTED: &str = "Connected";
-pub(super) const TRIPPED: &str = "BreakerTripped";
-/// Whether the binding's guards are in force. Absent until that is in question for the first time.
-pub(super) const GUARDED: &str = "GuardsInForce";
-/// Whether it is known which policies there are. Absent until that is in question for the first time.
-pub(super) const POLICIES_KNOWN: &str = "PoliciesKnown";
+/// What condition `Connected` is to say, and whether the same with another message is news: what keeps a cluster from answering
+/// may be put in other words every time.
+struct Judgement {
+    said: Said,
+    wording_counts: bool,
+}
+
+impl Judgement {
+    fn new(status: Status, reason: &str, message: impl Into<String>) -> Self {
+        Self { said: Said::new(status, reason, message), wording_counts: false }
+    }
+
+    /// The message says what to do, which may be something else by now, for the same reason.
+    fn wording_counts(self) -> Self {
+        Self { wording_counts: true, ..self }
+    }
+
+    fn is_told(&self, there: &Said) -> bool {
+        let Said { status, reason, message, .. } = &self.said;
+        there.status == *status && there.reason == *reason && (!self.wording_counts || there.message == *message)
+    }
+}
 
 impl Pair {
     /// Follows what the binding says of the breaker.
@@ -55,7 +73,7 @@ impl Pair {
             let message = format!("the virtual cluster was restored from a backup ({what}): {RESTART}");
             // Nothing of it can be as new as the row, so the answer to this report is the last word.
             let row = bound.told.as_deref().unwrap_or(row);
-            return self.report_connection(row, ("False", "VirtualClusterRestored", message), now);
+            return self.report_connection(row, &Judgement::new(Status::False, "VirtualClusterRestored", message), now);
         }
         if bound.doubted.is_some() {
             return match self.connections.get(Side::Virtual) {
@@ -86,21 +104,12 @@ impl Pair {
             let verb = Verb::Merge(Sub::Status, json!({"status": {"unaskedEnds": ends}}));
             return Why::CountEnds.call(target.rv(row.rv), verb);
         }
-        self.report_connection(row, self.judge_connection(bound, row), now)
+        self.report_connection(row, &self.judge_connection(bound, row), now)
     }
 
-    /// What keeps a cluster from answering may be put in other words every time: only another reason is news.
-    fn report_connection(
-        &self,
-        row: &BindingRow,
-        (status, reason, message): (&str, &str, String),
-        now: Now,
-    ) -> Plan<Why> {
-        let told = row.report.connected.as_ref().is_some_and(|said| {
-            // Other watches may be out of sync by now, for the same reason.
-            said.status == status && said.reason == reason && (reason != OUT_OF_SYNC || said.message == message)
-        });
-        self.report(row, &Said::new(status, reason, message), told, now)
+    fn report_connection(&self, row: &BindingRow, connected: &Judgement, now: Now) -> Plan<Why> {
+        let told = row.report.connected.as_ref().is_some_and(|there| connected.is_told(there));
+        self.report(row, &connected.said, told, now)
     }
 
     /// A binding that cannot be served at all, because no word of it was ever understood: all that can be done is to say so.
@@ -112,11 +121,9 @@ impl Pair {
             return Plan::Rest;
         }
         let Err(invalid) = &row.parsed else { return Plan::Rest };
-        let (reason, message) = (invalid.reason(), format!("the binding is invalid: {invalid}"));
-        // What to change may be something else by now, for the same reason.
-        let connected = Said::new("False", reason, message);
-        let told = row.report.connected.as_ref().is_some_and(|said| said.same(&connected));
-        self.report(row, &connected, told, now)
+        let message = format!("the binding is invalid: {invalid}");
+        let connected = Judgement::new(Status::False, invalid.reason(), message).wording_counts();
+        self.report_connection(row, &connected, now)
     }
 
     /// Before the first virtual node ours is there; it goes when nothing of ours is left on either side.
@@ -153,44 +160,44 @@ impl Pair {
         }
     }
 
-    fn judge_connection(&self, bound: &Bound, row: &BindingRow) -> (&'static str, &'static str, String) {
+    fn judge_connection(&self, bound: &Bound, row: &BindingRow) -> Judgement {
+        let no = |reason: &str, message: String| Judgement::new(Status::False, reason, message);
+        let out_of_sync = |message| no(PendingReason::WatchOutOfSync.as_str(), message).wording_counts();
         if let Err(invalid) = &row.parsed {
             let message = format!("the binding is invalid, and what it said before stays in force: {invalid}");
-            return ("Unknown", invalid.reason(), message);
+            return Judgement::new(Status::Unknown, invalid.reason(), message);
         }
         match self.connections.get(Side::Physical) {
             Connection::Up(seen) if bound.pin(Side::Physical).is_some_and(|pin| pin != seen.as_str()) => {
                 let message = format!(
                     "the kubeconfig leads to cluster {seen}, which is not the one this binding was made for; nothing is written"
                 );
-                ("False", CHANGED, message)
+                no("PhysicalClusterChanged", message)
             }
             Connection::Up(_) => match self.out_of_sync.tell(&self.connections) {
-                Some(message) => ("False", OUT_OF_SYNC, message),
+                Some(message) => out_of_sync(message),
                 None => match &row.report.connected {
                     // Before all lists are in, a syncer that has just started knows no better than the one before it.
-                    Some(said) if !self.everything_listed() && said.reason == OUT_OF_SYNC => {
-                        ("False", OUT_OF_SYNC, said.message.clone())
+                    Some(said) if !self.everything_listed() && said.is_for(PendingReason::WatchOutOfSync) => {
+                        out_of_sync(said.message.clone())
                     }
-                    _ => ("True", "Connected", "the physical cluster answers".to_owned()),
+                    _ => Judgement::new(Status::True, "Connected", "the physical cluster answers"),
                 },
             },
-            Connection::Down(why) => ("False", "Unreachable", why.clone()),
+            Connection::Down(why) => no("Unreachable", why.clone()),
             Connection::Refused(refused) => {
                 let message = format!("{refused}; pods run on and nothing new is admitted; {}", refused.hint());
-                ("False", refused.reason(), message)
+                no(refused.reason(), message)
             }
             Connection::Restored(what) => {
                 let message = format!("the physical cluster was restored from a backup ({what}): {RESTART}");
-                ("False", "PhysicalClusterRestored", message)
+                no(PHYSICAL_RESTORED, message)
             }
-            Connection::Unknown => ("Unknown", "NotYet", String::new()),
+            Connection::Unknown => Judgement::new(Status::Unknown, "NotYet", String::new()),
         }
     }
 }
 
-const OUT_OF_SYNC: &str = "WatchOutOfSync";
-const CHANGED: &str = "PhysicalClusterChanged";
 const RESTART: &str = "no pod is touched; restart the syncer to go on from what is there";
 
 pub(super) fn target(row: &BindingRow) -> Target {

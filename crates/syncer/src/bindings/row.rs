@@ -7,15 +7,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::Value;
 use tapestry_api::binding::{BreakerTrip, ClusterBindingSpec, ClusterBindingStatus, Phase, Pinned, UnaskedEnds};
-use tapestry_api::{Binding, ClusterBinding, Invalid, keys};
+use tapestry_api::{Binding, BindingCondition, ClusterBinding, Invalid, Status, keys};
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
 use tapestry_domain::resources::Resources;
 
-use super::plan::{CONNECTED, GUARDED, POLICIES_KNOWN};
-use super::status::{Figures, READY, Report, Said};
+use super::status::{Figures, Report, Said};
 use crate::json::Meta;
-use crate::keeper::{LEADER_ELECTED, LEASES_RENEWED};
 
 /// A binding as the watch brings it.
 #[derive(Debug, Clone)]
@@ -109,24 +107,24 @@ struct ToldCondition {
 impl Told {
     fn report(&self) -> Report {
         Report {
-            connected: self.condition(CONNECTED),
-            ready: self.condition(READY),
-            policies: self.condition(POLICIES_KNOWN),
-            guarded: self.condition(GUARDED),
-            kept: [LEADER_ELECTED, LEASES_RENEWED]
+            connected: self.condition(BindingCondition::Connected),
+            ready: self.condition(BindingCondition::Ready),
+            policies: self.condition(BindingCondition::PoliciesKnown),
+            guarded: self.condition(BindingCondition::GuardsInForce),
+            kept: [BindingCondition::LeaderElected, BindingCondition::LeasesRenewed]
                 .into_iter()
                 .filter_map(|kind| self.condition(kind).map(|said| (kind, said)))
-                .find(|(_, said)| said.status != "True"),
+                .find(|(kind, said)| kind.is_trouble(said.status)),
             phase: Phase::deserialize(&self.phase).ok(),
             observed: self.observed.as_i64(),
             figures: self.figures(),
         }
     }
 
-    fn condition(&self, kind: &str) -> Option<Said> {
-        let told = self.conditions.iter().find(|condition| condition.kind == kind)?;
+    fn condition(&self, kind: BindingCondition) -> Option<Said> {
+        let told = self.conditions.iter().find(|condition| condition.kind == kind.as_str())?;
         let since = told.since.as_str().and_then(|since| since.parse().ok());
-        Some(Said { since, ..Said::new(&told.status, &told.reason, told.message.as_str()) })
+        Some(Said { since, ..Said::new(Status::parse(&told.status), &told.reason, told.message.as_str()) })
     }
 
     fn figures(&self) -> Option<Figures> {

@@ -6,12 +6,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tapestry_api::binding::Phase;
+use tapestry_api::condition::DEFINITION_DELETED;
+use tapestry_api::{BindingCondition, Status};
 use tapestry_cluster::{Side, Sub, Verb, kind};
 use tapestry_domain::resources::{ResourceName, Resources};
-use tapestry_engine::{Now, Plan, Reason as _};
+use tapestry_engine::{Now, Plan, Reason};
 
-use super::deletion::DEFINITION_DELETED;
-use super::plan::{CONNECTED, GUARDED, POLICIES_KNOWN, TRIPPED, target, with_name};
+use super::plan::{target, with_name};
 use super::{BindingRow, Why};
 use crate::breaker::{MASS_DELETION, tell_trip};
 use crate::pair::Pair;
@@ -20,14 +21,12 @@ use crate::terms::Stop;
 /// Figures change with every pod; they are summed up and written no more often than this.
 const FIGURES_EVERY: Duration = Duration::from_secs(10);
 
-/// Condition: everything that this syncer does for the binding works.
-pub(super) const READY: &str = "Ready";
 const REQUESTS_REFUSED: &str = "RequestsRefused";
 
 /// A condition, as the status has it or as it should have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Said {
-    pub(super) status: String,
+    pub(super) status: Status,
     pub(super) reason: String,
     pub(super) message: String,
     /// When `status` last changed; `None` when that is not known.
@@ -44,7 +43,7 @@ pub(super) struct Report {
     /// Condition `GuardsInForce`.
     pub(super) guarded: Option<Said>,
     /// A condition of the keeper's that says that something is wrong, and its type. We only repeat its reason.
-    pub(super) kept: Option<(&'static str, Said)>,
+    pub(super) kept: Option<(BindingCondition, Said)>,
     pub(super) phase: Option<Phase>,
     /// The generation that it speaks of.
     pub(super) observed: Option<i64>,
@@ -63,19 +62,24 @@ pub(super) struct Figures {
 }
 
 impl Said {
-    pub(super) fn new(status: &str, reason: &str, message: impl Into<String>) -> Self {
-        Self { status: status.to_owned(), reason: reason.to_owned(), message: message.into(), since: None }
+    pub(super) fn new(status: Status, reason: &str, message: impl Into<String>) -> Self {
+        Self { status, reason: reason.to_owned(), message: message.into(), since: None }
     }
 
     pub(super) fn same(&self, other: &Self) -> bool {
         (&self.status, &self.reason, &self.message) == (&other.status, &other.reason, &other.message)
     }
 
+    /// Whether it is said for this reason.
+    pub(super) fn is_for(&self, reason: impl Reason) -> bool {
+        self.reason == reason.as_str()
+    }
+
     /// As Kubernetes has it. It lasts since it was first said, if `before` says it already.
-    fn render(&self, kind: &str, before: Option<&Self>, generation: i64, now: Now) -> Value {
+    fn render(&self, kind: BindingCondition, before: Option<&Self>, generation: i64, now: Now) -> Value {
         let lasting = before.filter(|before| before.status == self.status).and_then(|before| before.since);
         json!({
-            "type": kind, "status": self.status, "reason": self.reason, "message": self.message,
+            "type": kind.as_str(), "status": self.status.as_str(), "reason": self.reason, "message": self.message,
             "lastTransitionTime": format!("{:.0}", self.since.or(lasting).unwrap_or(now.wall)),
             "observedGeneration": generation,
         })
@@ -129,7 +133,12 @@ impl Pair {
         now: Now,
     ) -> Value {
         let Report { connected, ready, policies, guarded, .. } = &*row.report;
-        let said = [(CONNECTED, connected), (READY, ready), (POLICIES_KNOWN, policies), (GUARDED, guarded)];
+        let said = [
+            (BindingCondition::Connected, connected),
+            (BindingCondition::Ready, ready),
+            (BindingCondition::PoliciesKnown, policies),
+            (BindingCondition::GuardsInForce, guarded),
+        ];
         let conditions = said.into_iter().zip(says).filter_map(|((kind, before), says)| {
             says.map(|says| says.render(kind, before.as_ref(), row.generation, now))
         });
@@ -139,8 +148,8 @@ impl Pair {
         });
         if let Some(trip) = self.breaker.trip() {
             let told = tell_trip(trip, row.name.as_str());
-            let tripped = Said { since: trip.since.parse().ok(), ..Said::new("True", MASS_DELETION, told) };
-            conditions.push(tripped.render(TRIPPED, None, row.generation, now));
+            let tripped = Said { since: trip.since.parse().ok(), ..Said::new(Status::True, MASS_DELETION, told) };
+            conditions.push(tripped.render(BindingCondition::BreakerTripped, None, row.generation, now));
             status["breaker"] = json!(trip);
         }
         status["conditions"] = json!(conditions);
@@ -154,7 +163,8 @@ impl Pair {
 
     /// Whether everything works for this binding, and if not, where to read why.
     fn judge_ready(&self, row: &BindingRow, connected: &Said) -> (Phase, Said) {
-        let failed = |reason: &str, message: String| (Phase::Failed, Said::new("False", reason, message));
+        let failed = |reason: &str, message: String| (Phase::Failed, Said::new(Status::False, reason, message));
+        let see = |kind: BindingCondition, said: &Said| failed(&said.reason, format!("condition {kind} says why"));
         if let Some(told) = self.tell_deletion() {
             return failed(DEFINITION_DELETED, told);
         }
@@ -162,32 +172,37 @@ impl Pair {
         if let Some(missing) = self.prerequisites.verdict().filter(|_| self.connections.answers(Side::Physical)) {
             return failed(missing.reason.as_str(), missing.message);
         }
-        if connected.status != "True" {
-            return failed(&connected.reason, format!("condition {CONNECTED} says why"));
+        let kind = BindingCondition::Connected;
+        if kind.is_trouble(connected.status) {
+            return see(kind, connected);
         }
         if self.breaker.trip().is_some() {
-            return failed(MASS_DELETION, format!("condition {TRIPPED} says why"));
+            return failed(MASS_DELETION, format!("condition {} says why", BindingCondition::BreakerTripped));
         }
         if let Some((kind, said)) = &row.report.kept {
-            return failed(&said.reason, format!("condition {kind} says why"));
+            return see(*kind, said);
         }
-        if let Some(policies) = self.judge_policies(row).filter(|policies| policies.status != "True") {
-            return failed(&policies.reason, format!("condition {POLICIES_KNOWN} says why"));
+        let kind = BindingCondition::PoliciesKnown;
+        if let Some(policies) = self.judge_policies(row).filter(|policies| kind.is_trouble(policies.status)) {
+            return see(kind, &policies);
         }
-        if let Some(guarded) = self.judge_guards(row).filter(|guarded| guarded.status != "True") {
-            return failed(&guarded.reason, format!("condition {GUARDED} says why"));
+        let kind = BindingCondition::GuardsInForce;
+        if let Some(guarded) = self.judge_guards(row).filter(|guarded| kind.is_trouble(guarded.status)) {
+            return see(kind, &guarded);
         }
         if let Some(message) = self.refused.tell() {
             return failed(REQUESTS_REFUSED, message);
         }
         if let Some(told) = self.tell_leaving() {
-            return (Phase::Pending, Said::new("False", "Deleting", told));
+            return (Phase::Pending, Said::new(Status::False, "Deleting", told));
         }
         match (row.report.phase, &row.report.ready) {
-            _ if self.lists_complete() => (Phase::Ready, Said::new("True", READY, "nodes are lent as policies allow")),
+            _ if self.lists_complete() => {
+                (Phase::Ready, Said::new(Status::True, "Ready", "nodes are lent as policies allow"))
+            }
             // A syncer that has just started knows no better than the one before it.
             (Some(phase), Some(ready)) => (phase, ready.clone()),
-            _ => (Phase::Pending, Said::new("False", "Starting", "the syncer is reading both clusters")),
+            _ => (Phase::Pending, Said::new(Status::False, "Starting", "the syncer is reading both clusters")),
         }
     }
 
@@ -195,7 +210,7 @@ impl Pair {
     fn judge_policies(&self, row: &BindingRow) -> Option<Said> {
         let told = |stop: Stop| {
             let message = format!("{}; nothing new is lent, and no pod has to go", stop.message());
-            Some(Said::new("False", stop.reason().as_str(), message))
+            Some(Said::new(Status::False, stop.reason().as_str(), message))
         };
         if let Some(served) = self.policies.unknown(Side::Virtual) {
             return told(Stop::PoliciesUnknown(served));
@@ -205,9 +220,11 @@ impl Pair {
             Some(_) => {
                 let held =
                     "the physical cluster no longer serves ResourceLeasingPolicies; the owner's hold as they last were";
-                Some(Said::new("False", Stop::OwnerUnserved.reason().as_str(), held))
+                Some(Said::new(Status::False, Stop::OwnerUnserved.reason().as_str(), held))
             }
-            None => row.report.policies.is_some().then(|| Said::new("True", "Known", "all policies have been read")),
+            None => {
+                row.report.policies.is_some().then(|| Said::new(Status::True, "Known", "all policies have been read"))
+            }
         }
     }
 
@@ -216,13 +233,13 @@ impl Pair {
         let binding = &self.bindings.bound()?.binding;
         match self.guards.trouble(binding) {
             Some((guard, trouble)) => {
-                Some(Said::new("False", guard.reason(trouble), guard.message(trouble, &self.home.mount)))
+                Some(Said::new(Status::False, guard.reason(trouble), guard.message(trouble, &self.home.mount)))
             }
             None => row
                 .report
                 .guarded
                 .is_some()
-                .then(|| Said::new("True", "InForce", "nothing keeps guards from being written")),
+                .then(|| Said::new(Status::True, "InForce", "nothing keeps guards from being written")),
         }
     }
 

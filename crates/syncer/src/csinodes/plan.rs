@@ -12,6 +12,7 @@ use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
 use super::row::{MIGRATED_PLUGINS, PCsiNode, VCsiNode};
 use super::{Case, CsiNodes, Setting};
 use crate::json::fingerprint;
+use crate::nodes::Nodes;
 use crate::nodes::row::VNode;
 use crate::origin::Origin;
 use crate::pair::Key;
@@ -72,60 +73,81 @@ impl CsiNodes {
         setting: &Setting<'_>,
         dirty: &mut Dirty<Key>,
     ) {
-        match (done, why) {
-            (Ok(_), Why::ReplaceCsiNode | Why::PhysicalCsiNodeGone) => {
+        match (why, done) {
+            (Why::ReplaceCsiNode | Why::PhysicalCsiNodeGone, Ok(_)) => {
                 if let Some(uid) = &call.target.uid {
                     self.vcsinodes.remove(uid);
                     self.forget_virtual(name, uid, setting.nodes, dirty);
                 }
             }
-            (Ok(answer), Why::LookForPhysicalCsiNode) => {
+            (Why::LookForPhysicalCsiNode, Ok(answer)) => {
                 if let Ok(Some(row)) = PCsiNode::decode(&answer.object) {
                     self.put_physical(row, None, setting.nodes, dirty);
                 }
             }
-            (Ok(answer), Why::LookForCsiNode | Why::CreateCsiNode | Why::UpdateCsiNode) => {
-                self.learn(name, call, &answer, setting, dirty);
+            (Why::LookForCsiNode, Ok(answer)) => self.learn_look(name, &answer, setting, dirty),
+            (Why::CreateCsiNode | Why::UpdateCsiNode, Ok(answer)) => {
+                self.learn_write(name, call, &answer, setting.origin, dirty);
             }
-            (Err(refusal), why) => {
-                let gone = setting.nodes.vnode(name).is_some_and(|vnode| self.pcsinode(&vnode.physical).is_none());
-                let case = self.cases.entry(name.clone()).or_default();
-                match (refusal, why) {
-                    // The watch shows one that came back while we asked: the answer is about the one before it.
-                    (Refusal::Gone, Why::LookForPhysicalCsiNode) => case.gone = gone,
-                    (Refusal::Gone, Why::LookForCsiNode) => (case.taken, case.foreign) = (false, None),
-                    (Refusal::Exists, Why::CreateCsiNode) => case.taken = true,
-                    (Refusal::Invalid(_), Why::UpdateCsiNode) => case.stiff = true,
-                    _ => return,
-                }
-                dirty.mark(Key::CsiNode(name.clone()));
-            }
+            (why, Err(refusal)) => self.learn_refusal(name, why, &refusal, setting.nodes, dirty),
         }
     }
 
-    fn learn(&mut self, name: &Name, call: &Call, answer: &Answer, setting: &Setting<'_>, dirty: &mut Dirty<Key>) {
-        let row = VCsiNode::decode(&answer.object).ok().flatten();
-        let row = row.filter(|row| row.labels.get(keys::ORIGIN) == Some(&setting.origin.label));
+    fn learn_refusal(&mut self, name: &Name, why: Why, refusal: &Refusal, nodes: &Nodes, dirty: &mut Dirty<Key>) {
+        let gone = nodes.vnode(name).is_some_and(|vnode| self.pcsinode(&vnode.physical).is_none());
         let case = self.cases.entry(name.clone()).or_default();
-        match (row, &call.verb) {
-            (Some(row), verb) => {
-                if let Verb::Create(body) | Verb::Merge(_, body) = verb
-                    && let Some(Value::Array(sent)) = body.pointer("/spec/drivers")
-                {
-                    case.pushed = Some((digest(sent), digest(&row.drivers.parse())));
-                }
-                self.put_virtual(row, None, dirty);
-            }
-            (None, Verb::Peek) => {
-                if case.foreign.is_none() {
-                    tracing::warn!(csinode = %name, "a CSINode that is not ours has the name of our virtual node: it is left unchanged");
-                }
-                (case.taken, case.foreign) = (false, Some(setting.now.steady));
-            }
-            (None, _) => {}
+        match (why, refusal) {
+            // The watch shows one that came back while we asked: the answer is about the one before it.
+            (Why::LookForPhysicalCsiNode, Refusal::Gone) => case.gone = gone,
+            (Why::LookForCsiNode, Refusal::Gone) => (case.taken, case.foreign) = (false, None),
+            (Why::CreateCsiNode, Refusal::Exists) => case.taken = true,
+            (Why::UpdateCsiNode, Refusal::Invalid(_)) => case.stiff = true,
+            (
+                Why::LookForPhysicalCsiNode
+                | Why::LookForCsiNode
+                | Why::CreateCsiNode
+                | Why::UpdateCsiNode
+                | Why::ReplaceCsiNode
+                | Why::PhysicalCsiNodeGone,
+                _,
+            ) => return,
         }
         dirty.mark(Key::CsiNode(name.clone()));
     }
+
+    /// The API server showed what has the name.
+    fn learn_look(&mut self, name: &Name, answer: &Answer, setting: &Setting<'_>, dirty: &mut Dirty<Key>) {
+        if let Some(row) = read_ours(answer, setting.origin) {
+            self.put_virtual(row, None, dirty);
+        } else {
+            let case = self.cases.entry(name.clone()).or_default();
+            if case.foreign.is_none() {
+                tracing::warn!(csinode = %name, "a CSINode that is not ours has the name of our virtual node: it is left unchanged");
+            }
+            (case.taken, case.foreign) = (false, Some(setting.now.steady));
+        }
+        dirty.mark(Key::CsiNode(name.clone()));
+    }
+
+    /// The virtual CSINode was created or changed.
+    fn learn_write(&mut self, name: &Name, call: &Call, answer: &Answer, origin: &Origin, dirty: &mut Dirty<Key>) {
+        if let Some(row) = read_ours(answer, origin) {
+            if let Verb::Create(body) | Verb::Merge(_, body) = &call.verb
+                && let Some(Value::Array(sent)) = body.pointer("/spec/drivers")
+            {
+                let case = self.cases.entry(name.clone()).or_default();
+                case.pushed = Some((digest(sent), digest(&row.drivers.parse())));
+            }
+            self.put_virtual(row, None, dirty);
+        }
+        dirty.mark(Key::CsiNode(name.clone()));
+    }
+}
+
+/// The CSINode that the API server showed, if it is ours.
+fn read_ours(answer: &Answer, origin: &Origin) -> Option<VCsiNode> {
+    let row = VCsiNode::decode(&answer.object).ok().flatten();
+    row.filter(|row| row.labels.get(keys::ORIGIN) == Some(&origin.label))
 }
 
 fn plan_new(case: &Case, pcsinode: &PCsiNode, vnode: &VNode, &Setting { origin, now, .. }: &Setting<'_>) -> Plan<Why> {

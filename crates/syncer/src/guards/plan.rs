@@ -151,23 +151,26 @@ impl Guards {
     ) -> Effect {
         let (rows, look) = (&mut self.rows[guard as usize], &mut self.looks[guard as usize]);
         let mut effect = Effect::Nothing;
-        match (done, why) {
+        match (why, done) {
             // One that lost its label is in no watch: what became of it only a read can tell.
-            (Ok(_), Why::RemoveGuard) | (Err(Refusal::Gone | Refusal::Replaced), Why::MendGuard | Why::RemoveGuard) => {
+            (Why::RemoveGuard, Ok(_)) | (Why::MendGuard | Why::RemoveGuard, Err(Refusal::Gone | Refusal::Replaced)) => {
                 *look = Look::Unknown;
                 if let Some(uid) = &call.target.uid {
                     rows.remove(uid);
                 }
             }
-            (Ok(answer), Why::LookForGuard | Why::CreateGuard | Why::MendGuard) => {
+            (Why::LookForGuard | Why::CreateGuard | Why::MendGuard, Ok(answer)) => {
                 self.learn(guard, why, &answer, setting);
                 if guard == Guard::Quota {
                     effect = Effect::QuotaRead;
                 }
             }
-            (Err(Refusal::Gone), Why::LookForGuard) => *look = Look::Missing,
-            (Err(Refusal::Exists), Why::CreateGuard) => *look = Look::Unknown,
-            (Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_))), _) => {
+            (Why::LookForGuard, Err(Refusal::Gone)) => *look = Look::Missing,
+            (Why::CreateGuard, Err(Refusal::Exists)) => *look = Look::Unknown,
+            (
+                Why::LookForGuard | Why::CreateGuard | Why::MendGuard | Why::RemoveGuard,
+                Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_))),
+            ) => {
                 let why = refused.message();
                 tracing::warn!(
                     kind = guard.kind().kind,
@@ -179,7 +182,9 @@ impl Guards {
                 dirty.mark(Key::Binding);
                 return Effect::Refused;
             }
-            (Err(_), _) => return Effect::Nothing,
+            (Why::LookForGuard | Why::CreateGuard | Why::MendGuard | Why::RemoveGuard, Err(_)) => {
+                return Effect::Nothing;
+            }
         }
         dirty.mark(Key::Binding);
         dirty.mark(Key::Guard(guard));
@@ -189,13 +194,13 @@ impl Guards {
     /// The API server showed the object of this name.
     fn learn(&mut self, guard: Guard, why: Why, answer: &Answer, &Setting { origin, mount, now }: &Setting<'_>) {
         let look = &mut self.looks[guard as usize];
-        match (GuardRow::decode(&answer.object, guard, mount, origin).ok().flatten(), why) {
-            (Some(row), _) => {
+        match (why, GuardRow::decode(&answer.object, guard, mount, origin).ok().flatten()) {
+            (Why::LookForGuard | Why::CreateGuard | Why::MendGuard | Why::RemoveGuard, Some(row)) => {
                 *look = Look::Unknown;
                 self.troubles[guard as usize] = None;
                 self.rows[guard as usize].put(row, None);
             }
-            (None, Why::LookForGuard) => {
+            (Why::LookForGuard, None) => {
                 if !matches!(look, Look::Foreign(_)) {
                     tracing::warn!(kind = guard.kind().kind, name = guard.name(), namespace = %mount,
                         "this object is not ours: it is left alone, and the binding's guard is not in force");
@@ -203,9 +208,13 @@ impl Guards {
                 *look = Look::Foreign(now.steady);
                 self.troubles[guard as usize] = Some(Trouble::Foreign);
             }
-            (None, _) => {}
+            (Why::CreateGuard | Why::MendGuard | Why::RemoveGuard, None) => {}
         }
-        if guard == Guard::Quota && why != Why::LookForGuard {
+        let written = match why {
+            Why::LookForGuard => false,
+            Why::CreateGuard | Why::MendGuard | Why::RemoveGuard => true,
+        };
+        if guard == Guard::Quota && written {
             self.due = now.steady + QUOTA_EVERY;
         }
     }

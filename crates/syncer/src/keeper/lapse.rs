@@ -6,17 +6,13 @@ use std::time::Duration;
 
 use serde_json::json;
 use tapestry_api::binding::Phase;
+use tapestry_api::{BindingCondition, Status};
 use tapestry_cluster::{Answer, Call, Refusal, Side, Sub, Target, Verb, kind};
 use tapestry_engine::{Now, Plan, Reason as _};
 
 use super::row::{KeptBinding, Said};
-use super::{Keeper, READY, ReportWhy};
+use super::{Keeper, ReportWhy};
 use crate::refused::{News, Refused};
-
-/// Condition of the binding: whether the Leases of its nodes may be renewed. There from the first time they may not.
-pub(crate) const LEASES_RENEWED: &str = "LeasesRenewed";
-/// Condition of the binding: whether a process can lead. There from the first time none can.
-pub(crate) const LEADER_ELECTED: &str = "LeaderElected";
 
 /// A node is dead for Kubernetes after 50 s without a renewal, and two were due by then.
 const TELL_AFTER: Duration = Duration::from_secs(20);
@@ -24,8 +20,8 @@ const TELL_AFTER: Duration = Duration::from_secs(20);
 /// A condition that is to be written.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Lapse {
-    pub(super) kind: &'static str,
-    pub(super) status: &'static str,
+    pub(super) kind: BindingCondition,
+    pub(super) status: Status,
     pub(super) reason: &'static str,
     pub(super) message: String,
 }
@@ -75,7 +71,7 @@ impl Lapses {
     /// Our report was written; the binding is as given.
     pub(super) fn settle(&mut self, binding: &KeptBinding) {
         if let Some(stand_in) = &mut self.stand_in {
-            stand_in.reported |= binding.says_as(LEADER_ELECTED, "False");
+            stand_in.reported |= binding.says_as(BindingCondition::LeaderElected, Status::False);
         }
     }
 
@@ -87,26 +83,26 @@ impl Lapses {
     }
 
     fn judge_election(&self, binding: &KeptBinding) -> Option<Lapse> {
-        let kind = LEADER_ELECTED;
+        let kind = BindingCondition::LeaderElected;
         match &self.stand_in {
             Some(StandIn { reported: true, .. }) => None,
             Some(StandIn { why, .. }) => {
-                Some(Lapse { kind, status: "False", reason: "ElectionRefused", message: tell_election(why) })
+                Some(Lapse { kind, status: Status::False, reason: "ElectionRefused", message: tell_election(why) })
             }
             None => binding.says(kind).then(|| {
                 let message = "a process leads".to_owned();
-                Lapse { kind, status: "True", reason: "Elected", message }
+                Lapse { kind, status: Status::True, reason: "Elected", message }
             }),
         }
     }
 
     fn judge_leases(&self, binding: &KeptBinding, idle: bool) -> Option<Lapse> {
-        let kind = LEASES_RENEWED;
+        let kind = BindingCondition::LeasesRenewed;
         match self.tell_leases() {
-            Some(message) => Some(Lapse { kind, status: "False", reason: "LeasesNotRenewed", message }),
+            Some(message) => Some(Lapse { kind, status: Status::False, reason: "LeasesNotRenewed", message }),
             None => (binding.says(kind) && (self.renewed || idle)).then(|| {
                 let message = "the Leases of the virtual nodes are renewed".to_owned();
-                Lapse { kind, status: "True", reason: "Renewed", message }
+                Lapse { kind, status: Status::True, reason: "Renewed", message }
             }),
         }
     }
@@ -134,9 +130,9 @@ impl Keeper {
         for Lapse { kind, status: value, reason, message } in self.lapses.plan(row, self.names.is_empty()) {
             let said = Said { kind, status: value, reason, message: &message };
             row.set(&mut conditions, &said, None, now);
-            if kind == LEADER_ELECTED && self.lapses.stands_in() {
+            if kind == BindingCondition::LeaderElected && self.lapses.stands_in() {
                 let message = format!("condition {kind} says why");
-                let ready = Said { kind: READY, status: "False", reason, message: &message };
+                let ready = Said { kind: BindingCondition::Ready, status: Status::False, reason, message: &message };
                 row.set(&mut conditions, &ready, None, now);
                 status["phase"] = json!(Phase::Failed);
             }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tapestry_api::binding::Phase;
+use tapestry_api::{BindingCondition, Status};
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
 use tapestry_engine::Now;
@@ -41,8 +42,8 @@ pub struct KeptBinding {
 
 /// What a condition is to say.
 pub(super) struct Said<'a> {
-    pub(super) kind: &'a str,
-    pub(super) status: &'a str,
+    pub(super) kind: BindingCondition,
+    pub(super) status: Status,
     pub(super) reason: &'a str,
     pub(super) message: &'a str,
 }
@@ -118,18 +119,20 @@ impl KeptBinding {
     }
 
     /// Whether it has a condition of this type.
-    pub(super) fn says(&self, kind: &str) -> bool {
-        self.conditions.iter().any(|condition| condition["type"] == kind)
+    pub(super) fn says(&self, kind: BindingCondition) -> bool {
+        self.conditions.iter().any(|condition| condition["type"] == kind.as_str())
     }
 
     /// Whether it has a condition of this type with this status.
-    pub(super) fn says_as(&self, kind: &str, status: &str) -> bool {
-        self.conditions.iter().any(|condition| condition["type"] == kind && condition["status"] == status)
+    pub(super) fn says_as(&self, kind: BindingCondition, status: Status) -> bool {
+        let said = |condition: &Value| condition["type"] == kind.as_str() && condition["status"] == status.as_str();
+        self.conditions.iter().any(said)
     }
 
     /// Puts a condition into the list, unless the list says the same already: of this generation, where one is given.
     pub(super) fn set(&self, conditions: &mut Vec<Value>, said: &Said<'_>, generation: Option<i64>, now: Now) {
-        let Said { kind, status, reason, message } = *said;
+        let Said { reason, message, .. } = *said;
+        let (kind, status) = (said.kind.as_str(), said.status.as_str());
         let there = conditions.iter().position(|condition| condition["type"] == kind);
         let known = there.map(|place| &conditions[place]);
         let same = |known: &&Value| {

@@ -15,7 +15,7 @@ use super::departure::Departure;
 use super::row::VNode;
 use super::{Nodes, Placement};
 use crate::pair::{Key, Pair};
-use crate::terms::{DEFAULT_GRACE, Stop, Terms};
+use crate::terms::{Clock, DEFAULT_GRACE, Stop, Terms};
 
 /// How long pods are kept off a node that had no room for one; doubles up to half an hour.
 const KEEP_AWAY: Duration = Duration::from_mins(1);
@@ -84,7 +84,7 @@ const CALM: Duration = Duration::from_mins(30);
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Since {
     /// With the clock that runs: see [`Stop::clock`].
-    pub(crate) stopped: Option<(&'static str, Timestamp)>,
+    pub(crate) stopped: Option<(Clock, Timestamp)>,
     pub(crate) over: Option<Timestamp>,
     pub(crate) leaving: Option<Timestamp>,
 }
@@ -132,7 +132,7 @@ impl Pair {
         let first = |known: Option<Timestamp>, told: Option<Timestamp>| known.into_iter().chain(told).min();
         let stopped = clock.and_then(|clock| {
             let known = known.stopped.filter(|(running, _)| *running == clock).map(|(_, since)| since);
-            let since = first(known, told(keys::TAINT_OUT_OF_TIME_WINDOWS, clock))?;
+            let since = first(known, told(keys::TAINT_OUT_OF_TIME_WINDOWS, clock.as_str()))?;
             // Whatever began late, everything is back by the end.
             let due = terms.and_then(|terms| terms.early).map(|early| early.start);
             Some((clock, due.map_or(since, |due| due.min(since))))

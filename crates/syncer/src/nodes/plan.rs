@@ -97,12 +97,26 @@ impl Pair {
 
     /// Whether it depends on an answer of discovery that is still to come what the absence of a policy means.
     pub(crate) fn awaits_discovery(&self, terms: Option<&Terms<'_>>) -> bool {
-        let stop = terms.and_then(|terms| terms.stop);
+        let Some(stop) = terms.and_then(|terms| terms.stop) else { return false };
         match stop {
-            Some(Stop::Withdrawn(Departure::PolicyDeleted)) => !self.policies.confirmed(Side::Virtual),
-            Some(Stop::OwnerUnserved) => self.policies.awaited(Side::Physical),
-            Some(Stop::BindingUnclear) => self.bindings.awaits_discovery(),
-            _ => false,
+            Stop::Withdrawn(departure) => match departure {
+                Departure::PolicyDeleted => !self.policies.confirmed(Side::Virtual),
+                Departure::BindingDeleted | Departure::NodeDeleted | Departure::NodeGone | Departure::Unselected => {
+                    false
+                }
+            },
+            Stop::OwnerUnserved => self.policies.awaited(Side::Physical),
+            Stop::BindingUnclear => self.bindings.awaits_discovery(),
+            Stop::Suspended
+            | Stop::LendNever
+            | Stop::OwnerHours
+            | Stop::OwnerUnknown
+            | Stop::PoliciesUnknown(_)
+            | Stop::Invalid
+            | Stop::Hours
+            | Stop::PodUnreadable
+            | Stop::NodeUnreadable
+            | Stop::OutOfSync => false,
         }
     }
 
@@ -194,8 +208,12 @@ impl Pair {
             Why::LookForOwner => self.learn_owner(name, &done, now, dirty),
             Why::LookForVirtualNode => self.settle_search(name, call, &done, now, dirty),
             Why::LookForNode => self.settle_look(name, done, now, dirty),
-            Why::RemoveNode | Why::ReleaseNode => match done {
-                Ok(answer) => self.learn_removal(why, call, &answer, now, dirty),
+            Why::RemoveNode => match done {
+                Ok(answer) => self.learn_removal(call, &answer, now, dirty),
+                Err(refusal) => self.learn_write_refused(name, &refusal, now, dirty),
+            },
+            Why::ReleaseNode => match done {
+                Ok(_) => self.learn_released(call, now, dirty),
                 Err(refusal) => self.learn_write_refused(name, &refusal, now, dirty),
             },
             Why::CreateNode
@@ -232,16 +250,19 @@ impl Pair {
         }
     }
 
-    /// The virtual node was deleted, or our finalizer taken away.
-    fn learn_removal(&mut self, why: Why, call: &Call, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
+    /// The virtual node was deleted.
+    fn learn_removal(&mut self, call: &Call, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
         match VNode::decode(&answer.object) {
             // Its finalizers hold it still.
-            Ok(Some(row)) if row.deleting && why == Why::RemoveNode => self.put_vnode(row, None, now, dirty),
-            _ => {
-                if let Some(uid) = &call.target.uid {
-                    self.lose_vnode(uid, now, dirty);
-                }
-            }
+            Ok(Some(row)) if row.deleting => self.put_vnode(row, None, now, dirty),
+            _ => self.learn_released(call, now, dirty),
+        }
+    }
+
+    /// Nothing of ours holds the deleted virtual node any more.
+    fn learn_released(&mut self, call: &Call, now: Now, dirty: &mut Dirty<Key>) {
+        if let Some(uid) = &call.target.uid {
+            self.lose_vnode(uid, now, dirty);
         }
     }
 

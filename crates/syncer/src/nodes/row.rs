@@ -7,7 +7,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tapestry_api::keys;
+use tapestry_api::{Status, keys};
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
 use tapestry_domain::resources::Resources;
@@ -329,6 +329,11 @@ pub(crate) const NO_SCHEDULE: &str = "NoSchedule";
 pub(crate) const NO_EXECUTE: &str = "NoExecute";
 
 impl Condition {
+    /// Whether it has this status.
+    pub(crate) fn is(&self, status: Status) -> bool {
+        self.status == status.as_str()
+    }
+
     /// Sets the condition to unknown since then.
     pub(crate) fn forget(&mut self, since: jiff::Timestamp) {
         "Unknown".clone_into(&mut self.status);

@@ -5,16 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use tapestry_api::keys;
+use tapestry_api::{Status, keys};
 use tapestry_cluster::probe::Connection;
 use tapestry_domain::names::label_value;
 use tapestry_domain::resources::Resources;
-use tapestry_engine::Reason as _;
+use tapestry_engine::{Reason as _, reasons};
 
 use super::departure::applied;
 use super::lending::{LendingState, render_rules};
 use super::row::{Condition, NO_EXECUTE, NO_SCHEDULE, PNode, Taint, VNode};
 use crate::bindings::Bound;
+use crate::connections::PHYSICAL_RESTORED;
 use crate::origin::Origin;
 use crate::terms::{Stop, Terms};
 
@@ -287,7 +288,7 @@ fn own_taints(pnode: &PNode, about: &Circumstances<'_>) -> Vec<Taint> {
     let mut taints = Vec::new();
     if let Some(stop) = lending_state.stop.filter(|stop| *stop != Stop::OutOfSync) {
         let since = lending_state.since.stopped.map_or(*now, |(_, since)| since);
-        let value = stop.clock(&lending_state.rules).to_owned();
+        let value = stop.clock(&lending_state.rules).as_str().to_owned();
         taints.push(Taint { value, ..Taint::since(keys::TAINT_OUT_OF_TIME_WINDOWS, NO_SCHEDULE, since) });
     }
     let mut since = |wanted: bool, key: &str, since: Option<jiff::Timestamp>| {
@@ -316,20 +317,30 @@ fn own_taints(pnode: &PNode, about: &Circumstances<'_>) -> Vec<Taint> {
 pub(super) fn unknown_from(bound: &Bound, vnode: Option<&VNode>, connection: &Connection) -> Option<jiff::Timestamp> {
     let Connection::Down(_) = connection else { return None };
     let told = vnode?.condition(keys::CONDITION_PHYSICAL_CLUSTER_REACHABLE)?;
-    let silent = Some(told).filter(|told| told.status == "False" && told.reason == SILENT)?;
+    let silent =
+        Some(told).filter(|told| told.is(Status::False) && told.reason == Reachability::ApiServerSilent.as_str())?;
     let since: jiff::Timestamp = silent.last_transition_time.as_ref()?.parse().ok()?;
     since.checked_add(bound.binding.evict_after?).ok()
 }
 
-/// Reason of the condition while the physical API server does not answer; the age of the condition is the length of the outage.
-const SILENT: &str = "ApiServerSilent";
+reasons! {
+    /// Reason of condition `PhysicalClusterReachable`, where no refusal gives one.
+    enum Reachability {
+        /// It does.
+        ApiServerAnswers,
+        /// It does not; the age of the condition is the length of the outage.
+        ApiServerSilent,
+    }
+}
 
 pub(super) fn reachable(vnode: Option<&VNode>, connection: &Connection, now: jiff::Timestamp) -> Condition {
     let (status, reason, message) = match connection {
-        Connection::Up(_) => ("True", "ApiServerAnswers", "the physical API server answers"),
-        Connection::Down(_) | Connection::Unknown => {
-            ("False", SILENT, "the physical API server does not answer; pods keep running and nothing new is placed")
-        }
+        Connection::Up(_) => ("True", Reachability::ApiServerAnswers.as_str(), "the physical API server answers"),
+        Connection::Down(_) | Connection::Unknown => (
+            "False",
+            Reachability::ApiServerSilent.as_str(),
+            "the physical API server does not answer; pods keep running and nothing new is placed",
+        ),
         Connection::Refused(refused) => (
             "False",
             refused.reason(),
@@ -337,7 +348,7 @@ pub(super) fn reachable(vnode: Option<&VNode>, connection: &Connection, now: jif
         ),
         Connection::Restored(_) => (
             "False",
-            "PhysicalClusterRestored",
+            PHYSICAL_RESTORED,
             "the physical cluster was restored from a backup; pods keep running and nothing new is placed until the syncer restarts",
         ),
     };

@@ -58,7 +58,7 @@ impl Pair {
     }
 
     pub(super) fn see_guard(&mut self, guard: Guard, change: Change<GuardRow>, now: Now, dirty: &mut Dirty<Key>) {
-        let progress = matches!(change, Change::Reached(_));
+        let progress = change.is_progress();
         if self.guards.observe(guard, change, dirty) {
             self.grant(now, dirty);
         }

@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tapestry_api::keys;
 use tapestry_domain::shape::Text;
+use tapestry_engine::{Reason as _, reasons};
 
 use crate::json::fingerprint;
 
@@ -121,8 +122,18 @@ pub(crate) struct Amend {
 /// Why a resize does not happen, as a kubelet would say it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pending {
-    pub(crate) reason: &'static str,
+    pub(crate) reason: PendingResize,
     pub(crate) message: String,
+}
+
+reasons! {
+    /// Reason of condition `PodResizePending`.
+    pub(crate) enum PendingResize {
+        /// Later, perhaps.
+        Deferred,
+        /// Never.
+        Infeasible,
+    }
 }
 
 impl Phase {
@@ -229,28 +240,26 @@ impl StatusDigest {
 }
 
 impl Pending {
-    /// Later, perhaps.
-    pub(crate) const DEFERRED: &'static str = "Deferred";
-    /// Never.
-    pub(crate) const INFEASIBLE: &'static str = "Infeasible";
-
     fn digest(status: &str, reason: &str, message: &str) -> u64 {
         fingerprint((status, reason, message))
     }
 
     fn as_digest(&self) -> u64 {
-        Self::digest("True", self.reason, &self.message)
+        Self::digest("True", self.reason.as_str(), &self.message)
     }
 
     /// The reason of the event that tells it.
     pub(crate) fn event(&self) -> &'static str {
-        if self.reason == Self::INFEASIBLE { "ResizeInfeasible" } else { "ResizeDeferred" }
+        match self.reason {
+            PendingResize::Deferred => "ResizeDeferred",
+            PendingResize::Infeasible => "ResizeInfeasible",
+        }
     }
 
     pub(crate) fn render(&self, generation: i64, now: jiff::Timestamp) -> Value {
         let since = now.to_string();
         let mut condition =
-            render_condition(RESIZE_PENDING, "True", Some(self.reason), Some(&self.message), Some(&since));
+            render_condition(RESIZE_PENDING, "True", Some(self.reason.as_str()), Some(&self.message), Some(&since));
         condition["observedGeneration"] = json!(generation);
         condition
     }

@@ -10,7 +10,7 @@ use tapestry_domain::podspec::Sizes;
 use tapestry_domain::resources::Resources;
 use tapestry_engine::{Dirty, Now, Plan, Reason as _};
 
-use super::digest::Pending;
+use super::digest::{Pending, PendingResize};
 use super::plan::{LOOK_AGAIN, ppod_target};
 use super::row::{PPod, PodCopy, VPod};
 use super::{NotAdmitted, Pods, Why};
@@ -96,9 +96,13 @@ impl Pods {
         self.wanted_sizes(vpod)?;
         let (reason, message) = match self.sizing(vpod) {
             Some(Step::LetIn | Step::Pushed) => return None,
-            Some(Step::Invalid { why }) => (Pending::INFEASIBLE, format!("the physical cluster refused it: {why}")),
-            Some(Step::Denied { why, .. }) => (Pending::DEFERRED, format!("the physical cluster refused it: {why}")),
-            None => (Pending::DEFERRED, self.cases.get(&vpod.uid)?.not_admitted.as_deref()?.deferral()),
+            Some(Step::Invalid { why }) => {
+                (PendingResize::Infeasible, format!("the physical cluster refused it: {why}"))
+            }
+            Some(Step::Denied { why, .. }) => {
+                (PendingResize::Deferred, format!("the physical cluster refused it: {why}"))
+            }
+            None => (PendingResize::Deferred, self.cases.get(&vpod.uid)?.not_admitted.as_deref()?.deferral()),
         };
         Some(Pending { reason, message })
     }

@@ -44,14 +44,43 @@ impl Pair {
             return self.settle_resize(vuid, patch, refused, now, dirty);
         }
         let Some(case) = self.pods.cases.get_mut(vuid) else { return };
-        match (why, refused) {
-            (Why::AnnounceReclaim, Some(Refusal::Later(_) | Refusal::Unknown(_) | Refusal::NotLeading)) => {}
-            (Why::AnnounceReclaim, _) => case.told = Told::Announced,
+        match why {
+            Why::AnnounceReclaim => {
+                if !matches!(refused, Some(Refusal::Later(_) | Refusal::Unknown(_) | Refusal::NotLeading)) {
+                    case.told = Told::Announced;
+                }
+            }
             // The answer is no pod; the watch brings what became of it.
-            (Why::Evict, None) => case.told = Told::Evicted,
-            (Why::Evict, Some(_)) => case.told = Told::Asked(now.steady),
-            (Why::MendTolerations, None | Some(Refusal::Invalid(_) | Refusal::Denied(_))) => case.mended = true,
-            _ => {}
+            Why::Evict => case.told = if refused.is_none() { Told::Evicted } else { Told::Asked(now.steady) },
+            Why::MendTolerations => {
+                case.mended |= matches!(refused, None | Some(Refusal::Invalid(_) | Refusal::Denied(_)));
+            }
+            // `Resize` is above; of the others only the answer counts.
+            Why::Resize
+            | Why::MarkResized
+            | Why::Map
+            | Why::RepairMapping
+            | Why::CreateCopy
+            | Why::LookForCopy
+            | Why::LookForVirtualPod
+            | Why::ReadPod
+            | Why::ReadStatus
+            | Why::Status
+            | Why::Refuse
+            | Why::DeferResize
+            | Why::AnnounceSendAway
+            | Why::SendAway
+            | Why::Finish
+            | Why::PhysicalPodLost
+            | Why::Release
+            | Why::ReleaseWithNode
+            | Why::VirtualPodDeleted
+            | Why::VirtualPodGone
+            | Why::PodFinished
+            | Why::SurplusCopy
+            | Why::GiveBack
+            | Why::MendLabels
+            | Why::Reclaim => {}
         }
     }
 
@@ -149,7 +178,32 @@ impl Pair {
                 }
                 None
             }
-            _ => None,
+            // `tell_end` tells what we did to a pod that had to go.
+            Why::SendAway
+            | Why::Reclaim
+            | Why::Evict
+            | Why::Map
+            | Why::RepairMapping
+            | Why::CreateCopy
+            | Why::LookForCopy
+            | Why::LookForVirtualPod
+            | Why::ReadPod
+            | Why::ReadStatus
+            | Why::Status
+            | Why::AnnounceSendAway
+            | Why::Finish
+            | Why::Release
+            | Why::ReleaseWithNode
+            | Why::VirtualPodDeleted
+            | Why::VirtualPodGone
+            | Why::PodFinished
+            | Why::SurplusCopy
+            | Why::GiveBack
+            | Why::MendLabels
+            | Why::MendTolerations
+            | Why::AnnounceReclaim
+            | Why::Resize
+            | Why::MarkResized => None,
         };
         self.events.add(event, dirty);
     }
@@ -222,7 +276,8 @@ impl Pair {
         if recorded && vpod.deleting.is_none() {
             // Not lost, and not ours to touch.
             let message = format!("the physical pod {name} {says}: its status is not followed");
-            let event = Event::about_vpod(vpod, "PhysicalPodUnmarked", &message, now).filter(|_| !known);
+            let event =
+                Event::about_vpod(vpod, PendingReason::PhysicalPodUnmarked.as_str(), &message, now).filter(|_| !known);
             self.events.add(event, dirty);
             if let Some(case) = self.pods.cases.get_mut(vuid) {
                 case.unmarked = true;
@@ -241,11 +296,11 @@ impl Pair {
     }
 
     fn learn_refusal(&mut self, vuid: &Uid, why: Why, refusal: Refusal, now: Now, dirty: &mut Dirty<Key>) {
-        match (refusal, why) {
-            (Refusal::Gone, Why::LookForVirtualPod | Why::ReadPod) => {
+        match (why, refusal) {
+            (Why::LookForVirtualPod | Why::ReadPod, Refusal::Gone) => {
                 self.change_pod(vuid, now, dirty, |pods| pods.case(vuid).vpod_gone = Some(Proof::Read));
             }
-            (Refusal::Gone, Why::LookForCopy | Why::ReadStatus) => {
+            (Why::LookForCopy | Why::ReadStatus, Refusal::Gone) => {
                 let existed = self.pods.vpods.get(vuid).is_some_and(VPod::was_copied);
                 self.change_pod(vuid, now, dirty, |pods| {
                     if existed && pods.vpods.get(vuid).is_some_and(|vpod| !vpod.may_have_run()) {
@@ -257,13 +312,13 @@ impl Pair {
                     case.ended = Some(Box::new(Ended { existed, seen: false, last: None }));
                 });
             }
-            (Refusal::Exists, Why::CreateCopy) => {
+            (Why::CreateCopy, Refusal::Exists) => {
                 if let Some(case) = self.pods.cases.get_mut(vuid) {
                     case.taken = true;
                     dirty.mark(Key::Pod(vuid.clone()));
                 }
             }
-            (refused @ (Refusal::Invalid(_) | Refusal::Denied(_)), Why::CreateCopy) => {
+            (Why::CreateCopy, refused @ (Refusal::Invalid(_) | Refusal::Denied(_))) => {
                 let reason = PendingReason::PhysicalClusterRefused;
                 let message = format!("the physical cluster refused the pod: {}", refused.message());
                 if let Some(case) = self.pods.cases.get_mut(vuid) {
@@ -273,7 +328,37 @@ impl Pair {
                 self.prerequisites.doubt(now, dirty);
             }
             // Not what we looked at, or no answer: the watch brings the truth, the next plan is made from it.
-            _ => {}
+            (
+                Why::LookForVirtualPod
+                | Why::ReadPod
+                | Why::LookForCopy
+                | Why::ReadStatus
+                | Why::CreateCopy
+                | Why::Map
+                | Why::RepairMapping
+                | Why::Status
+                | Why::Refuse
+                | Why::DeferResize
+                | Why::AnnounceSendAway
+                | Why::SendAway
+                | Why::Finish
+                | Why::PhysicalPodLost
+                | Why::Release
+                | Why::ReleaseWithNode
+                | Why::VirtualPodDeleted
+                | Why::VirtualPodGone
+                | Why::PodFinished
+                | Why::SurplusCopy
+                | Why::GiveBack
+                | Why::MendLabels
+                | Why::MendTolerations
+                | Why::Evict
+                | Why::AnnounceReclaim
+                | Why::Reclaim
+                | Why::Resize
+                | Why::MarkResized,
+                _,
+            ) => {}
         }
     }
 

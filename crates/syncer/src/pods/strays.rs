@@ -174,19 +174,32 @@ impl Pair {
         now: Now,
         dirty: &mut Dirty<Key>,
     ) {
-        if why == Why::CollectStray && !matches!(done, Err(Refusal::NotLeading | Refusal::Later(_))) {
-            self.pods.strays.collected = Some(now.steady);
+        let sent = !matches!(done, Err(Refusal::NotLeading | Refusal::Later(_)));
+        // Gone, or another client's by now: the watch tells.
+        let row = done.ok().and_then(|answer| PPod::decode(&answer.object, &self.origin).ok().flatten());
+        let row = row.filter(|row| row.uid == *uid);
+        match (why, row) {
+            (Why::CollectStray, row) => {
+                if sent {
+                    self.pods.strays.collected = Some(now.steady);
+                }
+                // Otherwise it is the object as it was when it went at once: the watch will say so with proof.
+                if let Some(row) = row.filter(|row| row.deleting.is_some()) {
+                    self.put_ppod(row, None, now, dirty);
+                }
+            }
+            (Why::MarkStray, Some(row)) => self.put_ppod(row, None, now, dirty),
+            (Why::LookAtStray, Some(row)) => {
+                self.put_ppod(row, None, now, dirty);
+                self.note_look(uid, now, dirty);
+            }
+            (Why::MarkStray | Why::LookAtStray, None) => {}
         }
-        let row = match done {
-            Ok(answer) => PPod::decode(&answer.object, &self.origin).ok().flatten(),
-            // Gone, or another client's by now: the watch tells.
-            Err(_) => None,
-        };
-        // The object as it was, when it went at once: the watch will say so with proof.
-        let went = why == Why::CollectStray;
-        let Some(row) = row.filter(|row| row.uid == *uid && (row.deleting.is_some() || !went)) else { return };
-        self.put_ppod(row, None, now, dirty);
-        let (Why::LookAtStray, Some(sighting)) = (why, self.pods.strays.seen.get_mut(uid)) else { return };
+    }
+
+    /// A live read showed it as it is.
+    fn note_look(&mut self, uid: &Uid, now: Now, dirty: &mut Dirty<Key>) {
+        let Some(sighting) = self.pods.strays.seen.get_mut(uid) else { return };
         sighting.looked = Some(now.steady);
         let first = !std::mem::replace(&mut sighting.told, true);
         dirty.mark(Key::Stray(uid.clone()));

@@ -26,6 +26,7 @@ impl Policies {
     pub(crate) fn settle_serving(
         &mut self,
         side: Side,
+        why: Why,
         call: &Call,
         done: Result<Answer, Refusal>,
         now: Now,
@@ -33,7 +34,10 @@ impl Policies {
     ) -> bool {
         let serving = &mut self.serving[side as usize];
         let before = serving.said();
-        let Some(served) = serving.settle(call, done) else { return false };
+        let served = match why {
+            Why::LookForPolicyKind => serving.settle(call, done),
+        };
+        let Some(served) = served else { return false };
         if before != Some(served) && served != Served::Fully {
             tracing::warn!(
                 side = side.as_str(),

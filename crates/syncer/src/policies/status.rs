@@ -94,25 +94,41 @@ impl Policies {
         now: Now,
         dirty: &mut Dirty<Key>,
     ) -> bool {
-        let known = self.get(side, uid).map(PolicyRow::rv);
-        match (done, why, known) {
-            (Ok(answer), why, _) => {
+        match (why, done) {
+            (Why::LookForPolicy, done) => self.settle_look(side, uid, done, now, dirty),
+            (Why::PolicyStatus, Ok(answer)) => {
                 let Ok(Some(row)) = PolicyRow::decode(&answer.object) else { return false };
-                if why == Why::PolicyStatus {
-                    self.status.insert(uid.clone(), now.steady);
-                } else if row.uid() != uid
-                    && let Some(rv) = known
-                {
+                self.status.insert(uid.clone(), now.steady);
+                self.put(side, row, None, now, dirty)
+            }
+            (Why::PolicyStatus, Err(_)) => false,
+        }
+    }
+
+    /// The policy that left the watch was looked for.
+    fn settle_look(
+        &mut self,
+        side: Side,
+        uid: &Uid,
+        done: Result<Answer, Refusal>,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) -> bool {
+        let known = self.get(side, uid).map(PolicyRow::rv);
+        match (done, known) {
+            (Ok(answer), known) => {
+                let Ok(Some(row)) = PolicyRow::decode(&answer.object) else { return false };
+                if let Some(rv) = known.filter(|_| row.uid() != uid) {
                     // Another one has the name by now, so the one we asked for is gone.
                     self.lose(side, uid, rv);
                 }
                 self.put(side, row, None, now, dirty)
             }
-            (Err(Refusal::Gone), Why::LookForPolicy, Some(rv)) => {
+            (Err(Refusal::Gone), Some(rv)) => {
                 self.doubt(side, uid, rv, true, now, dirty);
                 false
             }
-            (Err(_), ..) => false,
+            (Err(_), _) => false,
         }
     }
 }

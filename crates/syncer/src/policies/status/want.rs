@@ -6,10 +6,11 @@ use tapestry_api::{Policy, ResourceLeasingPolicyStatus};
 use tapestry_cluster::Side;
 use tapestry_cluster::feed::Row as _;
 use tapestry_domain::calendar::Hours;
-use tapestry_engine::Now;
+use tapestry_engine::{Now, Reason as _};
 
 use super::{Setting, same};
 use crate::nodes::row::PNode;
+use crate::pods::admission::PendingReason;
 use crate::policies::{Policies, PolicyRow};
 
 /// Conditions that we write; others on the list belong to other writers.
@@ -120,12 +121,12 @@ fn judge_active(
     }
     if let Some(Hours { open: false, until, .. }) = hours {
         let opens = until.map_or("and none will open".to_owned(), |at| format!("the next one opens at {at}"));
-        return ("False", "OutOfTimeWindows", format!("no time window is open, {opens}"));
+        return ("False", PendingReason::OutOfTimeWindows.as_str(), format!("no time window is open, {opens}"));
     }
     // What concerns this cluster alone is said only where no other one shares the policy.
     let alone = clusters.len() == 1;
     if setting.binding.suspend && alone {
-        return ("False", "Suspended", format!("binding {} is suspended", setting.binding.name));
+        return ("False", PendingReason::Suspended.as_str(), format!("binding {} is suspended", setting.binding.name));
     }
     let (nodes, selected) = (clusters.iter().map(|known| known.nodes).sum::<i64>(), reach.selected);
     match reach.shadowed_by.filter(|_| alone) {
