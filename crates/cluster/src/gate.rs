@@ -14,6 +14,7 @@ use prometheus_client::registry::Registry;
 
 use crate::body::Asked;
 use crate::connect::{CALL_DEADLINE, Cluster};
+use crate::kind::Resource;
 use crate::served::discover;
 use crate::{Answer, Call, Lead, Refusal, Side, Sub, Uid, Verb};
 
@@ -54,7 +55,7 @@ struct Labels {
     binding: Arc<str>,
     side: &'static str,
     verb: &'static str,
-    resource: &'static str,
+    resource: Resource,
     why: &'static str,
     outcome: &'static str,
 }
@@ -88,9 +89,9 @@ impl Metrics {
         let side = call.target.side.as_str();
         let outcome = done.as_ref().map_or_else(Refusal::reason, |_| "Ok");
         let resource = match call.verb {
-            Verb::Evict { .. } => "pods/eviction",
-            Verb::Discover { .. } => "discovery",
-            _ => call.target.kind.plural,
+            Verb::Evict { .. } => Resource::named("pods/eviction"),
+            Verb::Discover { .. } => Resource::named("discovery"),
+            _ => call.target.kind.into(),
         };
         let binding = || Arc::clone(&self.binding);
         let labels = Labels { binding: binding(), side, verb: call.verb.as_str(), resource, why: call.why, outcome };

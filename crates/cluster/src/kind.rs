@@ -2,10 +2,12 @@
 //! is interned. Knows no field of any of them.
 
 mod intern;
+mod resource;
 
 use std::fmt::Write as _;
 
 pub use intern::BadKind;
+pub(crate) use resource::Resource;
 
 /// One resource of the API. Compared by value, never by address. Always `&'static`, so that it can be part of a key and a metric
 /// label: the constants below, or [`Kind::intern`].

@@ -19,6 +19,7 @@ pub use pulse::{Pulse, Pulses};
 pub use source::{Source, Sources};
 
 use crate::feed::{Change, Mailbox, Row};
+use crate::kind::Resource;
 use crate::probe::{Connection, PROBE_EVERY, probe};
 use crate::watch::{Query, Trouble, WatchState};
 use crate::{Cluster, Kind, Side};
@@ -253,8 +254,8 @@ async fn look(reader: Reader, [own, all]: [Pulse; 2], bell: Arc<Notify>, cancel:
         let watches = own.living();
         if let Some(watching) = watches.iter().find(|watching| watching.source.ended()) {
             let Watched { reader, side, query } = &watching.watched;
-            let (reader, side, resource) = (reader.as_str(), side.as_str(), query.kind.plural);
-            return tracing::error!(reader, side, resource, "a watch has ended before its time");
+            let (reader, side, resource) = (reader.as_str(), side.as_str(), Resource::from(query.kind));
+            return tracing::error!(reader, side, %resource, "a watch has ended before its time");
         }
         let frozen = last.elapsed() > FROZEN;
         last = Instant::now();

@@ -151,9 +151,8 @@ impl Keeper {
     /// Whether the virtual cluster is the one that our nodes were made in. Known without the binding: whatever becomes of it,
     /// its nodes must not look dead.
     fn in_own_cluster(&self) -> bool {
-        let seen = self.identity.as_ref().map(Uid::as_str);
         let pinned = self.binding.as_ref().and_then(|binding| binding.virtual_cluster.as_deref());
-        seen == Some(self.origin.virtual_cluster()) && pinned.is_none_or(|pinned| seen == Some(pinned))
+        self.origin.is_own_cluster(self.identity.as_ref(), pinned)
     }
 
     fn node(&self, name: &Name) -> Option<&KeptNode> {

@@ -104,6 +104,11 @@ impl Nodes {
         self.pnodes.complete() && self.vnodes.complete()
     }
 
+    /// Whether all virtual nodes are listed.
+    pub(crate) fn virtual_complete(&self) -> bool {
+        self.vnodes.complete()
+    }
+
     /// The virtual node of this name.
     pub(crate) fn vnode(&self, name: &Name) -> Option<&VNode> {
         self.vnodes.get(self.vnode_names.get(name)?)

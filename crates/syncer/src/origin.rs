@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::object::BadName;
-use tapestry_cluster::{Name, Target};
+use tapestry_cluster::{Name, Target, Uid};
 use tapestry_domain::names;
 
 /// One virtual cluster and one of its bindings.
@@ -58,6 +58,12 @@ impl Origin {
     /// UID of the virtual cluster.
     pub(crate) fn virtual_cluster(&self) -> &str {
         self.full.split_once('/').map_or("", |(cluster, _)| cluster)
+    }
+
+    /// Whether the cluster that calls itself this is the virtual cluster that our nodes were made in, and the pinned one if one is.
+    pub(crate) fn is_own_cluster(&self, seen: Option<&Uid>, pinned: Option<&str>) -> bool {
+        let seen = seen.map(Uid::as_str);
+        seen == Some(self.virtual_cluster()) && pinned.is_none_or(|pinned| seen == Some(pinned))
     }
 
     /// The labels of every object we make.

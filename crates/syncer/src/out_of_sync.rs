@@ -9,8 +9,18 @@ use tapestry_cluster::{Kind, Side, kind};
 
 use crate::connections::Connections;
 
-/// What does not bear on who may enter a virtual node. Every other kind does.
+/// What admission does not rely on to decide who may enter a virtual node. A kind in neither list counts as relied on.
 const NOT_FOR_ADMISSION: [&Kind; 4] = [&kind::CSI_NODE, &kind::RESOURCE_QUOTA, &kind::NETWORK_POLICY, &kind::SECRET];
+
+/// What admission relies on. A test keeps both lists complete.
+#[cfg(test)]
+const FOR_ADMISSION: [&Kind; 4] = [&kind::CLUSTER_BINDING, &kind::POLICY, &kind::NODE, &kind::POD];
+
+/// Whether one of the two lists has the kind, and not both.
+#[cfg(test)]
+pub(crate) fn is_classified(kind: &'static Kind) -> bool {
+    FOR_ADMISSION.contains(&kind) != NOT_FOR_ADMISSION.contains(&kind)
+}
 
 /// The watches that are out of sync.
 #[derive(Default)]

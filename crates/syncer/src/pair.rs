@@ -183,6 +183,32 @@ impl Pair {
         }
     }
 
+    /// Evidence is gathered again, in every room that has some. Names all rooms, so that a new one is not forgotten.
+    fn doubt_evidence(&mut self) {
+        let Self {
+            pods,
+            breaker,
+            csinodes,
+            // What these know stays as it is.
+            origin: _,
+            home: _,
+            wall: _,
+            bindings: _,
+            connections: _,
+            out_of_sync: _,
+            refused: _,
+            policies: _,
+            nodes: _,
+            prerequisites: _,
+            guards: _,
+            catch_up: _,
+            events: _,
+        } = self;
+        pods.doubt_evidence();
+        breaker.doubt();
+        csinodes.doubt_evidence();
+    }
+
     fn see_connection(&mut self, side: Side, connection: Connection, now: Now, dirty: &mut Dirty<Key>) {
         let out_of_sync = self.admission_out_of_sync();
         match self.connections.observe(side, connection) {
@@ -191,9 +217,7 @@ impl Pair {
             Transition::Same => {}
         }
         // What was proven before may have been another cluster's word; what failed before may work now.
-        self.pods.doubt_evidence();
-        self.breaker.doubt();
-        self.csinodes.doubt_evidence();
+        self.doubt_evidence();
         self.weigh_ends(now, dirty);
         if out_of_sync != self.admission_out_of_sync() {
             self.admit_all(now, dirty);
@@ -405,8 +429,7 @@ impl Model for Pair {
     fn take_lead(&mut self, now: Now) {
         self.be_at(now);
         // What we proved in an earlier term is older than what another leader has done since.
-        self.pods.doubt_evidence();
-        self.csinodes.doubt_evidence();
+        self.doubt_evidence();
         self.events.forget();
         self.refused = Refused::after(TELL_REFUSED);
         self.catch_up.begin_gap();

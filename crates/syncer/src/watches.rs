@@ -150,6 +150,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::out_of_sync::is_classified;
     use crate::rights::{Ask, Place, RIGHTS};
 
     /// Events what would be watched.
@@ -164,6 +165,17 @@ mod tests {
             _wrap: impl Fn(Change<R>) -> Fact + Send + 'static,
         ) {
             self.0.push(watch);
+        }
+    }
+
+    #[test]
+    fn every_watch_says_whether_admission_relies_on_it() {
+        let (name, origin) = (Name::parse("east").unwrap(), Origin::new("v", "b", "east"));
+        let home = Home::new("east", "mount").unwrap();
+        let mut watches = Lists::default();
+        watch_all(Scope { name: &name, origin: &origin, home: &home }, &mut watches);
+        for (_, query) in &watches.0 {
+            assert!(is_classified(query.kind), "{}", query.kind.plural);
         }
     }
 

@@ -11,6 +11,7 @@ use prometheus_client::registry::Registry;
 
 use super::{Reader, Source, Troubles, Watched};
 use crate::Side;
+use crate::kind::Resource;
 use crate::probe::Connection;
 use crate::watch::{Trouble, Vitals, WatchState};
 
@@ -34,8 +35,8 @@ impl Watching {
         let news = *known != state;
         if let (WatchState::OutOfSync(Trouble { verb, why }), true) = (&state, news) {
             let Watched { reader, side, query } = &self.watched;
-            let (reader, side, resource) = (reader.as_str(), side.as_str(), query.kind.plural);
-            tracing::error!(reader, side, resource, verb, why, "a watch is out of sync");
+            let (reader, side, resource) = (reader.as_str(), side.as_str(), Resource::from(query.kind));
+            tracing::error!(reader, side, %resource, verb, why, "a watch is out of sync");
         }
         *known = state;
         news
@@ -169,7 +170,7 @@ const FAMILIES: [Family; 3] = [
 struct Labels {
     binding: Arc<str>,
     side: &'static str,
-    resource: &'static str,
+    resource: Resource,
     reader: &'static str,
 }
 
@@ -181,7 +182,7 @@ impl Collector for Pulses {
             let mut values = BTreeMap::new();
             for (binding, watching) in &watches {
                 let Watched { reader, side, query } = &watching.watched;
-                let (side, resource, reader) = (side.as_str(), query.kind.plural, reader.as_str());
+                let (side, resource, reader) = (side.as_str(), query.kind.into(), reader.as_str());
                 let said = value(watching);
                 let labels = Labels { binding: Arc::clone(binding), side, resource, reader };
                 values.entry(labels).and_modify(|known| *known = join(*known, said)).or_insert(said);

@@ -28,6 +28,19 @@ pub(crate) enum Answered {
     Unclear(Served, bool),
 }
 
+/// What of ours is left, in the order in which it goes with a binding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Virtual nodes.
+    Nodes,
+    /// Copies.
+    Pods,
+    /// Guards in the mount namespace.
+    Guards,
+    /// The `ServiceAccount` of the copies.
+    Account,
+}
+
 impl Bindings {
     /// Asks discovery whether the definition of bindings is being deleted.
     pub(crate) fn plan_serving(&self, now: Now) -> Plan<Why> {
@@ -87,17 +100,31 @@ impl Pair {
         Some(told(served, &bound.binding.name))
     }
 
+    /// What of ours goes next on either side; `None` when nothing of ours is left.
+    pub(crate) fn left(&self) -> Option<Left> {
+        if !self.nodes.none_left() {
+            Some(Left::Nodes)
+        } else if !self.pods.none_left() {
+            Some(Left::Pods)
+        } else if !self.guards.none_left() {
+            Some(Left::Guards)
+        } else {
+            (!self.prerequisites.cleared()).then_some(Left::Account)
+        }
+    }
+
     /// What a binding that is being deleted waits for.
     pub(super) fn tell_leaving(&self) -> Option<&'static str> {
         self.bindings.bound().filter(|bound| bound.leaving())?;
-        Some(if !self.nodes.none_left() {
-            "the binding is being deleted: its pods end, then its virtual nodes go"
-        } else if !self.pods.none_left() {
-            "the binding is being deleted: physical pods of this binding have not ended yet"
-        } else if !self.guards.none_left() {
-            "the binding is being deleted: its quota or network policy in the physical cluster is still there"
-        } else {
-            "the binding is being deleted: everything is given back, its finalizer goes next"
+        Some(match self.left() {
+            Some(Left::Nodes) => "the binding is being deleted: its pods end, then its virtual nodes go",
+            Some(Left::Pods) => "the binding is being deleted: physical pods of this binding have not ended yet",
+            Some(Left::Guards) => {
+                "the binding is being deleted: its quota or network policy in the physical cluster is still there"
+            }
+            Some(Left::Account) | None => {
+                "the binding is being deleted: everything is given back, its finalizer goes next"
+            }
         })
     }
 }

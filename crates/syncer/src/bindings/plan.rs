@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use tapestry_api::{Status, keys};
 use tapestry_cluster::probe::Connection;
-use tapestry_cluster::{Name, Side, Sub, Target, Uid, Verb, kind};
+use tapestry_cluster::{Name, Side, Sub, Target, Verb, kind};
 use tapestry_engine::{Dirty, Now, Plan, Reason as _};
 
 use super::status::Said;
@@ -63,9 +63,7 @@ impl Pair {
             return self.plan_unheeded(now);
         };
         let target = target(row);
-        let virtual_pin = bound.pin(Side::Virtual);
-        let virtual_seen = self.connections.identity(Side::Virtual).map(Uid::as_str);
-        if virtual_seen.is_none() || (virtual_pin.is_some() && virtual_pin != virtual_seen) {
+        if !self.in_pinned_cluster(bound) {
             // Not the cluster this binding was made in: not a word.
             return Plan::Rest;
         }
@@ -132,21 +130,9 @@ impl Pair {
         let others = row.finalizers.iter().filter(|finalizer| *finalizer != keys::FINALIZER_SYNCER).cloned();
         match (bound.leaving(), there) {
             (false, false) => Some(others.chain([keys::FINALIZER_SYNCER.to_owned()]).collect()),
-            (true, true)
-                if self.operational().is_some()
-                    && self.prerequisites.cleared()
-                    && self.nothing_lent()
-                    && self.guards.none_left() =>
-            {
-                Some(others.collect())
-            }
+            (true, true) if self.operational().is_some() && self.left().is_none() => Some(others.collect()),
             _ => None,
         }
-    }
-
-    /// No virtual node and no copy of ours is left.
-    pub(crate) fn nothing_lent(&self) -> bool {
-        self.nodes.none_left() && self.pods.none_left()
     }
 
     /// Something of ours went: a binding that is being deleted goes with the last of it.

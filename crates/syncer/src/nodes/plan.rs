@@ -26,7 +26,7 @@ pub(super) const GONE_FOR: Duration = Duration::from_mins(1);
 impl Pair {
     /// The plan for the physical node of this name, which may be gone.
     pub(crate) fn plan_node(&self, name: &Name, now: Now) -> Plan<Why> {
-        let Some(bound) = self.trusted().filter(|_| self.policies.owner_known()) else {
+        let Some(bound) = self.trusted_terms() else {
             return self.plan_unseen(name, now);
         };
         let case = self.nodes.cases.get(name).cloned().unwrap_or_default();
@@ -122,7 +122,7 @@ impl Pair {
 
     fn plan_new(&self, bound: &Bound, case: &Case, pnode: &PNode, terms: &Terms<'_>, now: Now) -> Plan<Why> {
         // While the physical cluster does not answer, or something cannot be watched, nothing new is offered.
-        if self.operational().is_none() || self.admission_out_of_sync() {
+        if !self.may_offer_more() {
             return Plan::Rest;
         }
         let name = match case.search.plan(&bound.binding.cluster_id, &pnode.name, now) {

@@ -20,7 +20,7 @@ impl Pair {
     /// The plan for the virtual node of a physical node that we have not seen yet. Without it a restart would hide the trouble:
     /// pods would be scheduled onto a cluster that is unreachable or unknown, and `partition: Evict` would never take effect.
     pub(super) fn plan_unseen(&self, name: &Name, now: Now) -> Plan<Why> {
-        let known = self.own_cluster_answers() && self.nodes.vnodes.complete();
+        let known = self.own_nodes_known();
         let vnode = self.nodes.vnode_of(name).filter(|vnode| known && vnode.unread.is_none());
         match (vnode, self.connections.get(Side::Physical)) {
             (Some(vnode), Connection::Down(_) | Connection::Refused(_)) => self.plan_unreachable(vnode, now),

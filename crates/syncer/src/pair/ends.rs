@@ -14,7 +14,7 @@ impl Pair {
     /// Has the breaker weigh which pods end although their end was not asked for.
     pub(crate) fn weigh_ends(&mut self, now: Now, dirty: &mut Dirty<Key>) {
         let circumstances = Circumstances {
-            known: self.knows_all_ends(),
+            known: self.all_ends_known(),
             working: self.operational().is_some(),
             runs: &|uid| self.pods.runs(uid),
             running: &|| self.pods.living(),
@@ -68,16 +68,11 @@ impl Pair {
         now: Now,
         dirty: &mut Dirty<Key>,
     ) {
-        let known = self.knows_all_ends();
+        let known = self.all_ends_known();
         if self.breaker.follow(said, resume, known, now) {
             return dirty.mark_all();
         }
         self.weigh_ends(now, dirty);
-    }
-
-    /// All lists are in, and both watches of pods have caught up: a pod that is missing is not merely late.
-    fn knows_all_ends(&self) -> bool {
-        self.lists_complete() && self.catch_up.done()
     }
 
     /// A running pod has ended because its copy was deleted in the physical cluster.

@@ -7,6 +7,7 @@ use tapestry_engine::{Dirty, Now, Plan};
 
 use super::{Key, Pair};
 use crate::bindings::Bound;
+use crate::bindings::deletion::Left;
 use crate::csinodes;
 use crate::guards::plan::Effect;
 use crate::guards::row::GuardRow;
@@ -40,7 +41,10 @@ impl Pair {
     pub(super) fn plan_prerequisite(&self, which: Prerequisite) -> Plan<prerequisites::Why> {
         let setting = prerequisites::Setting { origin: &self.origin, mount: &self.home.mount, pods: &self.pods };
         self.when_operational(|bound| {
-            let last = bound.leaving() && self.nothing_lent() && self.guards.none_left();
+            let last = match self.left() {
+                Some(Left::Nodes | Left::Pods | Left::Guards) => false,
+                Some(Left::Account) | None => true,
+            };
             self.prerequisites.plan(which, bound, last, &setting)
         })
     }
@@ -71,7 +75,11 @@ impl Pair {
         let setting = guards::Setting { origin: &self.origin, mount: &self.home.mount, now };
         self.when_operational(|bound| {
             // They are kept until the last copy has gone, and go with the binding.
-            let wanted = guard.wanted(&bound.binding) && !(bound.leaving() && self.nothing_lent());
+            let last = match self.left() {
+                Some(Left::Nodes | Left::Pods) => false,
+                Some(Left::Guards | Left::Account) | None => true,
+            };
+            let wanted = guard.wanted(&bound.binding) && !(bound.leaving() && last);
             self.guards.plan(guard, wanted, &setting, || self.asks(now.wall))
         })
     }

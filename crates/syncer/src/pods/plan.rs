@@ -28,8 +28,8 @@ const PATIENCE: Duration = Duration::from_mins(5);
 impl Pair {
     /// The plan for the virtual pod of this UID, which may be gone.
     pub(crate) fn plan_pod(&self, vuid: &Uid, now: Now) -> Plan<Why> {
-        let reclaim = match (self.pods.vpods.get(vuid), self.operational()) {
-            (Some(vpod), Some(_)) if self.policies.owner_known() => self.plan_reclaim(vpod, now),
+        let reclaim = match (self.pods.vpods.get(vuid), self.operational_terms()) {
+            (Some(vpod), Some(_)) => self.plan_reclaim(vpod, now),
             _ => Plan::Rest,
         };
         if let Plan::Do(..) = reclaim {
@@ -67,7 +67,7 @@ impl Pair {
             let fresh = vpod.deleting.is_none() && !vpod.terminal() && !vpod.was_copied() && vpod.mapping.is_none();
             fresh && self.pods.copy(vuid).is_none() && self.nodes.vnode(&vpod.node).is_some()
         };
-        let blind = self.admission_out_of_sync() && self.own_cluster_answers();
+        let blind = self.only_trouble_known();
         let Some(vpod) = self.pods.vpods.get(vuid).filter(|vpod| blind && waits(vpod)) else { return Plan::Rest };
         let verdict = match self.eligible(vpod) {
             Err(None) => return Plan::Rest,
