@@ -85,6 +85,17 @@ pub(crate) struct Early {
     rules: Rules,
 }
 
+/// Who decides whether pods have to go for a stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Force {
+    /// The owner: they have to.
+    Owner,
+    /// The policy's rules.
+    Rules,
+    /// They never have to.
+    Never,
+}
+
 /// What the time since a stop is measured for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Clock {
@@ -108,47 +119,39 @@ impl Clock {
 }
 
 impl Stop {
-    /// The owner's stop wins over everything, tolerations included (law 9).
-    pub(crate) fn by_owner(self) -> bool {
+    /// Who decides whether pods have to go for it.
+    fn force(self) -> Force {
         match self {
-            Self::Suspended | Self::LendNever | Self::OwnerHours => true,
-            Self::Hours
-            | Self::Withdrawn(_)
-            | Self::OwnerUnknown
+            Self::Suspended | Self::LendNever | Self::OwnerHours => Force::Owner,
+            Self::Hours | Self::Withdrawn(_) => Force::Rules,
+            Self::OwnerUnknown
             | Self::OwnerUnserved
             | Self::PoliciesUnknown(_)
             | Self::BindingUnclear
             | Self::Invalid
             | Self::PodUnreadable
             | Self::NodeUnreadable
-            | Self::OutOfSync => false,
+            | Self::OutOfSync => Force::Never,
         }
+    }
+
+    /// The owner's stop wins over everything, tolerations included (law 9).
+    pub(crate) fn by_owner(self) -> bool {
+        self.force() == Force::Owner
     }
 
     /// Which clock runs: each starts from zero, so that no pod runs out of grace on another.
     pub(crate) fn clock(self, rules: &Rules) -> Clock {
-        match self {
-            Self::Suspended | Self::LendNever | Self::OwnerHours => Clock::Owner,
-            Self::Hours | Self::Withdrawn(_) if rules.force => Clock::Window,
-            Self::Hours
-            | Self::Withdrawn(_)
-            | Self::OwnerUnknown
-            | Self::OwnerUnserved
-            | Self::PoliciesUnknown(_)
-            | Self::BindingUnclear
-            | Self::Invalid
-            | Self::PodUnreadable
-            | Self::NodeUnreadable
-            | Self::OutOfSync => Clock::Unforced,
+        match self.force() {
+            Force::Owner => Clock::Owner,
+            Force::Rules if rules.force => Clock::Window,
+            Force::Rules | Force::Never => Clock::Unforced,
         }
     }
 
     /// Whether pods have to go for it, once their grace is over.
     pub(crate) fn forced(self, rules: &Rules) -> bool {
-        match self.clock(rules) {
-            Clock::Owner | Clock::Window => true,
-            Clock::Unforced => false,
-        }
+        self.clock(rules) != Clock::Unforced
     }
 
     /// For conditions and events.

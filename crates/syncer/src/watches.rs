@@ -168,27 +168,27 @@ mod tests {
         }
     }
 
-    #[test]
-    fn every_watch_says_whether_admission_relies_on_it() {
+    fn declared() -> Vec<(Side, Query)> {
         let (name, origin) = (Name::parse("east").unwrap(), Origin::new("v", "b", "east"));
         let home = Home::new("east", "mount").unwrap();
         let mut watches = Lists::default();
         watch_all(Scope { name: &name, origin: &origin, home: &home }, &mut watches);
-        for (_, query) in &watches.0 {
+        watches.0
+    }
+
+    #[test]
+    fn every_watch_says_whether_admission_relies_on_it() {
+        for (_, query) in declared() {
             assert!(is_classified(query.kind), "{}", query.kind.plural);
         }
     }
 
     #[test]
     fn law_10_every_watch_is_declared_and_every_declared_watch_is_used() {
-        let (name, origin) = (Name::parse("east").unwrap(), Origin::new("v", "b", "east"));
-        let home = Home::new("east", "mount").unwrap();
-        let mut watches = Lists::default();
-        watch_all(Scope { name: &name, origin: &origin, home: &home }, &mut watches);
         let mut used = BTreeSet::new();
-        for (side, query) in &watches.0 {
+        for (side, query) in declared() {
             for verb in ["list", "watch"] {
-                let ask = Ask::watch(*side, query, verb);
+                let ask = Ask::watch(side, &query, verb);
                 let right = RIGHTS.iter().position(|right| right.grants(&ask, "mount"));
                 used.insert((right.unwrap_or_else(|| panic!("not declared: {ask:?}")), verb));
             }
