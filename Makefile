@@ -192,14 +192,14 @@ generated: $(call alone,build)
 demo-check:
 	@$(MAKE) demo DEMO=check
 
-# Only what the demo runs: no tests and none of their dependencies.
+# Only what the demo runs: the tapestry and testbed binaries and the control planes.
 .PHONY: demo-parts
 demo-parts: need-rust need-go demo-bins testbed
 
 .PHONY: demo-bins
 demo-bins:
 	@$(call heading,tapestry and testbed (3 minutes on 2 cores the first time))
-	cargo build --workspace --bins
+	cargo build --workspace --bin tapestry --bin testbed
 
 # Cargo never removes what no build needs any more. Only our own folder is pruned, never one that the user chose,
 # and cargo itself removes it. testbed/build prunes the test control planes.

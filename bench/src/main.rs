@@ -1,7 +1,7 @@
 //! `bench`: how much of what the machine can do does the syncer leave to its users?
 //! Measures it and a bare client back to back on the same real control planes; must not judge from a debug build.
 //!
-//! | room | what stands there |
+//! | room | what is there |
 //! |---|---|
 //! | `run` | `bench run`: plays scenes, in which order |
 //! | `programme` | which loads that are |
@@ -10,7 +10,7 @@
 //! | `scale` | `bench scale`: many nodes, with many pods of others on them |
 //! | `fold` | `bench fold`: how long the model counts, without a cluster |
 //! | `known` | the model of a syncer, fed with facts |
-//! | `stage` | both clusters, and what stands in them before the first pod |
+//! | `stage` | both clusters, and what exists in them before the first pod |
 //! | `subject` | the process under test: start, ready, CPU, memory, stop |
 //! | `bare` | `bench bare`: the client with the fewest writes and no safety |
 //! | `load` | makes and deletes virtual pods |

@@ -110,7 +110,7 @@ impl Scale {
         measured.map_err(|error| subject.blame(error))?;
         subject.stop().await?;
         eprintln!("syncer: restarted");
-        scaled.cold = Some(start_anew(stage, &crowd).await.context("a cold start")?);
+        scaled.cold = Some(restart_cold(stage, &crowd).await.context("a cold start")?);
         Ok(())
     }
 
@@ -168,7 +168,7 @@ async fn rest(stage: &Stage, subject: &Subject<'_>, time: Duration) -> Result<Re
 }
 
 /// A start among nodes that are as they should be.
-async fn start_anew(stage: &Stage, crowd: &Crowd) -> Result<Cold> {
+async fn restart_cold(stage: &Stage, crowd: &Crowd) -> Result<Cold> {
     let mut lists = Duration::MAX;
     for _ in 0..3 {
         let begin = Instant::now();

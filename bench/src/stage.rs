@@ -1,4 +1,4 @@
-//! Both clusters, and everything that must stand in them before the first pod.
+//! Both clusters, and everything that must exist in them before the first pod.
 //! Must not favour a subject: both get the same nodes, namespaces and rights.
 
 use std::net::SocketAddr;
@@ -298,7 +298,7 @@ impl Stage {
         Ok([Work::read(&self.clients[0]).await?, Work::read(&self.clients[1]).await?])
     }
 
-    /// What stands under all this.
+    /// The control planes under all this.
     pub(crate) async fn machine(&self, load_before: f64) -> Result<Machine> {
         let version = self.virtual_cluster.client()?.apiserver_version().await?;
         Machine::look(Some(&version.git_version), load_before)

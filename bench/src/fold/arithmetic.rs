@@ -13,7 +13,7 @@ use tapestry_domain::resources::{ResourceName, Resources};
 use super::objects::ppod;
 use crate::figures::fold::Arithmetic;
 
-/// Different pods; each stands for many.
+/// Different pods; each represents many.
 const SHAPES: u32 = 100;
 
 /// Adds up a cluster of this size.

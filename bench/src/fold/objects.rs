@@ -90,7 +90,7 @@ pub(super) fn ppod(index: u32, nodes: u32) -> Bytes {
     stamp(pod.build(), &format!("ppod-{index}"))
 }
 
-/// A pod of ours that its door lets in.
+/// A virtual pod that admission lets in.
 pub(super) fn vpod(index: u32, vnode: &str) -> Bytes {
     let toleration = json!({ "key": keys::TAINT_VNODE, "operator": "Exists" });
     let pod = pod(&format!("batch-{index}")).namespace("tenant").on(vnode).cpu("100m").memory("64Mi");

@@ -52,7 +52,7 @@ impl Lookout {
         let mailbox = feed.subscribe(decode, Arc::default());
         let watch = watch(client.clone(), query, feed, CancellationToken::new());
         tasks.spawn(async move {
-            // What it reads stands in the book; a watch without a reader decodes nothing.
+            // What it reads is in the book; a watch without a reader decodes nothing.
             let _reader = mailbox;
             watch.await;
         });

@@ -110,7 +110,7 @@ pub struct ResourceLeasingPolicySpec {
     #[serde(default, skip_serializing_if = "Not::not")]
     pub reclaim_before_end: bool,
 
-    /// Which of several policies holds on a node: of those whose window is open, the highest. Default: 0.
+    /// Which of several policies applies to a node: of those whose window is open, the one with the highest priority. Default: 0.
     #[serde(default)]
     #[schemars(range(min = -1_000_000_000, max = 1_000_000_000))]
     pub priority: i32,

@@ -92,7 +92,7 @@ pub fn read_kinds(document: &[u8]) -> Result<Vec<Served>, String> {
     {
         match Kind::intern(group, version, &name, &kind, namespaced) {
             Ok(kind) => kinds.push(Served { kind, verbs }),
-            Err(error) => tracing::warn!(%error, "discovery names what cannot be a kind: it is left out"),
+            Err(error) => tracing::warn!(%error, "skipping an invalid kind from discovery"),
         }
     }
     Ok(kinds)

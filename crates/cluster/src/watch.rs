@@ -28,7 +28,7 @@ mod vitals;
 use answer::{Page, Version};
 use unreadable::{Named, Unreadable};
 use vitals::ReadVerb;
-pub use vitals::{FAILING, SILENT, Trouble, Vitals, WatchState};
+pub use vitals::{FAILING, NOTHING_DELIVERED, Trouble, Vitals, WatchState};
 
 /// What to watch.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,7 +65,7 @@ const BRIEF_SECONDS: u64 = 4;
 const LATE: Duration = Duration::from_secs(6);
 /// A stream that delivers nothing for this long is closed. Brief watches then find out whether there was nothing to deliver,
 /// before the watch counts as out of sync.
-const QUIET: Duration = Duration::from_secs(SILENT.as_secs() - 20);
+const QUIET: Duration = Duration::from_secs(NOTHING_DELIVERED.as_secs() - 20);
 /// At most this many such watches in a row: a server that has not sent a newer version by then is waited for normally.
 const BRIEFS: u32 = 3;
 /// How much of a refusal we read.
@@ -302,7 +302,7 @@ impl Watch {
                     Err(_) => {
                         // Watches stay brief, whatever the stream delivered before it stalled.
                         (self.wary, self.came) = (true, None);
-                        return End::Unanswered(format!("nothing has come for {} s", patience.as_secs()));
+                        return End::Unanswered(format!("no event or bookmark for {} s", patience.as_secs()));
                     }
                     Ok(None) => {
                         if self.at.is_some() && asked.elapsed() >= timeout {
@@ -571,7 +571,7 @@ impl Watch {
 }
 
 async fn read(body: Incoming) -> Result<Bytes, End> {
-    let whole = tokio::time::timeout(SILENT, read_whole(body, Asked::Page)).await;
+    let whole = tokio::time::timeout(NOTHING_DELIVERED, read_whole(body, Asked::Page)).await;
     let whole = whole.map_err(|_| End::Unanswered("the list does not end".to_owned()))?;
     whole.map_err(|error| End::Broken(error.to_string()))
 }

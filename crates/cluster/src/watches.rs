@@ -165,7 +165,7 @@ impl<F: 'static> WatchSet<F> {
         watched
     }
 
-    /// Ends a watch, unless others read it. No fact of it comes any more, but that it is no longer out of sync.
+    /// Ends a watch, unless others read it. If it was out of sync, its last fact says that it no longer is.
     pub fn remove(&mut self, watched: &Watched) {
         let Some((watched, entry)) = self.entries.remove_entry(watched) else { return };
         if let WatchState::OutOfSync(_) = entry.told {
@@ -255,7 +255,7 @@ async fn look(reader: Reader, [own, all]: [Pulse; 2], bell: Arc<Notify>, cancel:
         if let Some(watching) = watches.iter().find(|watching| watching.source.ended()) {
             let Watched { reader, side, query } = &watching.watched;
             let (reader, side, resource) = (reader.as_str(), side.as_str(), Resource::from(query.kind));
-            return tracing::error!(reader, side, %resource, "a watch has ended before its time");
+            return tracing::error!(reader, side, %resource, "watch task exited unexpectedly");
         }
         let frozen = last.elapsed() > FROZEN;
         last = Instant::now();

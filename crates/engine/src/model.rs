@@ -19,7 +19,7 @@ pub trait Model {
     type Why: Reason;
 
     /// Applies a fact and names the keys it may concern.
-    fn observe(&mut self, seen: Self::Fact, now: Now, dirty: &mut Dirty<Self::Key>);
+    fn observe(&mut self, fact: Self::Fact, now: Now, dirty: &mut Dirty<Self::Key>);
 
     /// What to do about a key. Planning twice from the same facts gives the same plan.
     fn plan(&self, key: &Self::Key, now: Now) -> Plan<Self::Why>;
@@ -133,7 +133,7 @@ macro_rules! reasons {
     ($(#[$about:meta])* $vis:vis enum $name:ident { $($(#[$doc:meta])* $variant:ident),+ $(,)? }) => {
         $(#[$about])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        #[allow(clippy::enum_variant_names, reason = "they are metric labels, which stand without the name of their room")]
+        #[allow(clippy::enum_variant_names, reason = "they are metric labels, which do not have the name of their room")]
         $vis enum $name { $($(#[$doc])* $variant),+ }
 
         impl $crate::Reason for $name {

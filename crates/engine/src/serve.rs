@@ -36,7 +36,7 @@ impl Readiness {
     /// Adds a gate for this part of the process, closed.
     #[must_use]
     pub fn gate(&self, name: &str) -> ReadinessGate {
-        let gate = ReadinessGate { name: name.into(), lacks: Arc::new(Mutex::new(Some("its start".to_owned()))) };
+        let gate = ReadinessGate { name: name.into(), lacks: Arc::new(Mutex::new(Some("starting".to_owned()))) };
         self.gates.lock().unwrap_or_else(PoisonError::into_inner).push(gate.clone());
         gate
     }
@@ -101,7 +101,7 @@ async fn readyz(State(readiness): State<Readiness>) -> (StatusCode, String) {
     if waiting.is_empty() {
         return (StatusCode::OK, "ok".to_owned());
     }
-    (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for: {}", waiting.join(", ")))
+    (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}", waiting.join(", ")))
 }
 
 async fn log_level(State(level): State<LogLevel>, filter: String) -> (StatusCode, String) {

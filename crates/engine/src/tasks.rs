@@ -19,7 +19,7 @@ pub struct TaskEnded {
 }
 
 /// Runs the work to its end. When one of these tasks ends although `stop` is not cancelled, cancels `stop`, lets the work
-/// end in good order, and returns which task ended.
+/// exit cleanly, and returns which task ended.
 pub async fn work_with<T>(
     work: impl Future<Output = T>,
     mut groups: Vec<(&'static str, &mut JoinSet<()>)>,
@@ -65,7 +65,7 @@ mod tests {
         some.spawn(task);
         let work = async {
             stop.cancelled().await;
-            "in good order"
+            "clean exit"
         };
         let groups = vec![("no tasks", &mut none), ("the watches", &mut some)];
         let limit = std::time::Duration::from_secs(10);
@@ -92,8 +92,8 @@ mod tests {
             for _ in 0..100 {
                 tokio::task::yield_now().await;
             }
-            "in good order"
+            "clean exit"
         };
-        assert_eq!(work_with(work, vec![("the watches", &mut tasks)], &stop).await, Ok("in good order"));
+        assert_eq!(work_with(work, vec![("the watches", &mut tasks)], &stop).await, Ok("clean exit"));
     }
 }

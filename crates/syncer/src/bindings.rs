@@ -55,7 +55,7 @@ pub(crate) struct Bound {
     pub(crate) binding: Arc<Binding>,
     deletion: Deletion,
     /// It is out of sight, which proves nothing: it holds until the API server says that it is gone (law 1). With the version
-    /// from which on a word of it counts again.
+    /// from which on what it says counts again.
     doubted: Option<Rv>,
     /// The binding by an answer that is older than what we know. That comes from a restored cluster.
     told: Option<Box<BindingRow>>,
@@ -115,7 +115,7 @@ impl Bindings {
         self.bound.as_ref()
     }
 
-    /// The object, be it valid or not.
+    /// The object, valid or not.
     pub(crate) fn row(&self) -> Option<&BindingRow> {
         self.table.iter().next()
     }
@@ -147,11 +147,11 @@ impl Bindings {
         }
     }
 
-    /// Nothing is planned for a binding that is not there, but the Leases of its nodes: those are the manager's to remove.
+    /// After the binding is deleted only the Leases of its nodes are renewed; the manager removes those.
     fn lose(&mut self, uid: &Uid, rv: Rv) {
         self.table.remove_proven(uid, rv);
         if uid.as_str() == &*self.uid && self.bound.take().is_some() {
-            tracing::warn!("the binding is gone: nothing is planned any more but the Leases of its nodes");
+            tracing::warn!("binding deleted: only renewing node Leases");
         }
     }
 

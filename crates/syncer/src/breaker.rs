@@ -225,7 +225,7 @@ impl Breaker {
     }
 }
 
-/// What users are told of a trip.
+/// The message of a trip.
 pub(crate) fn tell_trip(trip: &BreakerTrip, binding: &str) -> String {
     format!(
         "{} of {} pods would end although no user asked for it: no pod is deleted; find out why, then run `tapestry resume {binding}`",
@@ -233,7 +233,7 @@ pub(crate) fn tell_trip(trip: &BreakerTrip, binding: &str) -> String {
     )
 }
 
-/// What users are told of a trip that cleared itself.
+/// The message of a trip that cleared itself.
 pub(crate) fn tell_cleared(trip: &BreakerTrip) -> String {
     format!(
         "each of the {} pods that the mass-delete breaker counted is there again or was asked to end: pods end as usual",

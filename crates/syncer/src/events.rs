@@ -22,7 +22,7 @@ pub(crate) struct Event {
 reasons! {
     /// What its calls are for.
     pub enum Why {
-        /// A user is told.
+        /// Write an event for users.
         Event,
     }
 }
@@ -103,7 +103,7 @@ impl Events {
         dirty.mark(Key::Event(self.last));
     }
 
-    /// What was recorded while another process led is told already.
+    /// The other leader has written what we recorded while it led.
     pub(crate) fn forget(&mut self) {
         self.waiting.clear();
     }

@@ -86,7 +86,7 @@ const QUOTA_EVERY: Duration = Duration::from_secs(1);
 impl Guard {
     pub(crate) const ALL: [Self; 2] = [Self::Quota, Self::NetworkPolicy];
 
-    /// What sort of object it is.
+    /// Its kind.
     #[must_use]
     pub fn kind(self) -> &'static Kind {
         match self {
@@ -111,7 +111,7 @@ impl Guard {
         }
     }
 
-    /// What users are told of it.
+    /// The message for users.
     pub(crate) fn message(self, trouble: &Trouble, mount: &Name) -> String {
         let what = format!("{} {mount}/{}", self.kind().kind, self.name());
         let follows = match self {

@@ -85,7 +85,7 @@ reasons! {
 }
 
 reasons! {
-    /// What the binding is told.
+    /// Reports on the binding.
     pub enum ReportWhy {
         /// The syncer cannot work, or its kubeconfig is not the one in use.
         ReportTrouble,
@@ -134,7 +134,7 @@ impl Keeper {
 
     /// What keeps it from renewing Leases, or any process from leading; `None` when nothing does.
     pub(crate) fn lacks(&self) -> Option<String> {
-        let nodes = || (!self.nodes.complete()).then(|| "the list of its nodes".to_owned());
+        let nodes = || (!self.nodes.complete()).then(|| "waiting for the initial list of its nodes".to_owned());
         self.lapses.lacks().or_else(nodes)
     }
 
@@ -324,11 +324,11 @@ impl Model for Keeper {
     type Fact = Fact;
     type Why = Why;
 
-    fn observe(&mut self, seen: Fact, now: Now, dirty: &mut Dirty<Key>) {
+    fn observe(&mut self, fact: Fact, now: Now, dirty: &mut Dirty<Key>) {
         if self.lapses.forget(now) {
             dirty.mark(Key::Binding);
         }
-        match seen {
+        match fact {
             Fact::Node(change) => self.see_node(change, now, dirty),
             Fact::Binding(Change::Put(row, _)) => self.take_binding(row, dirty),
             // Whether it is gone is for `Pair` to prove; our Leases are renewed all the same.

@@ -135,7 +135,7 @@ reasons! {
     }
 }
 
-/// A sort of call that was refused for so long, and never granted meanwhile, is told on the binding.
+/// After this long without a success, refused calls for a verb and resource are reported on the binding.
 pub(crate) const TELL_REFUSED: std::time::Duration = std::time::Duration::from_secs(40);
 
 /// One binding's syncer as a value.

@@ -122,7 +122,7 @@ pub(crate) struct Pods {
     unreadable: BTreeMap<Uid, (Name, Box<str>)>,
 }
 
-/// A source of random names; `None` when the operating system gives no random numbers.
+/// A source of random names; `None` when the OS entropy cannot be read.
 pub type Entropy = Box<dyn FnMut() -> Option<[u8; 8]> + Send>;
 
 impl Pods {
@@ -348,7 +348,7 @@ impl Pods {
         }
     }
 
-    /// A pod that waits does so somewhere else now, or no more.
+    /// Moves a waiting pod to another queue, or out of the queue.
     fn queue(&mut self, vuid: &Uid, before: Option<&Name>, after: Option<&Name>) {
         if before == after {
             return;

@@ -50,7 +50,7 @@ impl Policies {
         self.told(Side::Virtual)
     }
 
-    /// Whether it has been told what the owner restricts, be it nothing. Until then nothing new is lent, and all else goes on.
+    /// Whether the list of the owner's policies is in, even if empty. Until then nothing new is lent; everything else continues.
     pub(crate) fn owner_known(&self) -> bool {
         self.told(Side::Physical)
     }
@@ -83,7 +83,7 @@ impl Policies {
         self.serving(side).said() == Some(Served::Unclear)
     }
 
-    /// Whether there is a policy of this name, be it in force or not.
+    /// Whether a policy of this name exists, in force or not.
     pub(crate) fn named(&self, side: Side, name: &str) -> bool {
         self.live(side).any(|row| row.name().as_str() == name)
     }

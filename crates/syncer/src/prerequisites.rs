@@ -136,7 +136,7 @@ impl Prerequisites {
                 let Ok(name) = Name::parse(&bound.binding.priority_class) else { return Plan::Rest };
                 let body = json!({
                     "value": -10000, "preemptionPolicy": "Never",
-                    "description": "Pods of virtual clusters: they yield to everything of the owner's.",
+                    "description": "Pods of virtual clusters: they yield to the owner's pods.",
                 });
                 (Target::cluster(Side::Physical, &kind::PRIORITY_CLASS, name), body)
             }

@@ -1,5 +1,5 @@
-//! Calls that a cluster refuses us: of which sort, since when, in whose words. One sort that has been refused for a while, and
-//! never granted in between, is told by the binding and by readiness until it is granted or nothing asks for it any more.
+//! Refused calls, by verb and resource, with first refusal time and server message. A verb and resource that the cluster has refused
+//! for a while, and never granted meanwhile, is reported on the binding and in readiness until it is granted or no longer needed.
 //! Must not stop anything: what a missing right means for an object is for its own room to say.
 
 use std::collections::BTreeMap;
@@ -11,9 +11,9 @@ use tapestry_engine::{Dirty, Now};
 use crate::pair::{Key, Pair};
 use crate::rights;
 
-/// What was not tried for so long is wanted no more: refused calls are tried again within two minutes at most.
+/// A call that was not retried for this long is no longer needed: refused calls are retried within two minutes at most.
 const FORGET_AFTER: Duration = Duration::from_secs(150);
-/// How much of the server's words is told.
+/// How many characters of the server's message are reported.
 const WORDS: usize = 300;
 
 /// Calls that need one right.
@@ -25,11 +25,11 @@ struct Sort {
     part: &'static str,
 }
 
-/// Refusals of one sort in a row.
+/// Refusals in a row of calls that need one right.
 struct Streak {
     first: Duration,
     last: Duration,
-    /// The words of the refusal that made it long enough to be told. They name one object of many, so they stay as they are: other words
+    /// The message of the refusal that made it long enough to be reported. It names one object of many, and is kept: another message
     /// would be another write of the binding each time (law 4).
     told: Option<String>,
 }
@@ -37,17 +37,17 @@ struct Streak {
 /// What a settled call changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum News {
-    /// Nothing that is told.
+    /// Nothing that is reported.
     None,
-    /// A sort of call is refused.
+    /// A verb on a resource is refused, and this is now reported.
     Refused,
-    /// One that was told of is granted.
+    /// One that was reported is granted.
     Granted,
 }
 
 /// All that is refused at present.
 pub(crate) struct Refused {
-    /// How long until it is told.
+    /// How long until it is reported.
     patience: Duration,
     streaks: BTreeMap<Sort, Streak>,
 }
@@ -77,7 +77,7 @@ impl Refused {
         match done {
             Ok(_) => match self.streaks.remove(&sort) {
                 Some(Streak { told: Some(_), .. }) => {
-                    tracing::info!(%call, "the cluster grants again what it refused");
+                    tracing::info!(%call, "call allowed again");
                     News::Granted
                 }
                 _ => News::None,

@@ -47,7 +47,7 @@ impl Pair {
             let seen = self.connections.identity(*side);
             seen.is_some() && seen.map(Uid::as_str) == bound.pin(*side)
         });
-        // What is known of a restored cluster is of a future that never was.
+        // What is known of a restored cluster is newer than the restored backup.
         let restored = matches!(self.connections.get(Side::Virtual), Connection::Restored(_));
         (pinned && !restored && self.lists_complete()).then_some(bound)
     }
@@ -122,7 +122,7 @@ impl Pair {
     pub fn lacks(&self) -> Option<String> {
         let policies =
             || self.policies.unknown(Side::Virtual).map(|served| Stop::PoliciesUnknown(served).message().to_owned());
-        let lists = || (!self.ready()).then(|| "both clusters and all lists".to_owned());
+        let lists = || (!self.ready()).then(|| "waiting for both clusters and initial lists".to_owned());
         let out_of_sync = self.out_of_sync.tell(&self.connections);
         out_of_sync.or_else(policies).or_else(lists).or_else(|| self.refused.tell())
     }

@@ -24,7 +24,7 @@ pub struct Right {
     pub kind: &'static Kind,
     /// Which subresource; empty for the object itself.
     pub part: &'static str,
-    /// Only objects of these names; empty for all. Kubernetes cannot tell the name of what is created, so `create` stands apart.
+    /// Only objects of these names; empty for all. Kubernetes cannot tell the name of what is created, so `create` is a rule of its own.
     pub names: &'static [&'static str],
     /// What may be done.
     pub verbs: &'static [&'static str],
@@ -188,50 +188,50 @@ pub static RIGHTS: &[Right] = {
             Everywhere,
             &kind::POD,
             &["get", "list", "watch", "patch", "delete"],
-            "Pods on virtual nodes: where the copy is, and their end.",
+            "Pods on virtual nodes: record their copies, delete them when their copies end.",
         ),
-        in_virtual(Everywhere, &kind::POD, &["patch"], "What the copy says comes back.").part("status"),
-        in_virtual(Everywhere, &kind::POD, &["create"], "Less is lent: who has to go, as far as budgets allow.")
+        in_virtual(Everywhere, &kind::POD, &["patch"], "Write back the status of copies.").part("status"),
+        in_virtual(Everywhere, &kind::POD, &["create"], "Evict pods when less is lent; respects PodDisruptionBudgets.")
             .part("eviction"),
-        in_virtual(Everywhere, &kind::EVENT, &["create"], "Said of users' pods and of virtual nodes."),
+        in_virtual(Everywhere, &kind::EVENT, &["create"], "Write events on pods, nodes and bindings."),
         in_virtual(
             System,
             &kind::SECRET,
             &["get"],
-            "The binding's kubeconfig. Where bindings name Secrets of other namespaces, the same Role there.",
+            "The binding's kubeconfig. If a binding names a Secret in another namespace, create the same Role there.",
         ),
         in_virtual(
             System,
             &kind::LEASE,
             &["get", "list", "watch", "create", "patch"],
-            "Of several syncers of one binding, one leads.",
+            "Leader election between the syncers of one binding.",
         ),
         in_virtual(
             NodeLeases,
             &kind::LEASE,
             &["get", "create", "patch"],
-            "Renewed every ten seconds: the virtual nodes are served.",
+            "Leases of virtual nodes, renewed every ten seconds.",
         ),
         in_physical(Everywhere, &kind::NAMESPACE, &["get"], IDENTITY).only(&["kube-system"]),
         in_physical(Everywhere, &kind::NODE, &["get", "list", "watch"], "Nodes that can be lent."),
         in_physical(Everywhere, &kind::CSI_NODE, &["get", "list", "watch"], "Their storage drivers."),
         in_physical(Everywhere, &kind::POD, &["list", "watch"], "What pods of all namespaces use is not idle."),
         in_physical(Everywhere, &kind::POLICY, &["list", "watch"], "The owner's policies."),
-        in_physical(Everywhere, &kind::POLICY, &["patch"], "The owner sees which of them are active.").part("status"),
+        in_physical(Everywhere, &kind::POLICY, &["patch"], "Tell the owner which of them are active.").part("status"),
         in_physical(
             Everywhere,
             &kind::PRIORITY_CLASS,
             &["get", "create"],
-            "The priority of all copies: tapestry-default is created when missing, others are only looked for.",
+            "The priority of all copies: tapestry-default is created when missing, others are only read.",
         ),
         in_physical(Mount, &kind::POD, &["get", "create", "patch", "delete"], "Copies of virtual pods."),
-        in_physical(Mount, &kind::POD, &["patch"], "A virtual pod was resized.").part("resize"),
+        in_physical(Mount, &kind::POD, &["patch"], "Resize the copy of a resized pod.").part("resize"),
         in_physical(Mount, &kind::SERVICE_ACCOUNT, &["create"], "The copies' ServiceAccount, which has no rights."),
         in_physical(
             Mount,
             &kind::SERVICE_ACCOUNT,
             &["get", "delete"],
-            "Whether it is there; it goes with its binding.",
+            "Check that it exists; delete it with the binding.",
         )
         .only(&[keys::POD_SERVICE_ACCOUNT]),
         in_physical(Mount, &kind::RESOURCE_QUOTA, &["list", "watch", "create"], "With guard.quota."),

@@ -51,7 +51,7 @@ pub struct Syncer {
     pub(crate) origin: Origin,
     pub(crate) virtual_cluster: Cluster,
     pub(crate) clock: Arc<dyn Clock>,
-    /// What it stands for; without one it leads alone.
+    /// Its candidacy in the election; without one it leads alone.
     seat: Option<Seat>,
     pub(crate) meters: BindingMeters,
     /// Opened by the work.
@@ -59,7 +59,7 @@ pub struct Syncer {
     /// Opened by the keeper.
     kept: ReadinessGate,
     pub(crate) cancel: CancellationToken,
-    /// work --how it stands--> keeper
+    /// work --state--> keeper
     work: channel::Sender<Work>,
     /// reload --why the kubeconfig of the Secret is not in use--> keeper
     kubeconfig: channel::Sender<Option<Trouble>>,
@@ -153,7 +153,7 @@ struct Found {
 }
 
 impl Found {
-    /// By which it is known again; of no use to anybody else.
+    /// Tells whether the Secret changed; reveals nothing of it.
     fn digest(&self) -> u64 {
         fingerprint((&self.text, self.allow_insecure))
     }
@@ -177,13 +177,15 @@ async fn read_binding(virtual_cluster: &Cluster, name: &Name) -> Result<BindingR
     let unreadable = |why: String| StartError::ReadObject { what: format!("ClusterBinding {name}"), why };
     let object = read(virtual_cluster, Verb::Get, (&kind::CLUSTER_BINDING, None, name.clone())).await?;
     let row = BindingRow::decode(&object).map_err(|error| unreadable(error.to_string()))?;
-    row.ok_or_else(|| unreadable("it is none".to_owned()))
+    row.ok_or_else(|| unreadable("not a ClusterBinding".to_owned()))
 }
 
 /// Ten characters of a physical pod's name come from here: from the operating system, so that no user can foresee them.
 pub(crate) fn entropy() -> Option<[u8; 8]> {
     let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).inspect_err(|error| tracing::error!(%error, "no random numbers, so no names")).ok()?;
+    getrandom::fill(&mut bytes)
+        .inspect_err(|error| tracing::error!(%error, "cannot read OS entropy; not naming pods"))
+        .ok()?;
     Some(bytes)
 }
 

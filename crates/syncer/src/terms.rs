@@ -1,4 +1,4 @@
-//! On which terms a node is lent at a moment: by which policies, how much, until when, and what stands against it.
+//! On which terms a node is lent at a moment: by which policies, how much, until when, and what prevents it.
 //! Pure. Decides neither how the virtual node looks nor who has to go.
 
 mod quota;
@@ -247,7 +247,7 @@ impl Pair {
         Some(terms)
     }
 
-    /// What people are told of a stop of this virtual node.
+    /// The message about a stop of this virtual node.
     pub(crate) fn tell_stop(&self, vnode: &Name, stop: Stop) -> Box<str> {
         let physical = self.nodes.vnode(vnode).map(|vnode| &vnode.physical);
         let pod = physical.and_then(|physical| self.pods.unreadable_on(physical));
@@ -351,7 +351,7 @@ impl Pair {
         Some(Early { start, end, stop, rules })
     }
 
-    /// The first edge at which a policy ends by whose word everything is back then. At other edges another window or another
+    /// The first window end of a policy with `reclaimBeforeEnd`. At other edges another window or another
     /// policy takes over, pods may stay, or the one that ends gives its grace only from there.
     fn next_early_end(&self, pnode: &PNode, terms: &Terms<'_>, at: Timestamp) -> Option<(Timestamp, Stop, Rules)> {
         let wishes = |terms: &Terms<'_>| {

@@ -96,13 +96,13 @@ fn watch_all(scope: Scope<'_>, entries: &mut impl Entries) {
     let here = home.clone();
     entries.add((Virtual, bound), move |json| VPod::decode(json, &here), Fact::VPod);
     entries.add((Physical, Query::all(&kind::NODE)), PNode::decode, Fact::PNode);
-    // Everybody's: what others use of a node is not lent.
+    // All pods, not only ours: what others use of a node is not lent.
     let whose = origin.clone();
     entries.add((Physical, Query::all(&kind::POD)), move |json| PPod::decode(json, &whose), Fact::PPod);
     entries.add((Virtual, ours(&kind::CSI_NODE, origin)), VCsiNode::decode, Fact::VCsiNode);
     entries.add((Physical, Query::all(&kind::CSI_NODE)), PCsiNode::decode, Fact::PCsiNode);
     for guard in Guard::ALL {
-        // What the owner has elsewhere is none of our business.
+        // Other namespaces belong to the owner.
         let query = Query { namespace: Some(home.mount.clone()), ..ours(guard.kind(), origin) };
         let (mount, origin) = (home.mount.clone(), origin.clone());
         entries.add(
@@ -153,7 +153,7 @@ mod tests {
     use crate::out_of_sync::is_classified;
     use crate::rights::{Ask, Place, RIGHTS};
 
-    /// Events what would be watched.
+    /// Records what would be watched.
     #[derive(Default)]
     struct Lists(Vec<(Side, Query)>);
 

@@ -72,7 +72,7 @@ impl Args {
         }
         let bindings: Vec<&str> = stories.iter().map(|story| story.binding.as_str()).collect();
         match (&*bindings, &*failures) {
-            ([_], _) => stories.pop().ok_or_else(|| Failure::new("no story", "", "")),
+            ([_], _) => stories.pop().ok_or_else(|| Failure::new("no node found", "", "")),
             ([], []) => Err(Failure::new(
                 format!("no node {name}"),
                 "no binding has a node of this name",

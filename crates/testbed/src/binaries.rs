@@ -1,5 +1,5 @@
 //! Where the control-plane binaries are: the folder that `testbed/build` fills.
-//! Must not build them; a test that silently compiles Kubernetes for seven minutes looks like a test that hangs.
+//! Must not build them; a test that silently compiles Kubernetes for six minutes looks like a test that hangs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

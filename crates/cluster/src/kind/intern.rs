@@ -19,7 +19,7 @@ static INTERNED: Mutex<Interned> = Mutex::new(Interned::new());
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadKind {
     /// A part of it is not what Kubernetes allows there.
-    #[error("{part} {text:?} is not one of a kind")]
+    #[error("invalid {part} {text:?}")]
     Malformed {
         /// `group`, `version`, `plural` or `kind`.
         part: &'static str,

@@ -10,7 +10,7 @@ use crate::probe::TOLD_WITHIN;
 /// A watch that has been refused or failing for this long is out of sync.
 pub const FAILING: Duration = Duration::from_secs(40);
 /// So is one that has shown neither event nor bookmark for this long: bookmarks come 60 to 120 s apart.
-pub const SILENT: Duration = Duration::from_secs(150);
+pub const NOTHING_DELIVERED: Duration = Duration::from_secs(150);
 
 /// A list that fails once may succeed with the next try.
 const MOMENT: Duration = Duration::from_secs(2);
@@ -200,7 +200,7 @@ impl Inner {
         let Some(began) = self.outage.take() else { return };
         self.list.take_if(|failing| failing.since >= began);
         self.watch.take_if(|failing| failing.since >= began);
-        if self.silent(began).is_none() {
+        if self.delivers_nothing(began).is_none() {
             self.current = now;
         }
     }
@@ -221,7 +221,7 @@ impl Inner {
     fn judge(&self, now: Instant) -> WatchState {
         let long = |failing: &Failing| now.saturating_duration_since(failing.since) >= FAILING;
         let failing = self.failing().find(|(_, failing)| long(failing) && !self.mended(failing, now));
-        let trouble = failing.map(|(verb, failing)| failing.trouble(verb)).or_else(|| self.silent(now));
+        let trouble = failing.map(|(verb, failing)| failing.trouble(verb)).or_else(|| self.delivers_nothing(now));
         match trouble {
             Some(trouble) => WatchState::OutOfSync(trouble),
             None if self.listed => WatchState::InSync,
@@ -229,11 +229,12 @@ impl Inner {
         }
     }
 
-    fn silent(&self, now: Instant) -> Option<Trouble> {
-        let (verb, patience) = if self.listed { (ReadVerb::Watch, SILENT) } else { (ReadVerb::List, FAILING) };
-        let silent = now.saturating_duration_since(self.current) >= patience;
-        let why = || format!("nothing has come for {} s", patience.as_secs());
-        silent.then(|| Trouble { verb: verb.as_str(), why: why() })
+    fn delivers_nothing(&self, now: Instant) -> Option<Trouble> {
+        let (verb, patience) =
+            if self.listed { (ReadVerb::Watch, NOTHING_DELIVERED) } else { (ReadVerb::List, FAILING) };
+        let overdue = now.saturating_duration_since(self.current) >= patience;
+        let why = || format!("no event or bookmark for {} s", patience.as_secs());
+        overdue.then(|| Trouble { verb: verb.as_str(), why: why() })
     }
 }
 
@@ -309,7 +310,7 @@ mod tests {
         assert_eq!(watch.judge(after(149)), WatchState::InSync);
         assert_eq!(verb(&watch.judge(after(150))), Some("watch"));
         for seconds in 155..200 {
-            watch.failed(ReadVerb::Watch, "nothing has come", after(seconds));
+            watch.failed(ReadVerb::Watch, "no event or bookmark", after(seconds));
             watch.open = Some(after(seconds));
             assert_eq!(verb(&watch.judge(after(seconds + 10))), Some("watch"), "an open stream proves nothing");
             watch.closed(after(seconds + 10));

@@ -150,7 +150,7 @@ async fn a_shared_watch_ends_with_its_last_reader() {
 }
 
 #[tokio::test]
-async fn watches_of_one_kind_with_different_queries_stand_beside_each_other_and_share_their_metrics() {
+async fn watches_of_one_kind_with_different_queries_coexist_and_share_their_metrics() {
     let stub = Stub::start().await;
     stub.put("a");
     let mut registry = Registry::default();

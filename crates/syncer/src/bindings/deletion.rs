@@ -117,13 +117,13 @@ impl Pair {
     pub(super) fn tell_leaving(&self) -> Option<&'static str> {
         self.bindings.bound().filter(|bound| bound.leaving())?;
         Some(match self.left() {
-            Some(Left::Nodes) => "the binding is being deleted: its pods end, then its virtual nodes go",
+            Some(Left::Nodes) => "the binding is being deleted: the syncer deletes its pods, then its virtual nodes",
             Some(Left::Pods) => "the binding is being deleted: physical pods of this binding have not ended yet",
             Some(Left::Guards) => {
                 "the binding is being deleted: its quota or network policy in the physical cluster is still there"
             }
             Some(Left::Account) | None => {
-                "the binding is being deleted: everything is given back, its finalizer goes next"
+                "the binding is being deleted: everything is given back; the syncer removes its finalizer next"
             }
         })
     }

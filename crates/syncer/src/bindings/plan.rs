@@ -1,4 +1,4 @@
-//! What to do about our binding: pin identities, keep our finalizer, count ends, and say how everything does. Pure but for what
+//! What to do about our binding: pin identities, keep our finalizer, count ends, and report status. Pure but for what
 //! follows from a fact about it. Reads every other room; writes to none.
 
 use serde_json::{Value, json};
@@ -64,7 +64,7 @@ impl Pair {
         };
         let target = target(row);
         if !self.in_pinned_cluster(bound) {
-            // Not the cluster this binding was made in: not a word.
+            // Not the cluster this binding was made in: write nothing.
             return Plan::Rest;
         }
         if let Connection::Restored(what) = self.connections.get(Side::Virtual) {
@@ -110,7 +110,7 @@ impl Pair {
         self.report(row, &connected.said, told, now)
     }
 
-    /// A binding that cannot be served at all, because no word of it was ever understood: all that can be done is to say so.
+    /// A binding that cannot be served at all, because it was never parsed: only its condition is written.
     fn plan_unheeded(&self, now: Now) -> Plan<Why> {
         let Some(row) = self.bindings.row() else { return Plan::Rest };
         let ours = self.origin.virtual_cluster();
@@ -172,7 +172,7 @@ impl Pair {
             },
             Connection::Down(why) => no("Unreachable", why.clone()),
             Connection::Refused(refused) => {
-                let message = format!("{refused}; pods run on and nothing new is admitted; {}", refused.hint());
+                let message = format!("{refused}; running pods stay and nothing new is admitted; {}", refused.hint());
                 no(refused.reason(), message)
             }
             Connection::Restored(what) => {
@@ -184,7 +184,7 @@ impl Pair {
     }
 }
 
-const RESTART: &str = "no pod is touched; restart the syncer to go on from what is there";
+const RESTART: &str = "no pod is touched; restart the syncer to continue from the current state";
 
 pub(super) fn target(row: &BindingRow) -> Target {
     Target::cluster(Side::Virtual, &kind::CLUSTER_BINDING, row.name.clone()).uid(&row.uid)

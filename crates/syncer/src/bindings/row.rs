@@ -71,7 +71,7 @@ impl Specified {
     }
 }
 
-/// What we read of the status. The rest of it may be of a newer version, and is none of our business.
+/// What we read of the status. The rest of it may be of a newer version, and is not read.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Told {

@@ -87,7 +87,7 @@ impl Said {
 }
 
 impl Pair {
-    /// Says how the binding stands, if that is news. `told`: condition `Connected` says so already.
+    /// Reports the status of the binding, if it changed. `told`: condition `Connected` says so already.
     pub(super) fn report(&self, row: &BindingRow, connected: &Said, told: bool, now: Now) -> Plan<Why> {
         let (phase, ready) = self.judge_ready(row, connected);
         let (policies, guarded) = (self.judge_policies(row), self.judge_guards(row));
@@ -164,7 +164,7 @@ impl Pair {
     /// Whether everything works for this binding, and if not, where to read why.
     fn judge_ready(&self, row: &BindingRow, connected: &Said) -> (Phase, Said) {
         let failed = |reason: &str, message: String| (Phase::Failed, Said::new(Status::False, reason, message));
-        let see = |kind: BindingCondition, said: &Said| failed(&said.reason, format!("condition {kind} says why"));
+        let see = |kind: BindingCondition, said: &Said| failed(&said.reason, format!("see condition {kind}"));
         if let Some(told) = self.tell_deletion() {
             return failed(DEFINITION_DELETED, told);
         }
@@ -177,7 +177,7 @@ impl Pair {
             return see(kind, connected);
         }
         if self.breaker.trip().is_some() {
-            return failed(MASS_DELETION, format!("condition {} says why", BindingCondition::BreakerTripped));
+            return failed(MASS_DELETION, format!("see condition {}", BindingCondition::BreakerTripped));
         }
         if let Some((kind, said)) = &row.report.kept {
             return see(*kind, said);
@@ -209,7 +209,7 @@ impl Pair {
     /// Whether it is known which policies there are; `None` while that has never been in question.
     fn judge_policies(&self, row: &BindingRow) -> Option<Said> {
         let told = |stop: Stop| {
-            let message = format!("{}; nothing new is lent, and no pod has to go", stop.message());
+            let message = format!("{}; nothing new is lent, and no pod is evicted", stop.message());
             Some(Said::new(Status::False, stop.reason().as_str(), message))
         };
         if let Some(served) = self.policies.unknown(Side::Virtual) {
@@ -218,8 +218,7 @@ impl Pair {
         match self.policies.unknown(Side::Physical).filter(|_| self.nodes.any_with_owner()) {
             Some(_) if self.policies.none_known(Side::Physical) => told(Stop::OwnerUnserved),
             Some(_) => {
-                let held =
-                    "the physical cluster no longer serves ResourceLeasingPolicies; the owner's hold as they last were";
+                let held = "the physical cluster no longer serves ResourceLeasingPolicies; the owner's last known policies stay in force";
                 Some(Said::new(Status::False, Stop::OwnerUnserved.reason().as_str(), held))
             }
             None => {
@@ -235,11 +234,7 @@ impl Pair {
             Some((guard, trouble)) => {
                 Some(Said::new(Status::False, guard.reason(trouble), guard.message(trouble, &self.home.mount)))
             }
-            None => row
-                .report
-                .guarded
-                .is_some()
-                .then(|| Said::new(Status::True, "InForce", "nothing keeps guards from being written")),
+            None => row.report.guarded.is_some().then(|| Said::new(Status::True, "InForce", "guards are in place")),
         }
     }
 

@@ -36,7 +36,7 @@ impl Breaker {
     }
 }
 
-/// What people are told of them.
+/// The message for users.
 pub(crate) fn tell_deleted(many: usize, mount: &str) -> String {
     format!(
         "{many} running pods ended within a minute because their copies in namespace {mount} of the physical cluster were deleted there, and more may follow: \

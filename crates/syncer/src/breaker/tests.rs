@@ -79,7 +79,7 @@ fn emptied(pods: usize) -> Scene {
 }
 
 #[test]
-fn law_01_an_emptied_cluster_trips_the_breaker_and_nothing_ends_until_somebody_resumes() {
+fn law_01_an_emptied_cluster_trips_the_breaker_and_no_pod_ends_until_a_user_resumes() {
     let mut scene = emptied(PODS);
     assert_eq!(round(&mut scene, PODS), 0, "first everybody is looked for");
     let trip = scene.call(&Key::Binding);
@@ -114,7 +114,7 @@ fn a_few_lost_pods_are_told_at_once() {
 }
 
 #[test]
-fn ends_that_somebody_asked_for_never_count() {
+fn ends_that_a_user_asked_for_never_count() {
     let (mut scene, crowd) = crowd(PODS);
     for (_, ppod) in &crowd {
         scene.lose_ppod(ppod, true);
@@ -331,7 +331,7 @@ fn pods_that_came_and_went_while_one_watch_was_late_never_count() {
 }
 
 #[test]
-fn an_end_that_was_asked_for_on_either_side_never_counts_although_nobody_saw_it() {
+fn an_end_that_was_asked_for_on_either_side_never_counts_even_if_no_watch_saw_the_request() {
     let (mut scene, crowd) = crowd(60);
     // Deleted by their users; when the list came again they were gone, and their copies were not yet.
     for (up, _) in &crowd[..30] {
@@ -467,7 +467,7 @@ fn restarted(resume: &str) -> Scene {
 }
 
 #[test]
-fn a_restart_neither_grows_a_trip_nor_forgets_that_somebody_resumed() {
+fn a_restart_neither_grows_a_trip_nor_forgets_that_a_user_resumed() {
     let mut scene = restarted("");
     assert_eq!(scene.pair.breaker.trip().map(|trip| trip.ends), Some(21));
     assert_eq!(round(&mut scene, PODS), 0);

@@ -147,7 +147,7 @@ fn an_answer_from_before_the_gap_is_too_old() {
 }
 
 #[test]
-fn what_does_not_run_any_more_waits_for_nobody() {
+fn pods_that_no_longer_run_do_not_wait_for_the_catch_up() {
     let (mut scene, up, mut ppod) = running();
     freeze(&mut scene);
     merge(&mut ppod, json!({"status": {"phase": "Succeeded"}}));

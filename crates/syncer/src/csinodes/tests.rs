@@ -129,7 +129,7 @@ fn drivers_that_come_and_go_and_an_allocatable_are_patched_in_the_version_that_w
 }
 
 #[test]
-fn what_kubernetes_does_not_let_change_is_made_anew() {
+fn a_change_of_an_immutable_field_recreates_the_csinode() {
     for change in [json!({"topologyKeys": ["zone", "rack"]}), json!({"nodeID": "i-2"})] {
         let (mut scene, made) = settled(&[ebs(25), nfs()]);
         let mut changed = ebs(25);

@@ -271,7 +271,7 @@ fn a_container_must_name_its_requests_only_where_a_quota_counts() {
 }
 
 #[test]
-fn guards_stand_until_the_last_copy_has_gone_and_the_binding_goes_after_them() {
+fn guards_stay_until_the_last_copy_is_gone_and_the_binding_ends_after_them() {
     let mut scene = scene(&json!({"networkPolicy": true}));
     for guard in Guard::ALL {
         scene.see(Fact::Guard(guard, Change::Listed(Epoch(1))));

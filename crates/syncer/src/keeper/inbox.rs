@@ -1,4 +1,4 @@
-//! What the keeper reads: its own watches of the virtual nodes and the binding, its own probe, and how the syncer beside it stands.
+//! What the keeper reads: its own watches of the virtual nodes and the binding, its own probe, and the state of the syncer beside it.
 //! Decides nothing.
 
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use super::row::{KeptBinding, KeptNode};
 use super::{Fact, Trouble, Work};
 use crate::origin::Origin;
 
-/// What the keeper is told by those beside it.
+/// What the other parts of the syncer tell the keeper.
 #[derive(Clone)]
 pub(crate) struct Told {
-    /// syncer --how it stands--> keeper
+    /// syncer --state--> keeper
     pub(crate) work: channel::Receiver<Work>,
     /// reload --why the kubeconfig of the Secret is not in use--> keeper
     pub(crate) kubeconfig: channel::Receiver<Option<Trouble>>,
@@ -42,7 +42,7 @@ impl KeeperInbox {
         stop: &CancellationToken,
         tasks: &mut JoinSet<()>,
     ) -> Self {
-        // Leases are renewed whatever the watches say: how they stand is for the syncer to tell.
+        // Leases are renewed whatever the watches say: the syncer reports their state.
         let wrap = Wrap { state: |_, _| None, connection: |_, connection| Some(Fact::Connection(connection)) };
         let mut watches = WatchSet::new(Reader::Keeper, wrap, pulse, stop.clone(), tasks);
         // Also what was told before we began.

@@ -90,7 +90,7 @@ impl Lapses {
                 Some(Lapse { kind, status: Status::False, reason: "ElectionRefused", message: tell_election(why) })
             }
             None => binding.says(kind).then(|| {
-                let message = "a process leads".to_owned();
+                let message = "a leader is elected".to_owned();
                 Lapse { kind, status: Status::True, reason: "Elected", message }
             }),
         }
@@ -110,7 +110,7 @@ impl Lapses {
     fn tell_leases(&self) -> Option<String> {
         let told = self.refused.tell()?;
         Some(format!(
-            "the Leases of the virtual nodes are not renewed, and Kubernetes takes the nodes for dead: {told}"
+            "the Leases of the virtual nodes are not renewed, and Kubernetes will mark the nodes Unknown: {told}"
         ))
     }
 
@@ -122,8 +122,8 @@ impl Lapses {
 }
 
 impl Keeper {
-    /// Says what lets Leases lapse, if the binding does not say so yet. Where no process leads, there is none to say that nothing
-    /// is ready, so this does.
+    /// Says what lets Leases lapse, if the binding does not say so yet. Without a leader no process reports
+    /// readiness, so this does.
     pub(super) fn report_lapse(&self, row: &KeptBinding, now: Now) -> Option<Plan<ReportWhy>> {
         let mut conditions = row.conditions.clone();
         let mut status = json!({});
@@ -131,7 +131,7 @@ impl Keeper {
             let said = Said { kind, status: value, reason, message: &message };
             row.set(&mut conditions, &said, None, now);
             if kind == BindingCondition::LeaderElected && self.lapses.stands_in() {
-                let message = format!("condition {kind} says why");
+                let message = format!("see condition {kind}");
                 let ready = Said { kind: BindingCondition::Ready, status: Status::False, reason, message: &message };
                 row.set(&mut conditions, &ready, None, now);
                 status["phase"] = json!(Phase::Failed);
@@ -148,7 +148,7 @@ impl Keeper {
 
 fn tell_election(why: &str) -> String {
     format!(
-        "no process can be elected: {why}; only the Leases of the virtual nodes are renewed, and nothing else is done; \
+        "no process can be elected: {why}; the syncer renews the Leases of the virtual nodes and does nothing else; \
          apply deploy/rbac/virtual.yaml"
     )
 }

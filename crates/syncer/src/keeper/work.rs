@@ -1,12 +1,12 @@
-//! How the syncer beside the keeper stands, as the keeper is told. Decides nothing.
+//! State of the syncer, as reported to the keeper. Decides nothing.
 
-/// How it stands with the syncer beside the keeper.
+/// State of the syncer that runs beside the keeper.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Work {
-    /// It has started and has not read everything yet: nothing new is known.
+    /// It is still reading the initial lists.
     #[default]
     Starts,
-    /// It has read everything and works.
+    /// It has read all lists and works.
     Goes,
     /// It cannot work.
     Stopped(Trouble),

@@ -23,7 +23,7 @@ pub(crate) enum Departure {
 }
 
 impl Departure {
-    /// Whether its cause is that something is not there any more, which may be a mistake of many: the breaker weighs such
+    /// Whether its cause is that something is not there any more, which may be one mistake affecting many pods: the breaker weighs such
     /// ends. A binding or a virtual node that is being deleted was deleted by name.
     pub(crate) fn vanished(self) -> bool {
         match self {
@@ -46,9 +46,9 @@ impl Departure {
             Self::BindingDeleted => "the binding is being deleted",
             Self::NodeDeleted => "the virtual node is being deleted",
             Self::NodeGone => "the physical node is gone",
-            Self::PolicyDeleted => "its policy was deleted; the virtual node goes when its pods have gone",
+            Self::PolicyDeleted => "its policy was deleted; the virtual node is removed when its pods are gone",
             Self::Unselected => {
-                "the binding or its policies no longer select the node; the virtual node goes when its pods have gone"
+                "the binding or its policies no longer select the node; the virtual node is removed when its pods are gone"
             }
         }
     }

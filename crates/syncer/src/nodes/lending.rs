@@ -1,4 +1,4 @@
-//! Where a virtual node stands: lent, stopped, over-lent, on its way out, and since when. Pure but for `keep_since`.
+//! The lending state of a virtual node: lent, stopped, over-lent, on its way out, and since when. Pure but for `keep_since`.
 //! Says what follows for the node; who has to go is in `pods::reclaim`.
 
 use std::time::Duration;

@@ -41,7 +41,7 @@ pub(super) struct Search {
     suspect: Option<Box<VNode>>,
     /// When a look last showed that no virtual node can be made.
     blocked: Option<Duration>,
-    /// The binding was told of a node of which it is unclear whose it is.
+    /// An event on the binding reported a node that may not be ours.
     told: bool,
 }
 
@@ -130,7 +130,7 @@ impl Pair {
             Err(_) => return,
         };
         match (found, known) {
-            // It lost our label and nothing else that matters: it is mended like any other that does not look as it should.
+            // It lost only our label: the usual patch of a changed node restores it.
             (Ok(Some(row)), Some(uid)) if row.uid == uid => {
                 search.doubted = None;
                 self.put_vnode(row, None, now, dirty);
@@ -201,11 +201,11 @@ impl Pair {
             return;
         }
         let message = format!(
-            "node {vnode} stands for physical node {physical} and nothing proves that this binding made it, so {physical} is not lent: delete {vnode}, or give it the label {}={}",
+            "node {vnode} has the provider ID of physical node {physical} but not this binding's label, so {physical} is not lent: delete {vnode}, or give it the label {}={}",
             keys::ORIGIN,
             self.origin.label
         );
-        tracing::warn!(%vnode, %physical, "a node stands for a physical node and nothing proves that we made it");
+        tracing::warn!(%vnode, %physical, "a node has the provider ID of a physical node but not our label; not lending the physical node");
         let binding = self.bindings.bound().map(|bound| &bound.binding);
         let event = binding.and_then(|binding| Event::about_binding(binding, "VirtualNodeUnclear", &message, now));
         self.events.add(event, dirty);

@@ -187,7 +187,7 @@ impl Want {
         Some(patch)
     }
 
-    /// The whole list, because Kubernetes replaces it as a whole: ours as wanted, everybody else's as they are.
+    /// The whole list, because Kubernetes replaces it as a whole: ours as wanted, those of others as they are.
     fn merge_taints(&self, vnode: &VNode, before: &Expected) -> Option<Vec<Value>> {
         let key = |taint: &Taint| (taint.key.clone(), taint.effect.clone());
         let wanted: BTreeSet<_> = self.taints.iter().map(key).collect();

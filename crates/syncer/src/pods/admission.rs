@@ -72,7 +72,7 @@ impl Verdict {
     /// Its annotations name a physical pod by name and UID that does not point back: forged, or a copy stripped of all our marks.
     pub(super) fn unmarked(copy: &Name) -> Self {
         let message = format!(
-            "its annotations name the physical pod {copy}, which does not say that it belongs to it, so nothing is run: delete the pod and create it without annotations tapestry.io/physical-*"
+            "its annotations name the physical pod {copy}, which does not point back to this pod, so the pod is not run: delete the pod and create it without annotations tapestry.io/physical-*"
         );
         Self { reason: PendingReason::PhysicalPodUnmarked, message }
     }
@@ -258,7 +258,7 @@ impl Pair {
         self.port_conflict(vpod, vnode).map(NotAdmitted::Port)
     }
 
-    /// A port of the node that the pod wants and another one has, be it of ours or not.
+    /// A port of the node that the pod wants and another one has, ours or not.
     fn port_conflict(&self, vpod: &VPod, vnode: &VNode) -> Option<HostPort> {
         if vpod.ports.is_empty() {
             return None;
@@ -333,7 +333,7 @@ impl NotAdmitted {
                 Verdict { reason: PendingReason::PodSecurityViolation, message }
             }
             Self::Nameless => {
-                let message = "the syncer's operating system gives no random numbers, of which the physical pod's name is made; the pod starts when it does";
+                let message = "the syncer cannot read OS entropy, which it needs to name the physical pod; the pod starts when it can";
                 Verdict { reason: PendingReason::NoRandomNumbers, message: message.to_owned() }
             }
             Self::Short(short) => Verdict {

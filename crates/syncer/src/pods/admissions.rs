@@ -26,23 +26,23 @@ struct Admission {
 }
 
 impl Admissions {
-    /// A pod inside holds so much.
+    /// Counts a pod's request as held.
     pub(super) fn hold(&mut self, vnode: &Name, request: &Resources) {
         self.nodes.entry(vnode.clone()).or_default().held.add(request);
     }
 
-    /// It holds so much no more.
+    /// Releases a pod's request.
     pub(super) fn release(&mut self, vnode: &Name, request: &Resources) {
         self.nodes.entry(vnode.clone()).or_default().held.saturating_sub(request);
     }
 
-    /// A pod waits behind all others.
+    /// Appends a pod to the queue.
     pub(super) fn enqueue(&mut self, vnode: &Name, uid: &Uid) {
         self.turns += 1;
         self.nodes.entry(vnode.clone()).or_default().waiting.insert(self.turns, uid.clone());
     }
 
-    /// A pod waits no more. Looks at all that wait for this virtual node.
+    /// Removes a pod from the queue. Scans all that wait for this virtual node.
     pub(super) fn leave(&mut self, vnode: &Name, uid: &Uid) {
         if let Some(admission) = self.nodes.get_mut(vnode) {
             admission.waiting.retain(|_, waits| waits != uid);
@@ -54,7 +54,7 @@ impl Admissions {
         Some(self.nodes.get(vnode)?.waiting.iter().map(|(turn, uid)| (*turn, uid.clone())).collect())
     }
 
-    /// The pod with this turn is admitted, and holds so much more.
+    /// Admits the pod with this turn, and counts what it requests as held.
     pub(super) fn enter(&mut self, vnode: &Name, turn: Turn, more: &Resources) {
         if let Some(admission) = self.nodes.get_mut(vnode) {
             admission.waiting.remove(&turn);

@@ -41,7 +41,7 @@ pub(crate) struct StatusDigest {
     pub(crate) phase: Phase,
     /// A kubelet has taken it on.
     pub(crate) started: bool,
-    /// Everything carried except what stands below.
+    /// Everything carried except the fields below.
     rest: u64,
     /// The Ready condition.
     ready: u64,

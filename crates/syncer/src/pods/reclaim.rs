@@ -96,7 +96,7 @@ impl Pair {
                 }
             }
             let cause = Cause::Shrunk { leased: &offered };
-            // Their grace begins when the dip turned out to be none.
+            // The grace begins when the shrink proved permanent.
             let risen = self.nodes.last_dip(&vnode.physical).map(|dip| dip.until).filter(|until| *until <= now.wall);
             let since = since.over.map(|since| risen.map_or(since, |risen| risen.max(since)));
             since.map(|since| (cause, since, "the virtual node now lends less than its pods request"))
@@ -130,7 +130,7 @@ impl Pair {
                 _ => Why::Evict.call(target, Verb::Evict { grace: None }),
             },
             Step::Delete { .. } if !vpod.digest.disruption && vpod.deleting.is_none() && told != Told::Announced => {
-                // A controller that counts failures (a Job) learns first that this is none. Written once: a pod whose status
+                // A controller that counts failures (a Job) learns first that this is no failure. Written once: a pod whose status
                 // cannot be written goes as well.
                 let condition = json!({
                     "type": "DisruptionTarget", "status": "True", "reason": "Reclaimed",

@@ -1,5 +1,5 @@
 //! In-place resize: the sizes that a virtual pod asks for reach its copy when the node has room for them (DESIGN §11).
-//! Admission gives room, in order of arrival; here is what follows: two calls, and what the pod is told meanwhile.
+//! Admission gives room, in order of arrival; here is what follows: two calls, and what its status says meanwhile.
 
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ impl Pods {
         self.vpods.get(vuid).is_some_and(|vpod| self.sizing(vpod) == Some(&Step::LetIn))
     }
 
-    /// What a pod is told whose resize does not happen, as a kubelet would say it.
+    /// The condition of a pod whose resize does not happen, as a kubelet would write it.
     pub(super) fn pending(&self, vpod: &VPod) -> Option<Pending> {
         self.wanted_sizes(vpod)?;
         let (reason, message) = match self.sizing(vpod) {
@@ -166,7 +166,7 @@ impl Pair {
         }
     }
 
-    /// Whether so much more is there now. A pod that was admitted is counted already.
+    /// Whether this much more is free now. A pod that was admitted is counted already.
     fn has_room(&self, vpod: &VPod, more: &Resources, now: Now) -> bool {
         let Some(Ok(lent)) = self.lent(&vpod.node, now.wall) else { return false };
         let mut held = self.pods.held(&vpod.node).cloned().unwrap_or_default();

@@ -71,7 +71,7 @@ pub struct VPod {
     pub(crate) unreadable: Option<Part>,
 }
 
-/// What Kubernetes gives a pod that says nothing of it.
+/// Kubernetes' default.
 const DEFAULT_GRACE: u32 = 30;
 
 /// The condition `tapestry.io/Admitted=False`.

@@ -268,9 +268,9 @@ impl Pair {
         }
         // It carries our marks, and it is not clear whose it is; or none of them, and nothing says that it is ours.
         let says = if row.ours.is_some() || row.stray.is_some() {
-            "says that it belongs to another virtual pod, or several say that it is theirs"
+            "points to another virtual pod, or more than one virtual pod names it"
         } else {
-            "carries none of our labels and annotations any more"
+            "no longer has the labels and annotations of Tapestry"
         };
         let (name, known) = (&call.target.name, self.pods.cases.get(vuid).is_some_and(|case| case.unmarked));
         if recorded && vpod.deleting.is_none() {

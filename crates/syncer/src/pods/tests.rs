@@ -74,7 +74,7 @@ fn a_pod_is_mapped_then_copied_then_its_status_comes_up_with_the_uid_and_then_it
 }
 
 #[test]
-fn a_running_copy_that_its_node_could_evict_is_mended_once_and_nobody_is_fought() {
+fn a_running_copy_that_its_node_could_evict_is_patched_once_and_not_again_if_reverted() {
     let mut scene = Scene::new();
     let (up, mut ppod) = running(&mut scene);
     scene.see_vpod(&up);
@@ -181,7 +181,7 @@ fn law_09_what_does_not_fit_stays_outside_and_says_why_until_there_is_room() {
 }
 
 #[test]
-fn law_09_a_mapping_that_somebody_wrote_admits_nothing() {
+fn law_09_a_mapping_written_by_a_user_admits_nothing() {
     let mut scene = Scene::new();
     let mut big = mapped(vpod("big"), "big-x", None);
     merge(&mut big, json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "5"}}}]}}));
@@ -267,7 +267,7 @@ fn a_deleted_pod_gets_its_terminal_status_before_it_is_released() {
 }
 
 #[test]
-fn an_end_that_nobody_reported_is_made_up_only_for_those_who_wait_for_one() {
+fn an_unreported_end_is_made_up_only_for_pods_with_a_finalizer() {
     for (finalizers, next) in [(json!([]), "Release"), (json!(["batch.kubernetes.io/job-tracking"]), "Finish")] {
         let mut scene = Scene::new();
         let (up, ppod) = running(&mut scene);
@@ -332,7 +332,7 @@ fn law_01_a_pod_that_has_another_uid_by_now_is_gone() {
 }
 
 #[test]
-fn law_01_nothing_is_planned_for_pods_while_a_cluster_is_silent_or_another_one() {
+fn law_01_nothing_is_planned_for_pods_while_a_cluster_is_unreachable_or_another_one() {
     use tapestry_cluster::probe::Connection;
     for connection in [Connection::Down("refused".to_owned()), Connection::Up(Uid::new("somebody-else"))] {
         let mut scene = Scene::new();
@@ -375,7 +375,7 @@ fn labels_taken_from_a_running_copy_are_put_back() {
 }
 
 #[test]
-fn a_copy_that_somebody_deletes_takes_its_pod_out_of_service_at_once() {
+fn a_copy_that_a_user_deletes_takes_its_pod_out_of_service_at_once() {
     let mut scene = Scene::new();
     let (up, ppod) = running(&mut scene);
     scene.see_vpod(&up);

@@ -39,11 +39,7 @@ impl Policies {
         };
         let Some(served) = served else { return false };
         if before != Some(served) && served != Served::Fully {
-            tracing::warn!(
-                side = side.as_str(),
-                ?served,
-                "it is not known which policies there are: nothing new is lent"
-            );
+            tracing::warn!(side = side.as_str(), ?served, "cannot tell which policies exist: lending nothing new");
         }
         self.forget_deleted(side);
         dirty.mark(Key::Binding);

@@ -71,7 +71,7 @@ fn status_generation(object: &Value) -> Value {
 }
 
 #[test]
-fn law_12_an_invalid_policy_says_what_to_change_lends_nothing_and_harms_nobody() {
+fn law_12_an_invalid_policy_says_what_to_change_lends_nothing_and_stops_no_other_policy() {
     let mut scene = Scene::new();
     scene.see_vpod(&vpod("web"));
     scene.see_policy("all", json!({"cluster": "east", "forceReclaim": true, "timeZone": "Mars/Olympus"}));
@@ -166,7 +166,7 @@ fn an_owners_slip_of_the_pen_lifts_no_restriction() {
 }
 
 #[test]
-fn while_the_owners_policies_cannot_be_read_nothing_new_is_lent_and_nobody_has_to_go() {
+fn while_the_owners_policies_cannot_be_read_nothing_new_is_lent_and_no_pod_is_evicted() {
     let mut scene = Scene::empty();
     scene.see_binding(json!({"suspend": true}));
     scene.see_policy("all", json!({"cluster": "east"}));

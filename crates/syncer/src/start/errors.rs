@@ -5,10 +5,10 @@ use tapestry_cluster::Name;
 use tapestry_cluster::connect::ConnectError;
 use tapestry_engine::tasks::TaskEnded;
 
-/// Why a syncer cannot start. All of it is for people to mend.
+/// Why a syncer cannot start; a user has to fix each of these.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A name given by the user is none.
+    /// The user gave an invalid name.
     #[error("{0}")]
     BadName(#[from] tapestry_cluster::object::BadName),
     /// The virtual cluster does not answer, or not as an API server.
@@ -91,7 +91,7 @@ impl StartError {
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// A watch, a probe or the election is not there any more.
-    #[error("the syncer cannot go on")]
+    #[error("the syncer cannot continue")]
     TaskEnded(#[from] TaskEnded),
     /// What it served is not there any more.
     #[error(transparent)]

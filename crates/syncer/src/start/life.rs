@@ -52,7 +52,7 @@ impl Syncer {
     async fn keep(self: &Arc<Self>, leadership: &Leadership, stop: &CancellationToken) -> Result<(), RunError> {
         let part = Part { name: "keeper", backoff: KEEPER_BACKOFF, runtime: &self.vital, stop };
         let begin = || Arc::clone(self).keep_once(leadership.clone(), stop.child_token());
-        let failed = || self.kept.set(Some("what renews them failed and starts again".to_owned()));
+        let failed = || self.kept.set(Some("lease keeper failed; restarting".to_owned()));
         let kept = part.supervise(begin, failed).await;
         stop.cancel();
         kept
@@ -93,7 +93,7 @@ impl Syncer {
         let part = Part { name: "work", backoff: BACKOFF, runtime: &runtime, stop };
         let begin = || Arc::clone(self).live(leadership.clone(), stop.child_token());
         let toiled = part.supervise(begin, || {
-            self.ready.set(Some("a part of the syncer failed and starts again".to_owned()));
+            self.ready.set(Some("a part of the syncer failed; restarting it".to_owned()));
             let message = "a part of the syncer failed unexpectedly: only the Leases of the nodes are renewed until it has started \
                            again, which it does by itself; if this recurs, report it with the syncer's log";
             let trouble = Trouble { reason: "SyncerPanicked", message: message.to_owned(), generation: None };

@@ -39,7 +39,7 @@ impl Meters {
     pub fn register(registry: &mut Registry) -> Self {
         let gauges = Gauges::default();
         for (name, help, family) in [
-            ("queue_depth", "Keys that wait to be looked at", &gauges.waiting),
+            ("queue_depth", "Keys waiting to be planned", &gauges.waiting),
             ("calls_in_flight", "Calls to API servers that have not been answered yet", &gauges.flying),
             ("ready", "1 when both clusters answer, all lists are in and all watches deliver", &gauges.ready),
             ("leader", "1 while this process leads, 0 while it follows", &gauges.leader),

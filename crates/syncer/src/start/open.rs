@@ -1,4 +1,4 @@
-//! How a syncer is opened: what it is told, and how it finds its binding. Connects no physical cluster yet.
+//! How a syncer is opened: its configuration, and how it finds its binding. Connects no physical cluster yet.
 
 use std::sync::Arc;
 
@@ -33,8 +33,8 @@ pub struct Config {
     pub readiness: Readiness,
     /// Ends it.
     pub cancel: CancellationToken,
-    /// The identity under which it stands for the Lease of its binding, and for how long it holds it. Without one it always works.
-    /// All processes that serve a binding stand for the same Lease, wherever they run.
+    /// The identity under which it is a candidate for the Lease of its binding, and for how long it holds it. Without one it always works.
+    /// All processes that serve a binding are candidates for the same Lease, wherever they run.
     pub election: Option<(String, LeaseTimings)>,
     /// Where the election and the keeper run: in production a runtime that nothing else can stall.
     pub vital: Handle,
@@ -111,7 +111,7 @@ impl Syncer {
     }
 }
 
-/// The UID of the binding, and what will stand on all that is made for it.
+/// The UID of the binding, and the origin that all objects made for it carry.
 async fn find_origin(virtual_cluster: &Cluster, name: &Name) -> Result<(Box<str>, Origin), StartError> {
     let identity = virtual_cluster.ask_identity().await.map_err(StartError::ConnectVirtual)?;
     // Before anything is read: what does not exist is believed only of a pinned cluster.
@@ -124,7 +124,7 @@ async fn find_origin(virtual_cluster: &Cluster, name: &Name) -> Result<(Box<str>
     Ok((uid, origin))
 }
 
-/// The Lease that the syncers of a binding stand for.
+/// The election Lease of the syncers of a binding.
 fn seat(binding: &Name, identity: &str, timings: LeaseTimings) -> Result<Seat, StartError> {
     // With a name too long for the prefix, the Lease is called like the binding alone.
     let name = Name::parse(&format!("syncer-{binding}")).unwrap_or_else(|_| binding.clone());

@@ -1,5 +1,5 @@
 //! Follows the kubeconfig in the Secret that the binding names: a new one is taken over in place, without losing a pod.
-//! A broken one is told and not used; one that leads to another cluster stops everything (law 1). Keeps a fingerprint of
+//! A broken one is reported and not used; one that leads to another cluster stops everything (law 1). Keeps a fingerprint of
 //! the kubeconfig and never its text. Reads the Secret by name: to watch it would take the right to list all kubeconfigs.
 
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl Syncer {
     }
 
     async fn try_kubeconfig(&self, cluster: &Cluster, digest: u64) -> Outcome {
-        // What is wrong with the binding itself is told elsewhere; what it said before stays in force.
+        // What is wrong with the binding itself is reported elsewhere; what it said before stays in force.
         let Ok(row) = self.read_own_binding().await else { return Outcome::Unknown };
         let Ok(binding) = self.require_valid(&row) else { return Outcome::Unknown };
         let found = match self.find_kubeconfig(binding).await {

@@ -29,8 +29,7 @@ pub(super) struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// Lives again and again until a life ends in good order or with an error that no new life mends. `failed` is told each time
-    /// that one ended otherwise, before the wait.
+    /// Restarts the part until it exits cleanly or with a permanent error. Calls `failed` after each other exit, before the wait.
     pub(super) async fn supervise<L>(
         &self,
         mut begin: impl FnMut() -> L,
@@ -55,7 +54,7 @@ impl Part<'_> {
             if began.elapsed() > LONG_LIFE {
                 wait = first;
             }
-            tracing::error!(part = self.name, how, again_in = ?wait, "a part of the syncer failed; it is started again");
+            tracing::error!(part = self.name, how, again_in = ?wait, "a part of the syncer failed; restarting it");
             failed();
             if self.stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
                 return Ok(());

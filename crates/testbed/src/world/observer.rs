@@ -96,8 +96,8 @@ impl<S> Observer<S> {
         fact: impl Fn(Change<R>) -> S + 'static,
     ) -> Self {
         let read = move |object: &Bytes| decode(object).ok().flatten();
-        Self::new(side, kind, move |sight| {
-            Some(fact(match sight {
+        Self::new(side, kind, move |view| {
+            Some(fact(match view {
                 View::Put(object, epoch) => Change::Put(read(object)?, epoch),
                 View::Gone(object) => {
                     let row = read(object)?;
@@ -117,7 +117,7 @@ impl<S> Observer<S> {
         S: 'static,
     {
         let Self { side, kind, filter, decode, epoch, listing, unmarked, cursor, start, unserved, version } = self;
-        let decode: Decode<T> = Box::new(move |sight: View<'_>| decode(sight).map(&wrap));
+        let decode: Decode<T> = Box::new(move |view: View<'_>| decode(view).map(&wrap));
         Observer { side, kind, filter, decode, epoch, listing, unmarked, cursor, start, unserved, version }
     }
 

@@ -31,7 +31,7 @@ fn later(scene: &mut Scene) {
 }
 
 #[test]
-fn law_01_a_drain_whose_cause_vanished_is_weighed_and_held_until_somebody_resumes() {
+fn law_01_a_drain_whose_cause_vanished_is_weighed_and_held_until_a_user_resumes() {
     let mut scene = lent(PODS);
     lose_policy(&mut scene);
     let trip = scene.pair.breaker.trip().expect("thirty would go").clone();

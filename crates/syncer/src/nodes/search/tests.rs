@@ -186,7 +186,7 @@ fn law_09_one_physical_node_is_never_lent_twice_while_it_is_unclear_whose_a_node
 }
 
 #[test]
-fn rules_and_policies_that_somebody_took_from_a_node_are_remembered() {
+fn rules_and_policies_that_a_user_removed_from_a_node_are_remembered() {
     let mut scene = Scene::new();
     let applied = scene.vnode(VNODE)["metadata"]["annotations"][keys::POLICIES_APPLIED].clone();
     let rules = scene.vnode(VNODE)["metadata"]["annotations"][keys::RECLAIM_RULES].clone();

@@ -22,7 +22,7 @@ fn vnode(scene: &Scene) -> Value {
 }
 
 #[test]
-fn a_silent_physical_cluster_shows_as_taint_and_condition() {
+fn an_unreachable_physical_cluster_shows_as_taint_and_condition() {
     let mut scene = Scene::new();
     scene.see(Fact::Connection(Side::Physical, Connection::Down("refused".to_owned())));
     let patch = scene.call(&key()).body().unwrap().into_owned();
@@ -113,7 +113,7 @@ fn an_outage_goes_on_counting_over_a_restart_and_a_restore_is_no_outage() {
 }
 
 #[test]
-fn a_restored_physical_cluster_is_not_silent_and_never_makes_nodes_unknown() {
+fn a_restored_physical_cluster_does_not_count_as_unreachable_and_never_makes_nodes_unknown() {
     let mut scene = Scene::new();
     scene.see_binding(json!({"partition": "Evict", "evictAfterSeconds": 60}));
     let said = |scene: &Scene, kind: &str| {
@@ -145,7 +145,7 @@ fn refusals() -> [Connection; 2] {
 }
 
 #[test]
-fn an_api_server_that_refuses_us_is_not_silent_and_never_makes_nodes_unknown() {
+fn an_api_server_that_refuses_us_does_not_count_as_unreachable_and_never_makes_nodes_unknown() {
     for (refused, reason) in refusals().into_iter().zip(["CredentialsRefused", "RightMissing"]) {
         let mut scene = Scene::new();
         scene.see_binding(json!({"partition": "Evict", "evictAfterSeconds": 60}));

@@ -15,7 +15,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap()
 }
 
-/// What stands between quotes behind `before` at the start of an expression.
+/// The text between quotes behind `before` at the start of an expression.
 fn literal<'a>(line: &'a str, before: &str) -> Option<&'a str> {
     line.split_once(before)?.1.strip_prefix('"')?.split_once('"').map(|(text, _)| text)
 }

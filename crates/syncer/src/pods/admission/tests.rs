@@ -97,7 +97,7 @@ fn a_host_port_that_anybody_has_on_the_physical_node_is_refused_until_it_is_free
 }
 
 #[test]
-fn taints_that_follow_from_a_nodes_state_do_not_close_the_door() {
+fn taints_that_follow_from_a_nodes_state_do_not_prevent_admission() {
     let mut scene = Scene::new();
     let mut there = scene.vnode("vnode-east-n1");
     let taints = there["spec"]["taints"].as_array_mut().unwrap();

@@ -152,7 +152,7 @@ fn law_08_a_restart_in_the_middle_of_taking_back_goes_on_where_it_was() {
 }
 
 #[test]
-fn when_one_stop_follows_another_everybody_has_the_grace_of_the_second() {
+fn when_one_stop_follows_another_every_pod_has_the_grace_of_the_second() {
     let mut scene = end_of_window(false);
     scene.pass(2 * HOUR);
     let owner = json!({"cluster": "*", "gracefulReclaimPeriodSeconds": 600, "timeWindows": [{"start": "20:00", "end": "08:00"}]});
@@ -164,7 +164,7 @@ fn when_one_stop_follows_another_everybody_has_the_grace_of_the_second() {
 }
 
 #[test]
-fn a_resize_that_was_not_carried_out_drives_nobody_away() {
+fn a_resize_that_was_not_carried_out_evicts_no_pod() {
     let mut scene = Scene::new();
     scene.see_policy("all", json!({"cluster": "east", "forceReclaim": true}));
     scene.follow_node("n1");
@@ -194,7 +194,7 @@ fn law_09_a_pod_that_was_let_in_before_a_stop_is_not_started_during_it() {
 }
 
 #[test]
-fn inside_the_window_again_the_taint_goes_and_everybody_stays() {
+fn inside_the_window_again_the_taint_goes_and_all_pods_stay() {
     let mut scene = end_of_window(true);
     scene.pass(14 * HOUR);
     scene.follow_node("n1");
@@ -291,7 +291,7 @@ fn when_less_is_lent_than_pods_use_only_as_many_as_needed_are_evicted_lowest_and
 }
 
 #[test]
-fn when_less_is_lent_without_force_everybody_stays_and_nobody_comes() {
+fn when_less_is_lent_without_force_running_pods_stay_and_no_new_pod_is_admitted() {
     let mut scene = crowd(false);
     scene.pass(HOUR);
     for pod in ["low", "new", "old"] {

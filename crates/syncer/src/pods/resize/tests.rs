@@ -222,7 +222,7 @@ fn a_resize_taken_back_before_it_was_marked_is_undone() {
 }
 
 #[test]
-fn law_09_a_status_that_says_infeasible_opens_no_door() {
+fn law_09_a_status_that_says_infeasible_admits_nothing() {
     let mut scene = Scene::new();
     let mut sly = vpod("sly");
     sly["metadata"]["generation"] = json!(2);
@@ -254,7 +254,7 @@ fn the_status_goes_on_when_a_resize_fails_for_no_reason_we_know() {
 }
 
 #[test]
-fn law_09_who_was_to_grow_stands_before_the_door_again_when_less_is_lent() {
+fn law_09_a_pod_that_was_to_grow_waits_for_admission_again_when_less_is_lent() {
     let mut scene = Scene::new();
     let (up, _) = settled(&mut scene, "web", "1");
     scene.see_vpod(&sized(up, "3", 2));
@@ -269,7 +269,7 @@ fn law_09_who_was_to_grow_stands_before_the_door_again_when_less_is_lent() {
 }
 
 #[test]
-fn law_09_nobody_is_let_in_before_it_is_known_who_is_inside() {
+fn law_09_no_pod_is_admitted_before_all_running_pods_are_known() {
     let mut before = Scene::new();
     let inside: Vec<_> = ["a", "b", "c", "d"].iter().map(|pod| settled(&mut before, pod, "1")).collect();
     let mut fresh = Scene::empty();

@@ -105,7 +105,7 @@ fn law_05_a_pod_that_only_names_it_or_shares_it_gets_nothing() {
 }
 
 #[test]
-fn one_that_nobody_names_is_told_and_collected_after_a_second_live_look() {
+fn a_stray_that_no_pod_names_is_reported_and_collected_after_a_second_live_read() {
     let (_, mut ppod) = left();
     strip(&mut ppod, &BACK);
     let mut scene = Scene::new();
@@ -210,7 +210,7 @@ fn forge(ppod: &mut Value, uid: &str) {
 }
 
 #[test]
-fn law_01_a_copy_made_to_point_to_nobody_is_given_back_to_the_pod_that_recorded_it() {
+fn law_01_a_copy_whose_back_pointer_names_no_pod_is_given_back_to_the_pod_that_recorded_it() {
     let (up, mut ppod) = left();
     let whole = ppod.clone();
     forge(&mut ppod, "zzz");
@@ -284,7 +284,7 @@ fn law_01_a_copy_made_to_point_to_a_pod_without_a_copy_is_given_back() {
 }
 
 #[test]
-fn law_05_a_copy_whose_pod_was_deleted_by_force_is_not_given_to_somebody_who_names_it() {
+fn law_05_a_copy_whose_pod_was_deleted_by_force_is_not_given_to_another_pod_that_names_it() {
     let (up, ppod) = left();
     let mut scene = Scene::new();
     scene.see_vpod(&up);
@@ -322,7 +322,7 @@ fn an_answer_that_the_watch_has_overtaken_is_not_believed() {
 }
 
 #[test]
-fn law_05_a_mapping_copied_from_another_pod_is_replaced_at_the_door() {
+fn law_05_a_mapping_copied_from_another_pod_is_replaced_at_admission() {
     let (up, ppod) = left();
     let mut scene = Scene::new();
     scene.see_vpod(&up);

@@ -88,7 +88,7 @@ fn a_running_pod_that_can_no_longer_be_read_keeps_its_copy_and_its_place() {
 }
 
 #[test]
-fn law_09_nothing_is_admitted_beside_a_physical_pod_that_cannot_be_read_and_nobody_has_to_go() {
+fn law_09_nothing_is_admitted_beside_a_physical_pod_that_cannot_be_read_and_no_pod_is_evicted() {
     let mut scene = Scene::new();
     scene.see_policy("all", json!({"cluster": "east", "forceReclaim": true, "gracefulReclaimPeriodSeconds": 1}));
     let (up, _) = running(&mut scene);
@@ -199,7 +199,7 @@ fn a_virtual_node_that_cannot_be_read_is_left_as_it_is_and_takes_nothing_new() {
 }
 
 #[test]
-fn law_09_quantities_that_nobody_can_mean_count_for_more_than_there_is() {
+fn law_09_absurd_quantities_count_as_more_than_any_node_has() {
     let mut scene = Scene::new();
     for absurd in ["1e308", "1e30", "999999999999999999999999999999999999999"] {
         let mut pod = vpod("absurd");

@@ -131,12 +131,12 @@ fn judge_active(
     let (nodes, selected) = (clusters.iter().map(|known| known.nodes).sum::<i64>(), reach.selected);
     match reach.shadowed_by.filter(|_| alone) {
         Some(other) if nodes > 0 => {
-            let message = format!("holds on {nodes} of {selected} nodes; on others {other} does, which goes first");
+            let message = format!("applies to {nodes} of {selected} nodes; {other} has higher priority on the rest");
             ("True", "Lending", message)
         }
-        None if nodes > 0 => ("True", "Lending", format!("holds on {nodes} nodes")),
-        Some(other) => ("False", "Shadowed", format!("on all {selected} nodes {other} holds, which goes first")),
-        None => ("False", "NoNodes", "no node of the cluster is selected by both policy and binding".to_owned()),
+        None if nodes > 0 => ("True", "Lending", format!("applies to {nodes} nodes")),
+        Some(other) => ("False", "Shadowed", format!("{other} has higher priority on all {selected} nodes")),
+        None => ("False", "NoNodes", "no node matches the selectors of both policy and binding".to_owned()),
     }
 }
 

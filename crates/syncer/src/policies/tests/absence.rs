@@ -187,7 +187,7 @@ fn an_owners_stop_forces_also_where_the_policy_is_gone() {
 }
 
 #[test]
-fn policies_that_go_with_their_kind_send_nobody_away_and_nothing_new_is_lent() {
+fn policies_deleted_with_their_definition_evict_no_pod_and_nothing_new_is_lent() {
     for verbs in [ENDING, None] {
         let mut scene = lent(true);
         scene.lose_policy_of(Side::Virtual, "all");
@@ -245,7 +245,7 @@ fn an_answer_of_discovery_from_before_the_loss_proves_nothing() {
 }
 
 #[test]
-fn without_an_answer_of_discovery_a_policy_holds_and_without_the_right_to_it_nobody_has_to_go() {
+fn until_discovery_answers_a_policy_stays_in_force_and_without_the_right_to_ask_no_pod_is_evicted() {
     let mut scene = lent(true);
     let serving = Key::Serving(Side::Virtual);
     scene.lose_policy_of(Side::Virtual, "all");

@@ -96,8 +96,8 @@ fn schedule(seed: u64, held: &Arc<AtomicUsize>) -> Schedule<Evictor> {
     let held = Arc::clone(held);
     let life = move |_| {
         let read = |text: &bytes::Bytes| serde_json::from_slice::<Value>(text).unwrap();
-        let observer = Observer::new(Side::Physical, &kind::POD, move |sight| {
-            Some(match sight {
+        let observer = Observer::new(Side::Physical, &kind::POD, move |view| {
+            Some(match view {
                 View::Put(text, epoch) => Fact::Put(read(text), epoch),
                 View::Gone(text) => Fact::Gone(read(text)),
                 View::Listed(epoch) => Fact::Listed(epoch),

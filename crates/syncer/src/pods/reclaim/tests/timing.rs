@@ -19,7 +19,7 @@ fn at(time: &str) -> Timestamp {
 }
 
 #[test]
-fn a_node_that_has_less_for_a_moment_drives_nobody_away_and_one_that_has_less_for_good_does() {
+fn a_node_that_shrinks_for_a_moment_evicts_no_pod_and_one_that_shrinks_for_good_does() {
     let mut scene = Scene::new();
     scene.pass(2 * MINUTE);
     scene.see_policy("all", json!({"cluster": "east", "forceReclaim": true, "gracefulReclaimPeriodSeconds": 60}));
@@ -196,7 +196,7 @@ fn what_the_owner_takes_back_is_taken_at_once_also_while_a_device_is_away() {
 }
 
 #[test]
-fn law_12_an_owners_policy_that_cannot_be_understood_sends_nobody_away() {
+fn law_12_an_owners_policy_that_cannot_be_parsed_evicts_no_pod() {
     let mut scene = Scene::new();
     scene.see_policy("all", json!({"cluster": "east", "forceReclaim": true, "gracefulReclaimPeriodSeconds": 0}));
     scene.follow_node("n1");

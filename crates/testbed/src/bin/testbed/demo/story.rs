@@ -110,8 +110,8 @@ impl Story {
         let hello = deployment(HELLO.1, u32::try_from(replicas)?).namespace(HELLO.0).pods(pods);
         let begin = Instant::now();
         scene.stage.virtual_side.create(&hello.build()).await?;
-        let sight = self.pods_run(scene, begin, replicas).await?;
-        screen.table(&sight.table(MOST_PODS));
+        let view = self.pods_run(scene, begin, replicas).await?;
+        screen.table(&view.table(MOST_PODS));
         let begin = Instant::now();
         scene.stage.scale(HELLO, 2 * replicas).await?;
         self.pods_run(scene, begin, 2 * replicas).await?;
@@ -131,43 +131,43 @@ impl Story {
         let nodes = self.nodes;
         let begin = Instant::now();
         let look = async || {
-            let sight = nodes::look(&scene.stage, &scene.origin).await.map_err(|error| format!("{error:#}"))?;
-            let ready = sight.ready();
+            let view = nodes::look(&scene.stage, &scene.origin).await.map_err(|error| format!("{error:#}"))?;
+            let ready = view.ready();
             self.screen.live(&format!("virtual nodes {} {ready} of {nodes} Ready", bar(ready, nodes)));
-            let faults = sight.faults(nodes);
-            if faults.is_empty() { Ok(sight) } else { Err(some(&faults)) }
+            let faults = view.faults(nodes);
+            if faults.is_empty() { Ok(view) } else { Err(some(&faults)) }
         };
         let what = format!("{nodes} virtual nodes are Ready and offer what the policy lends");
-        let sight = eventually(&what, DEADLINE, look).await?;
+        let view = eventually(&what, DEADLINE, look).await?;
         let done = format!("{nodes} virtual nodes Ready, each offers {LENT_PERCENT} % of what is idle");
         self.screen.done(&done, begin.elapsed());
-        Ok(sight)
+        Ok(view)
     }
 
     async fn pods_run(&self, scene: &Scene, begin: Instant, replicas: usize) -> Result<pods::View> {
         let look = async || {
-            let sight = pods::look(&scene.stage, HELLO.0, &scene.origin).await.map_err(|error| format!("{error:#}"))?;
-            let (count, bar) = (sight.count(), bar(sight.count().running, replicas));
+            let view = pods::look(&scene.stage, HELLO.0, &scene.origin).await.map_err(|error| format!("{error:#}"))?;
+            let (count, bar) = (view.count(), bar(view.count().running, replicas));
             let pods::Count { bound, copies_running, running, .. } = count;
             self.screen.live(&format!(
                 "pods {bar} {bound} bound, {copies_running} run in physical, {running} of {replicas} in virtual"
             ));
-            let faults = sight.faults(replicas);
-            if faults.is_empty() { Ok(sight) } else { Err(some(&faults)) }
+            let faults = view.faults(replicas);
+            if faults.is_empty() { Ok(view) } else { Err(some(&faults)) }
         };
         let what = format!("{replicas} pods of {}/{} run on both sides and point at each other", HELLO.0, HELLO.1);
-        let sight = eventually(&what, DEADLINE, look).await?;
+        let view = eventually(&what, DEADLINE, look).await?;
         let done = format!("{replicas} pods of {}/{} are Running on both sides", HELLO.0, HELLO.1);
         self.screen.done(&done, begin.elapsed());
-        Ok(sight)
+        Ok(view)
     }
 
     async fn pods_gone(&self, scene: &Scene, begin: Instant) -> Result<()> {
         let look = async || {
-            let sight = pods::look(&scene.stage, HELLO.0, &scene.origin).await.map_err(|error| format!("{error:#}"))?;
-            let pods::Count { virtual_pods, copies, .. } = sight.count();
+            let view = pods::look(&scene.stage, HELLO.0, &scene.origin).await.map_err(|error| format!("{error:#}"))?;
+            let pods::Count { virtual_pods, copies, .. } = view.count();
             self.screen.live(&format!("{virtual_pods} pods left in virtual, {copies} in physical"));
-            let faults = sight.faults(0);
+            let faults = view.faults(0);
             if virtual_pods + copies == 0 { Ok(()) } else { Err(some(&faults)) }
         };
         eventually("no pod of ours is left on either side", DEADLINE, look).await?;
