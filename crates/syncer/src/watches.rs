@@ -1,5 +1,5 @@
-//! What a syncer watches, on which side, and how it is decoded: one entry per kind.
-//! Says what is read; decides nothing.
+//! What a syncer watches, on which side, and how it is decoded: one entry per kind and side. What else a new kind needs is listed in
+//! ARCHITECTURE.md, "To carry a new kind". Decides nothing.
 
 use std::sync::Arc;
 
