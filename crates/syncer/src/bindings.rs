@@ -1,6 +1,6 @@
 //! Our own `ClusterBinding`: which binding is in force, whether its deletion was meant, and what its status says.
 //! Watches one object in the virtual cluster; writes `physicalClusterUID`, `virtualClusterUID`, our finalizer, and what `status`
-//! says of the rest. This file folds facts in; `plan` reads all other rooms to say how they do.
+//! says of the rest. This file folds facts in; `plan` reads all other rooms to report their state.
 
 pub(crate) mod deletion;
 mod plan;

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cluster_that_stops_answering_is_still_known_by_its_last_word() {
+    fn a_cluster_that_stops_answering_is_still_known_by_its_last_identity() {
         let (mut connections, side) = (Connections::default(), Side::Physical);
         let up = |uid: &str| Connection::Up(Uid::new(uid));
         assert_eq!(connections.observe(side, up("a")), Transition::Same, "the first word");

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_too_long_for_a_label_stands_whole_in_an_annotation() {
+    fn a_name_too_long_for_a_label_is_whole_in_an_annotation() {
         let long = "a-binding-with-a-name.that-is-longer-than-the-sixty-three.characters-of-a-label";
         let origin = Origin::new("v", "b", long);
         assert!(origin.binding_label.len() <= 63);

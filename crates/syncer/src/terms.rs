@@ -1,5 +1,5 @@
 //! On which terms a node is lent at a moment: by which policies, how much, until when, and what prevents it.
-//! Pure. Decides neither how the virtual node looks nor who has to go.
+//! Pure. Decides neither how the virtual node looks nor which pods are evicted.
 
 mod quota;
 

@@ -60,7 +60,7 @@ fn law_11_a_mailbox_holds_the_latest_change_of_each_object_and_no_more() {
 }
 
 #[test]
-fn how_far_a_watch_has_come_is_told_once_and_after_everything_that_it_covers() {
+fn a_reached_version_is_delivered_once_and_after_everything_that_it_covers() {
     let feed = Feed::default();
     let mailbox = feed.subscribe(decode, Arc::default());
     feed.begin();
@@ -94,7 +94,7 @@ fn a_reader_that_left_is_forgotten_and_nothing_is_decoded_for_it() {
 }
 
 #[test]
-fn a_reader_that_comes_while_a_list_is_read_is_told_nothing_before_one_that_is_complete_for_it() {
+fn a_reader_that_joins_during_a_list_gets_nothing_before_a_complete_list() {
     let feed = Feed::default();
     let early = feed.subscribe(decode, Arc::default());
     assert!(feed.begin(), "a list for a new reader");

@@ -261,7 +261,8 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_that_is_refused_for_forty_seconds_is_out_of_sync_until_it_delivers_and_a_shorter_trouble_is_none() {
+    fn a_watch_that_is_refused_for_forty_seconds_is_out_of_sync_until_it_delivers_and_a_shorter_refusal_does_not_count()
+    {
         let (mut watch, after) = listed();
         watch.failed(ReadVerb::Watch, "forbidden", after(0));
         assert_eq!(watch.judge(after(39)), WatchState::InSync);

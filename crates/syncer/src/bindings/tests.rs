@@ -121,7 +121,7 @@ fn law_12_a_newer_status_beside_what_we_read_of_it_is_none_of_our_business() {
 }
 
 #[test]
-fn law_12_a_binding_of_which_no_word_was_ever_understood_is_told_so() {
+fn law_12_a_binding_that_was_never_parsed_gets_a_condition() {
     let there = Scene::new().vnode("vnode-east-n1");
     let mut scene = Scene::empty();
     let mut newer = binding();

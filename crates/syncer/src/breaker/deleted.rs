@@ -1,5 +1,5 @@
 //! Copies that users of the physical cluster delete there one by one, each seen by the watch: each end was asked for, so the breaker
-//! does not weigh it (ADR 12). Many at once are told on the binding.
+//! does not weigh it (ADR 12). Many at once are an event on the binding.
 
 use std::collections::VecDeque;
 use std::time::Duration;

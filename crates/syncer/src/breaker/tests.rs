@@ -107,7 +107,7 @@ fn law_01_an_emptied_cluster_trips_the_breaker_and_no_pod_ends_until_a_user_resu
 }
 
 #[test]
-fn a_few_lost_pods_are_told_at_once() {
+fn a_few_lost_pods_are_reported_at_once() {
     let mut scene = emptied(15);
     round(&mut scene, 15);
     assert_eq!(round(&mut scene, 15), 15, "no more than twenty");
@@ -124,7 +124,7 @@ fn ends_that_a_user_asked_for_never_count() {
 }
 
 #[test]
-fn many_in_a_row_count_together_and_after_a_minute_no_more() {
+fn ends_in_a_row_count_together_for_a_minute() {
     let (mut scene, crowd) = crowd(PODS);
     let lose = |scene: &mut Scene, which: std::ops::Range<usize>| {
         for (_, ppod) in &crowd[which] {
@@ -245,7 +245,7 @@ fn pods_that_users_deleted_by_force_are_no_mass_deletion_because_the_line_broke(
 }
 
 #[test]
-fn law_01_what_another_process_ended_lately_counts_and_after_a_minute_no_more() {
+fn law_01_ends_by_another_process_count_for_a_minute() {
     let begin = || {
         let (mut scene, crowd) = crowd(PODS);
         scene.see(Fact::PPod(Change::Listed(Epoch(2))));

@@ -8,7 +8,7 @@ use tapestry_cluster::Side;
 use crate::scene::{Scene, pnode};
 
 #[test]
-fn every_figure_of_a_node_is_told_from_allocatable_to_leased_with_the_policy_that_made_it() {
+fn every_figure_of_a_node_is_explained_from_allocatable_to_leased_with_its_policy() {
     let mut scene = Scene::new();
     scene.see_policy(
         "half",

@@ -141,7 +141,7 @@ fn without_a_wish_nothing_is_asked_or_made() {
 }
 
 #[test]
-fn a_quota_stands_at_what_the_nodes_lend_and_carries_our_origin() {
+fn a_quota_equals_what_the_nodes_lend_and_carries_our_origin() {
     let mut scene = scene(&json!({"quota": true}));
     let look = scene.call(&QUOTA);
     assert_eq!((look.target.side, look.target.kind), (Side::Physical, &kind::RESOURCE_QUOTA));
@@ -193,7 +193,7 @@ fn law_11_many_facts_make_one_sum_a_second() {
 }
 
 #[test]
-fn a_network_policy_is_made_and_mended_in_the_version_that_was_looked_at() {
+fn a_network_policy_is_created_and_restored_under_the_version_that_was_read() {
     let mut scene = scene(&json!({"networkPolicy": true}));
     assert_eq!(scene.plan(&QUOTA), Plan::Rest);
     let made = scene.make_guard(&POLICY);

@@ -280,7 +280,7 @@ fn a_node_out_of_sight_is_looked_for_at_once_when_its_lease_is_gone() {
 }
 
 #[test]
-fn law_03_while_the_syncer_stands_nothing_new_is_scheduled_and_every_other_taint_survives() {
+fn law_03_while_the_syncer_is_stopped_nothing_new_is_scheduled_and_every_other_taint_survives() {
     let mut scene = Scene::with_new_node();
     let others = json!([{"key": "mine", "value": "v", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}]);
     scene.see_node(&others);
@@ -300,7 +300,7 @@ fn law_03_while_the_syncer_stands_nothing_new_is_scheduled_and_every_other_taint
 }
 
 #[test]
-fn law_03_the_binding_is_told_why_and_keeps_everything_else_in_its_status() {
+fn law_03_the_binding_says_why_and_keeps_everything_else_in_its_status() {
     let mut scene = Scene::new();
     let tripped = json!({"type": "BreakerTripped", "status": "True", "reason": "MassDeletion"});
     let connected = json!({"type": "Connected", "status": "True", "reason": "Connected", "message": "", "lastTransitionTime": "2025-01-01T00:00:00Z"});
@@ -348,7 +348,7 @@ fn a_trouble_is_said_of_the_generation_that_it_was_found_in() {
 }
 
 #[test]
-fn a_kubeconfig_that_is_not_in_use_is_told_until_it_is() {
+fn a_kubeconfig_that_is_not_in_use_is_reported_until_it_is() {
     let mut scene = Scene::new();
     scene.see_binding("b-uid", &json!({}));
     scene.see(Fact::Kubeconfig(None));

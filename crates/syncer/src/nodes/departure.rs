@@ -1,4 +1,4 @@
-//! Why a virtual node goes, or will go when it is empty. Says nothing of when; that is in `lending_state`.
+//! Why a virtual node goes, or will go when it is empty. Says nothing of when; that is in `lending`.
 
 use tapestry_cluster::Side;
 

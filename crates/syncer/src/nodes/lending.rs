@@ -1,5 +1,5 @@
 //! The lending state of a virtual node: lent, stopped, over-lent, on its way out, and since when. Pure but for `keep_since`.
-//! Says what follows for the node; who has to go is in `pods::reclaim`.
+//! Says what follows for the node; which pods are evicted is in `pods::reclaim`.
 
 use std::time::Duration;
 

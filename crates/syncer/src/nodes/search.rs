@@ -1,6 +1,6 @@
 //! Whether a physical node has a virtual node that does not carry our label, before one is made, and what became of one that
-//! left the watch, which is by that label. One physical node is never lent twice: while it is unclear whose a node is that stands
-//! for it, none is made, and the binding says so.
+//! left the watch, which is by that label. One physical node is never lent twice: while it is unclear whether
+//! a node with its provider ID is ours, none is made, and the binding says so.
 
 use std::time::Duration;
 

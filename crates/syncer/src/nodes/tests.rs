@@ -203,7 +203,7 @@ fn a_condition_that_the_physical_node_lost_goes_from_the_virtual_one_too() {
 }
 
 #[test]
-fn a_virtual_node_without_our_annotations_is_known_by_its_provider_id_and_mended() {
+fn a_virtual_node_without_our_annotations_is_known_by_its_provider_id_and_restored() {
     let mut scene = Scene::new();
     let mut stripped = vnode(&scene);
     stripped["metadata"]["annotations"] = json!({});
@@ -229,7 +229,7 @@ fn a_name_whose_hashed_form_is_taken_too_is_left_alone_for_a_while() {
 }
 
 #[test]
-fn law_12_an_invalid_binding_is_told_so_and_what_it_said_before_stays_in_force() {
+fn law_12_an_invalid_binding_gets_a_condition_and_its_last_valid_spec_stays_in_force() {
     let mut scene = Scene::new();
     scene.see_binding(json!({"secretRef": {"name": "", "namespace": "t"}}));
     assert_eq!(scene.plan(&key()), Plan::Rest, "nothing changed for the node");

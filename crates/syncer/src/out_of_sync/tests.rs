@@ -109,7 +109,7 @@ fn law_12_the_binding_and_readiness_say_what_cannot_be_watched_and_where() {
 }
 
 #[test]
-fn a_watch_that_admission_does_not_need_is_told_of_and_stops_nothing() {
+fn a_failing_watch_that_admission_does_not_need_is_reported_and_stops_nothing() {
     for (side, kind) in [(Side::Physical, &kind::CSI_NODE), (Side::Physical, &kind::RESOURCE_QUOTA)] {
         let mut scene = Scene::new();
         refused(&mut scene, side, kind);
@@ -218,7 +218,7 @@ fn law_12_a_syncer_that_is_blind_from_the_start_says_so_on_nodes_and_pods() {
 }
 
 #[test]
-fn law_12_a_watch_of_the_keeper_or_the_election_is_told_of_and_stops_no_pod() {
+fn law_12_a_failing_watch_of_the_keeper_or_the_election_is_reported_and_stops_no_pod() {
     for (reader, kind, told) in [
         (Reader::Keeper, &kind::NODE, "the keeper of the nodes' Leases cannot watch nodes in the virtual cluster"),
         (Reader::Election, &kind::LEASE, "the leader election cannot watch leases in the virtual cluster"),

@@ -1,4 +1,4 @@
-//! Carries out what the breaker decides: marks the pods and nodes it concerns, and tells it on the binding. Decides nothing.
+//! Carries out what the breaker decides: marks the pods and nodes it concerns, and reports it on the binding. Decides nothing.
 
 use tapestry_api::binding::{BreakerTrip, UnaskedEnds};
 use tapestry_cluster::Uid;

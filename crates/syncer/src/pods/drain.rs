@@ -1,6 +1,6 @@
 //! Pods that have to go because what lent their node is not there any more: the physical node, the policy, a selector that
 //! matched. That may be one mistake affecting many pods, so the breaker weighs it like pods that were lost. What an owner stops, an end of a
-//! window, a shrink and a deleted binding were asked for and are never weighed. Says who; how they go is in `reclaim`.
+//! window, a shrink and a deleted binding were asked for and are never weighed. Says which pods; `reclaim` deletes them.
 
 use tapestry_cluster::{Name, Uid};
 use tapestry_engine::{Dirty, Now};

@@ -1,4 +1,4 @@
-//! Taking capacity back from pods: who goes, when, and how gently (DESIGN §9). Pure; the order is decided in `domain`.
+//! Taking capacity back from pods: which are evicted or deleted, when, and with what grace (DESIGN §9). Pure; the order is decided in `domain`.
 //! Touches only virtual pods: what happens to their copies follows from that.
 
 use std::time::Duration;

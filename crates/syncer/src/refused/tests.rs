@@ -84,7 +84,7 @@ fn law_12_a_right_that_is_missing_for_40_seconds_shows_on_the_binding_and_in_rea
 }
 
 #[test]
-fn law_04_what_is_refused_in_other_words_each_time_is_written_once() {
+fn law_04_a_refusal_with_another_message_each_time_is_written_once() {
     let mut scene = Scene::new();
     deleted(&mut scene);
     refuse_for(&mut scene, &pod("web"), 50);
@@ -116,7 +116,7 @@ fn a_success_of_the_same_sort_in_between_says_that_it_is_one_object_that_is_refu
 }
 
 #[test]
-fn what_is_not_asked_for_any_more_is_told_no_more() {
+fn calls_that_are_no_longer_planned_are_no_longer_reported() {
     let mut scene = Scene::new();
     deleted(&mut scene);
     refuse_for(&mut scene, &pod("web"), 50);
@@ -127,7 +127,7 @@ fn what_is_not_asked_for_any_more_is_told_no_more() {
 }
 
 #[test]
-fn every_sort_of_call_about_pods_is_told_by_its_verb_resource_and_cluster() {
+fn every_refused_call_about_pods_is_reported_by_verb_resource_and_cluster() {
     let mut scene = Scene::new();
     scene.see_vpod(&vpod("web"));
     refuse_for(&mut scene, &pod("web"), 50);

@@ -99,14 +99,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_or_a_lost_watch_is_told_and_ends_in_a_new_life() {
+    async fn a_panic_or_a_lost_watch_is_reported_and_restarts_the_part() {
         let (ended, told) = outcome([|| panic!("a fact that cannot be"), ended, || Ok(())]).await;
         assert!(ended.is_ok());
         assert_eq!(told, 2);
     }
 
     #[tokio::test]
-    async fn what_no_new_life_mends_ends_it() {
+    async fn a_permanent_error_or_a_clean_exit_ends_it() {
         let replaced = || Err(RunError::Start(StartError::Replaced(tapestry_cluster::Name::parse("east").unwrap())));
         let (ended, told) = outcome([replaced]).await;
         assert!(matches!(ended, Err(RunError::Start(StartError::Replaced(_)))));

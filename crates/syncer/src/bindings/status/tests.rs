@@ -90,7 +90,7 @@ fn law_04_figures_are_written_at_most_once_in_ten_seconds_and_not_when_nothing_c
 }
 
 #[test]
-fn a_pod_that_is_let_in_makes_the_figures_be_looked_at() {
+fn an_admitted_pod_updates_the_figures() {
     let mut scene = Scene::new();
     report(&mut scene);
     scene.pass(Duration::from_secs(10));
@@ -118,7 +118,7 @@ fn trouble_is_written_at_once_and_so_is_its_end() {
 }
 
 #[test]
-fn a_cluster_that_refuses_us_is_told_by_the_right_that_is_missing_and_nothing_is_admitted() {
+fn a_cluster_that_refuses_us_is_reported_with_the_missing_right_and_nothing_is_admitted() {
     let mut scene = Scene::new();
     report(&mut scene);
     for (refused, reason, words) in [
@@ -207,7 +207,7 @@ fn law_12_a_missing_class_that_the_binding_names_shows_in_the_status() {
 }
 
 #[test]
-fn a_missing_mount_namespace_is_told_also_when_its_watches_fail() {
+fn a_missing_mount_namespace_is_reported_also_when_its_watches_fail() {
     let mut scene = Scene::new();
     let query = Arc::new(Query::all(&kind::RESOURCE_QUOTA));
     let quotas = Watched { reader: Reader::Syncer, side: Side::Physical, query };

@@ -87,7 +87,7 @@ fn at_the_start_of_a_window_the_quota_is_raised_before_the_node_and_before_pods_
 }
 
 #[test]
-fn a_pod_that_was_let_in_before_a_stop_is_made_when_the_quota_lets_it_in_again() {
+fn a_pod_that_was_admitted_before_a_stop_is_created_when_the_quota_admits_it_again() {
     let mut scene = scene(&json!({"quota": true}));
     let quota = scene.make_guard(&QUOTA);
     scene.see_vpod(&vpod("web"));

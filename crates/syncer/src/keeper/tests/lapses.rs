@@ -54,7 +54,7 @@ impl Scene {
 }
 
 #[test]
-fn law_12_leases_that_are_refused_for_20_seconds_are_told_once_until_they_are_renewed() {
+fn law_12_leases_that_are_refused_for_20_seconds_are_reported_once_until_they_are_renewed() {
     let mut scene = Scene::with_new_node();
     scene.see_binding("b-uid", &well());
     scene.refuse_lease(10);

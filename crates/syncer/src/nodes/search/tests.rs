@@ -80,7 +80,7 @@ fn mends(scene: &Scene) -> Call {
 }
 
 #[test]
-fn a_virtual_node_stripped_of_everything_is_looked_for_and_mended_and_its_pods_run_on() {
+fn a_virtual_node_stripped_of_everything_is_looked_for_and_restored_and_its_pods_keep_running() {
     let mut scene = Scene::new();
     let (up, _) = running(&mut scene);
     scene.see_vpod(&up);
@@ -134,7 +134,7 @@ fn whoever_strips_a_node_again_and_again_costs_one_look_a_second() {
 }
 
 #[test]
-fn a_stripped_node_that_changed_before_it_was_mended_is_looked_at_once_more() {
+fn a_stripped_node_that_changed_before_it_was_restored_is_read_once_more() {
     let mut scene = Scene::new();
     let bare = stripped(&scene);
     leave_watch(&mut scene, &bare);

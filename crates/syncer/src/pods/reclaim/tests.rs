@@ -179,7 +179,7 @@ fn a_resize_that_was_not_carried_out_evicts_no_pod() {
 }
 
 #[test]
-fn law_09_a_pod_that_was_let_in_before_a_stop_is_not_started_during_it() {
+fn law_09_a_pod_that_was_admitted_before_a_stop_is_not_started_during_it() {
     let mut scene = Scene::new();
     scene.see_vpod(&vpod("late"));
     let map = scene.call(&key("late"));
@@ -337,7 +337,7 @@ fn removed(scene: &mut Scene) {
 }
 
 #[test]
-fn a_pod_that_only_stands_on_a_leaving_node_is_released_when_the_carried_ones_are_gone() {
+fn a_pod_without_a_copy_on_a_leaving_node_is_released_when_pods_with_copies_are_gone() {
     let mut scene = Scene::new();
     let mut daemon = vpod("daemon");
     daemon["metadata"]["ownerReferences"] = json!([{"kind": "DaemonSet", "name": "d", "controller": true}]);
@@ -378,7 +378,7 @@ fn with_reclaim_before_end_the_capacity_is_back_when_the_window_ends() {
 }
 
 #[test]
-fn a_refused_pod_of_a_controller_is_sent_away_after_five_minutes_and_the_node_keeps_others_off_for_a_while() {
+fn a_refused_pod_of_a_controller_is_deleted_after_five_minutes_and_the_node_is_tainted_for_a_while() {
     let mut scene = Scene::new();
     let mut big = vpod("big");
     merge(

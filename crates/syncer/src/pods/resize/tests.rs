@@ -71,7 +71,7 @@ fn a_resize_that_fits_is_pushed_then_marked_then_rests() {
 }
 
 #[test]
-fn law_09_a_resize_that_does_not_fit_is_deferred_and_let_in_when_there_is_room() {
+fn law_09_a_resize_that_does_not_fit_is_deferred_and_admitted_when_there_is_room() {
     let mut scene = Scene::new();
     let (up, _) = settled(&mut scene, "web", "1");
     let (big, copy) = settled(&mut scene, "big", "3");
@@ -137,7 +137,7 @@ fn a_resize_on_a_node_that_is_not_lent_waits_until_it_is() {
 }
 
 #[test]
-fn a_resize_that_is_taken_back_is_told_no_more_and_pushes_nothing() {
+fn a_resize_that_is_taken_back_loses_its_condition_and_writes_nothing_to_the_copy() {
     let mut scene = Scene::new();
     let (up, _) = settled(&mut scene, "web", "1");
     let grown = sized(up.clone(), "9", 2);

@@ -128,7 +128,7 @@ fn a_stray_that_no_pod_names_is_reported_and_collected_after_a_second_live_read(
 }
 
 #[test]
-fn law_06_one_in_our_likeness_is_told_and_left_alone() {
+fn law_06_an_imitation_of_our_copies_is_reported_and_left_alone() {
     for also in [keys::MANAGED_BY, keys::CLUSTER_BINDING] {
         let (_, mut ppod) = left();
         strip(&mut ppod, &BACK);
@@ -410,7 +410,7 @@ fn of_two_copies_of_one_pod_the_recorded_one_stays() {
 }
 
 #[test]
-fn a_stray_that_was_marked_and_is_gone_before_we_hear_of_it_is_counted_no_more() {
+fn a_stray_that_was_marked_and_is_gone_before_the_watch_shows_it_is_no_longer_counted() {
     let (_, mut ppod) = left();
     let whole = ppod.clone();
     strip(&mut ppod, &BACK);
