@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_permanent_error_or_a_clean_exit_ends_it() {
+    async fn a_permanent_error_ends_it() {
         let replaced = || Err(RunError::Start(StartError::Replaced(tapestry_cluster::Name::parse("east").unwrap())));
         let (ended, told) = outcome([replaced]).await;
         assert!(matches!(ended, Err(RunError::Start(StartError::Replaced(_)))));
