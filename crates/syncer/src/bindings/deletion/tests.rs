@@ -71,5 +71,5 @@ fn a_binding_that_is_being_deleted_is_not_ready_and_says_what_it_waits_for() {
     assert_eq!(status["phase"], "Pending");
     let ready = status["conditions"].as_array().unwrap().iter().find(|said| said["type"] == "Ready").unwrap();
     assert_eq!((&ready["status"], &ready["reason"]), (&json!("False"), &json!("Deleting")));
-    assert!(ready["message"].as_str().unwrap().contains("its pods end"), "{ready}");
+    assert!(ready["message"].as_str().unwrap().contains("the syncer deletes its pods"), "{ready}");
 }
