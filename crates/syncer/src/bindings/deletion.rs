@@ -93,7 +93,7 @@ impl Pair {
         dirty.mark_all();
     }
 
-    /// What people are told while a deletion is not confirmed; `None` when there is nothing to tell.
+    /// The message while a deletion is not confirmed; `None` when there is nothing to report.
     pub(super) fn tell_deletion(&self) -> Option<String> {
         let bound = self.bindings.bound().filter(|bound| bound.deletion_unconfirmed())?;
         let served = self.bindings.serving.said().filter(|served| *served != Served::Fully)?;

@@ -137,7 +137,7 @@ fn law_12_a_binding_that_was_never_parsed_gets_a_condition() {
     assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "once, whatever else changes");
     newer["status"] = json!({"virtualClusterUID": "another"});
     see(&mut scene, newer, 1);
-    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "not a word in a binding of another cluster");
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "a binding of another cluster is not written");
 }
 
 #[test]

@@ -377,5 +377,5 @@ fn law_01_another_binding_of_our_name_is_ours_no_more_if_our_own_cluster_says_so
     assert!(!scene.keeper.replaced());
     scene.see(Fact::Connection(Connection::Up(Uid::new("v-cluster"))));
     assert!(scene.keeper.replaced());
-    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "and not a word in it");
+    assert_eq!(scene.plan(&Key::Binding), Plan::Rest, "and it is not written");
 }

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 impl Syncer {
-    /// Reads everything once, without a word to either cluster: what the syncer would know, for people who ask.
+    /// Reads everything once and writes to neither cluster: what the syncer would know, for people who ask.
     pub async fn look(self) -> Result<Pair, LookError> {
         let span = self.span.clone();
         async { self.look_at(self.connect().await?).await }.instrument(span).await
