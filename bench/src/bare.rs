@@ -69,11 +69,9 @@ impl Bare {
         let prefix = format!("vnode-{}-", self.cluster_id);
         let (bell, mut watches) = (Arc::<Notify>::default(), JoinSet::new());
         let query = |labels: &str, fields: &str| Query {
-            kind: &kind::POD,
-            namespace: None,
             labels: labels.into(),
             fields: fields.into(),
-            optional: false,
+            ..Query::all(&kind::POD)
         };
         let ours = prefix.clone();
         let vpods = subscribe(&bell, &virtual_cluster, query("", "spec.nodeName!="), &mut watches, move |json| {

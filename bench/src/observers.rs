@@ -108,7 +108,7 @@ impl Observers {
             let feed: Arc<Feed> = Arc::default();
             let changed = Arc::<Notify>::default();
             let labels = LABEL.to_owned();
-            let query = Query { kind: &kind::POD, namespace: None, labels, fields: String::new(), optional: false };
+            let query = Query { labels, ..Query::all(&kind::POD) };
             let (notes, waiters) = (Arc::clone(&book), Arc::clone(&bell));
             let decode = move |json: &Bytes| decode(json, side, &notes, &waiters).map(Some);
             let mailbox = feed.subscribe(decode, Arc::clone(&changed));

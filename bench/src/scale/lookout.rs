@@ -43,8 +43,7 @@ impl Lookout {
     /// Opens the watch and waits until all these nodes are seen.
     pub(super) async fn open(client: &Client, nodes: &[String]) -> Result<Self> {
         let book = Arc::<Mutex<Book>>::default();
-        let query =
-            Query { kind: &kind::NODE, namespace: None, labels: String::new(), fields: String::new(), optional: false };
+        let query = Query::all(&kind::NODE);
         let notes = Arc::clone(&book);
         let decode = move |json: &Bytes| decode(json, &notes).map(Some);
         let mut tasks = JoinSet::new();

@@ -93,7 +93,7 @@ keys! {
     // ---- Secrets with tokens of virtual pods ----
     /// Annotation: RFC 3339 time at which the first of the tokens expires. Syncer, on token Secrets.
     TOKEN_EXPIRES = "tapestry.io/token-expires";
-    /// Annotation: RFC 3339 time at which the tokens are renewed. Syncer, on token Secrets.
+    /// Annotation: RFC 3339 time at which new tokens are asked for, after 80 % of the shortest life. Syncer, on token Secrets.
     TOKEN_REFRESH = "tapestry.io/token-refresh";
 
     // ---- written by users ----
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn keys_that_the_transformations_write_are_spelled_as_here() {
-        use tapestry_domain::{dependents, podspec};
+        use tapestry_domain::{dependents, podspec, tokens};
         let pairs = [
             (ORIGIN, dependents::keys::ORIGIN),
             (VIRTUAL_NAMESPACE, dependents::keys::VIRTUAL_NAMESPACE),
@@ -216,6 +216,8 @@ mod tests {
             (VIRTUAL_POD_UID, podspec::keys::VIRTUAL_POD_UID),
             (VIRTUAL_NODE_NAME, podspec::keys::VIRTUAL_NODE_NAME),
             (VIRTUAL_SERVICE_ACCOUNT, podspec::keys::VIRTUAL_SERVICE_ACCOUNT),
+            (TOKEN_EXPIRES, tokens::keys::TOKEN_EXPIRES),
+            (TOKEN_REFRESH, tokens::keys::TOKEN_REFRESH),
         ];
         for (here, there) in pairs {
             assert_eq!(here, there);

@@ -1,5 +1,9 @@
 //! A request as data, for plans, audit and tests. Sends nothing; the gate does that.
 
+pub mod carry;
+mod need;
+pub mod token;
+
 use std::borrow::Cow;
 use std::fmt;
 
@@ -8,6 +12,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{Kind, Name, Rv, Uid};
+
+pub use carry::CarryMarks;
+pub use need::Need;
+pub use tapestry_domain::podspec::TokenAsk;
+pub use token::PodRef;
 
 /// Which of the two clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -85,9 +94,36 @@ pub enum Verb {
         /// Seconds.
         grace: Option<u32>,
     },
+    /// Copy a ConfigMap or Secret: the gate reads `from`, shapes it (`tapestry_domain::dependents`) and writes the target, so that
+    /// no value reaches a plan, a log or an error text. Without a UID of the target it is created. With one, the copy is read too,
+    /// and patched under its UID and version if it differs.
+    ///
+    /// Answers with the copy as it is now. `Replaced`: `from` provably does not exist, or is another object than the one with
+    /// its UID; or the copy is another one or was changed meanwhile. `Gone`: the copy does not exist, which is no proof here.
+    Carry {
+        /// The object to copy.
+        from: Box<Target>,
+        /// What the copy has besides.
+        marks: Box<CarryMarks>,
+    },
+    /// Put tokens of a ServiceAccount, each asked for from its cluster and bound to a pod of its namespace, into the target, a
+    /// Secret. Without a UID of the target it is created, otherwise patched. No token reaches a plan, a log or an error text.
+    ///
+    /// Answers with the Secret. `Replaced`: the pod does not exist, or it is another one; or the Secret is another one. `Invalid` with
+    /// a message of ours and code 404: the account does not exist. `Gone` is about the Secret.
+    Token {
+        /// The account.
+        account: Box<Target>,
+        /// Tokens are valid for as long as it exists.
+        pod: Box<PodRef>,
+        /// One token each.
+        asks: Vec<TokenAsk>,
+        /// What the Secret has besides.
+        marks: Box<CarryMarks>,
+    },
 }
 
-/// One request as data.
+/// One request as data, or a few that belong together ([`Verb::Carry`], [`Verb::Token`]).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
     /// The object.
@@ -99,7 +135,7 @@ pub struct Call {
 }
 
 /// What the API server answered: the object as it is after the call (for a delete, as it was or is; for an eviction, a Status).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Answer {
     /// The JSON text of the object.
     pub object: Bytes,
@@ -185,7 +221,7 @@ impl Target {
 }
 
 impl Verb {
-    /// As RBAC and audit logs spell it.
+    /// As RBAC and audit logs spell it; a verb of several requests has its own word, and [`Call::needs`] lists theirs.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -195,6 +231,8 @@ impl Verb {
             Self::Create(_) | Self::Evict { .. } => "create",
             Self::Merge(..) | Self::Strategic(..) | Self::Apply(..) => "patch",
             Self::Delete { .. } => "delete",
+            Self::Carry { .. } => "carry",
+            Self::Token { .. } => "token",
         }
     }
 }
@@ -223,15 +261,34 @@ impl Call {
             | Verb::Discover { .. }
             | Verb::Create(_)
             | Verb::Delete { .. }
-            | Verb::Evict { .. } => Sub::Main,
+            | Verb::Evict { .. }
+            | Verb::Carry { .. }
+            | Verb::Token { .. } => Sub::Main,
         }
     }
 
-    /// The body to send. Preconditions of the target are part of it, so that no plan can forget them.
+    /// The subresource that a call is about, as paths and RBAC spell it; empty for the object itself.
+    #[must_use]
+    pub fn part(&self) -> &'static str {
+        match (&self.verb, self.sub()) {
+            (Verb::Evict { .. }, _) => "eviction",
+            (_, Sub::Status) => "status",
+            (_, Sub::Resize) => "resize",
+            (_, Sub::Main) => "",
+        }
+    }
+
+    /// The body to send; `None` where there is none, or where only the gate knows it. Preconditions of the target are part of it,
+    /// so that no plan can forget them.
     #[must_use]
     pub fn body(&self) -> Option<Cow<'_, Value>> {
         match &self.verb {
-            Verb::Get | Verb::Peek | Verb::Version | Verb::Discover { .. } => None,
+            Verb::Get
+            | Verb::Peek
+            | Verb::Version
+            | Verb::Discover { .. }
+            | Verb::Carry { .. }
+            | Verb::Token { .. } => None,
             Verb::Create(body) => Some(Cow::Borrowed(body)),
             Verb::Merge(_, body) | Verb::Strategic(_, body) | Verb::Apply(_, body) => {
                 let mut body = body.clone();
@@ -262,18 +319,41 @@ impl Call {
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Target { side, kind, namespace, name, .. } = &self.target;
-        write!(f, "{} {} {}/", self.verb.as_str(), side.as_str(), kind.plural)?;
-        if let Some(namespace) = namespace {
-            write!(f, "{namespace}/")?;
-        }
-        let part = match (&self.verb, self.sub()) {
+        let Self { target, verb, why } = self;
+        write!(f, "{} ", verb.as_str())?;
+        let part = match (verb, self.sub()) {
+            (Verb::Carry { from, .. }, _) => {
+                write!(f, "{from} to ")?;
+                ""
+            }
+            (Verb::Token { account, .. }, _) => {
+                write!(f, "of {account} to ")?;
+                ""
+            }
             (Verb::Evict { .. }, _) => "/eviction",
             (Verb::Discover { .. }, _) => "/discovery",
             (_, Sub::Resize) => "/resize",
             (_, Sub::Main | Sub::Status) => "",
         };
-        write!(f, "{name}{part} ({})", self.why)
+        write!(f, "{target}{part} ({why})")
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { side, kind, namespace, name, .. } = self;
+        write!(f, "{} {}/", side.as_str(), kind.plural)?;
+        if let Some(namespace) = namespace {
+            write!(f, "{namespace}/")?;
+        }
+        write!(f, "{name}")
+    }
+}
+
+/// Without the object: it may be a Secret (law 10).
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Answer of {} bytes", self.object.len())
     }
 }
 

@@ -1,22 +1,27 @@
 //! The only code that writes to a cluster: leadership, deadline, precondition, error class, metrics, one log line per call.
-//! Plans nothing and retries nothing.
+//! Plans nothing and retries nothing. Where a call needs several requests, they share its deadline, and metrics count each of them.
+
+mod carry;
+mod metrics;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures::FutureExt as _;
-use futures::future::{BoxFuture, ready};
+use futures::future::BoxFuture;
 use http::Request;
 use kube::client::Body;
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
-use prometheus_client::registry::Registry;
+use serde_json::Value;
 
 use crate::body::Asked;
 use crate::connect::{CALL_DEADLINE, Cluster};
-use crate::kind::Resource;
+use crate::no_answer::NoAnswer;
+use crate::object::uid_of;
 use crate::served::discover;
-use crate::{Answer, Call, Lead, Refusal, Side, Sub, Uid, Verb};
+use crate::{Answer, Call, Lead, Refusal, Side, Verb};
+
+pub use metrics::{CallMetrics, Metrics};
 
 /// Who we are in `managedFields`.
 pub const FIELD_MANAGER: &str = "tapestry";
@@ -30,114 +35,94 @@ pub trait Gate: Send + Sync {
 
 /// The gate to two real clusters.
 pub struct LiveGate {
-    virtual_cluster: Cluster,
-    /// `None` while it is not connected.
-    physical_cluster: Option<Cluster>,
+    clusters: Clusters,
     metrics: Metrics,
 }
 
-/// Counts the calls that pass the gates of all bindings of a process.
+/// The clusters behind a gate.
 #[derive(Clone)]
-pub struct CallMetrics {
-    calls: Family<Labels, Counter>,
-    seconds: Family<SideLabels, Histogram>,
+struct Clusters {
+    virtual_cluster: Cluster,
+    /// `None` while it is not connected.
+    physical_cluster: Option<Cluster>,
 }
 
-/// Counts the calls that pass the gates of one binding.
-#[derive(Clone)]
-pub struct Metrics {
-    families: CallMetrics,
-    binding: Arc<str>,
+/// What the requests of one call share.
+struct Requests<'a> {
+    clusters: &'a Clusters,
+    lead: &'a Lead,
+    deadline: Deadline,
+    metrics: &'a Metrics,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Labels {
-    binding: Arc<str>,
-    side: &'static str,
-    verb: &'static str,
-    resource: Resource,
-    why: &'static str,
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct SideLabels {
-    binding: Arc<str>,
-    side: &'static str,
-}
-
-impl CallMetrics {
-    /// Adds the metrics of all gates to a registry.
-    pub fn register(registry: &mut Registry) -> Self {
-        // 1 ms … 16 s, doubling: a call's deadline is 15 s.
-        let buckets = || Histogram::new((0..15).map(|power| 0.001 * f64::from(1 << power)));
-        let metrics = Self { calls: Family::default(), seconds: Family::new_with_constructor(buckets) };
-        registry.register("calls", "Calls to API servers", metrics.calls.clone());
-        registry.register("call_duration_seconds", "How long calls to API servers took", metrics.seconds.clone());
-        metrics
-    }
-
-    /// Those of one binding.
-    #[must_use]
-    pub fn of(&self, binding: &Arc<str>) -> Metrics {
-        Metrics { families: self.clone(), binding: Arc::clone(binding) }
-    }
-}
-
-impl Metrics {
-    fn count(&self, call: &Call, done: &Result<Answer, Refusal>, took: Duration) {
-        let side = call.target.side.as_str();
-        let outcome = done.as_ref().map_or_else(Refusal::reason, |_| "Ok");
-        let resource = match call.verb {
-            Verb::Evict { .. } => Resource::named("pods/eviction"),
-            Verb::Discover { .. } => Resource::named("discovery"),
-            _ => call.target.kind.into(),
-        };
-        let binding = || Arc::clone(&self.binding);
-        let labels = Labels { binding: binding(), side, verb: call.verb.as_str(), resource, why: call.why, outcome };
-        self.families.calls.get_or_create(&labels).inc();
-        let labels = SideLabels { binding: binding(), side };
-        self.families.seconds.get_or_create(&labels).observe(took.as_secs_f64());
-    }
-}
+/// When a call has to be over, whatever number of requests it takes.
+#[derive(Clone, Copy)]
+struct Deadline(Instant);
 
 impl LiveGate {
     /// A gate to this pair.
     #[must_use]
     pub fn new(virtual_cluster: Cluster, physical_cluster: Cluster, metrics: Metrics) -> Self {
-        Self { virtual_cluster, physical_cluster: Some(physical_cluster), metrics }
+        Self { clusters: Clusters { virtual_cluster, physical_cluster: Some(physical_cluster) }, metrics }
     }
 
     /// A gate to the virtual cluster alone.
     #[must_use]
     pub fn to_virtual(virtual_cluster: Cluster, metrics: Metrics) -> Self {
-        Self { virtual_cluster, physical_cluster: None, metrics }
+        Self { clusters: Clusters { virtual_cluster, physical_cluster: None }, metrics }
     }
+}
+
+impl Clusters {
+    fn of(&self, side: Side) -> Result<&Cluster, Refusal> {
+        match side {
+            Side::Virtual => Ok(&self.virtual_cluster),
+            Side::Physical => self.physical_cluster.as_ref().ok_or_else(not_connected),
+        }
+    }
+}
+
+fn not_connected() -> Refusal {
+    Refusal::Unknown("the physical cluster is not connected".to_owned())
+}
+
+impl Deadline {
+    fn of_a_call() -> Self {
+        Self(Instant::now() + CALL_DEADLINE)
+    }
+
+    /// The time that is left; none once it has passed.
+    fn left(self) -> Result<Duration, Refusal> {
+        let left = self.0.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(late()) } else { Ok(left) }
+    }
+}
+
+fn late() -> Refusal {
+    Refusal::Unknown(NoAnswer::Late(CALL_DEADLINE).into())
 }
 
 impl Gate for LiveGate {
     fn call(&self, call: Arc<Call>, lead: Lead) -> BoxFuture<'static, Result<Answer, Refusal>> {
-        let cluster = match call.target.side {
-            Side::Virtual => Some(self.virtual_cluster.clone()),
-            Side::Physical => self.physical_cluster.clone(),
-        };
-        let Some(cluster) = cluster else {
-            return ready(Err(Refusal::Unknown("the physical cluster is not connected".to_owned()))).boxed();
-        };
-        let metrics = self.metrics.clone();
+        let (clusters, metrics) = (self.clusters.clone(), self.metrics.clone());
         async move {
             let start = Instant::now();
-            let done = carry_out_in(&cluster, &call, &lead).await;
-            let took = start.elapsed();
-            metrics.count(&call, &done, took);
-            let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+            let requests =
+                Requests { clusters: &clusters, lead: &lead, deadline: Deadline::of_a_call(), metrics: &metrics };
+            let cluster = clusters.of(call.target.side)?.name();
+            let done = match call.verb {
+                Verb::Carry { .. } => requests.carry(&call).await,
+                Verb::Token { .. } => requests.issue_tokens(&call).await,
+                _ => requests.send(&call).await,
+            };
+            let took = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
             match &done {
-                Ok(_) => tracing::debug!(cluster = cluster.name(), %call, took, "done"),
-                Err(Refusal::Gone) if call.is_read() => tracing::debug!(cluster = cluster.name(), %call, took, "gone"),
+                Ok(_) => tracing::debug!(cluster, %call, took, "done"),
+                Err(Refusal::Gone) if call.is_read() => tracing::debug!(cluster, %call, took, "gone"),
                 // All calls of a desk may fail this way at once, so do not log each: the election logs that leadership was lost.
-                Err(Refusal::NotLeading) => tracing::debug!(cluster = cluster.name(), %call, "not leading"),
+                Err(Refusal::NotLeading) => tracing::debug!(cluster, %call, "not leading"),
                 Err(refusal) => {
-                    tracing::info!(cluster = cluster.name(), %call, took, refusal = refusal.reason(), why = refusal.message(), "refused");
+                    tracing::info!(cluster, %call, took, refusal = refusal.reason(), why = refusal.message(), "refused");
                 }
             }
             done
@@ -146,28 +131,31 @@ impl Gate for LiveGate {
     }
 }
 
-/// Sends one call without looking at leadership, and classifies the answer.
-pub async fn carry_out(cluster: &Cluster, call: &Call) -> Result<Answer, Refusal> {
-    carry_out_in(cluster, call, &Lead::always()).await
+impl Requests<'_> {
+    /// Sends a call that is one request, and counts it.
+    async fn send(&self, call: &Call) -> Result<Answer, Refusal> {
+        let cluster = self.clusters.of(call.target.side)?;
+        let start = Instant::now();
+        let done = send_in(cluster, call, self.lead, self.deadline).await;
+        self.metrics.count(call, &done, start.elapsed());
+        done
+    }
 }
 
-async fn carry_out_in(cluster: &Cluster, call: &Call, lead: &Lead) -> Result<Answer, Refusal> {
-    let request = render_request(call).map_err(|error| Refusal::Unknown(error.to_string()))?;
-    if let Some(other) = cluster.elsewhere() {
-        return Err(Refusal::Unknown(format!("the kubeconfig leads to cluster {other}, which is not the pinned one")));
-    }
-    // The last step: it stops a process that was frozen since it planned. If it freezes later, preconditions refuse the call.
-    if !lead.lasts() {
-        return Err(Refusal::NotLeading);
-    }
+/// Sends a call that is one request without looking at leadership, and classifies the answer.
+pub async fn carry_out(cluster: &Cluster, call: &Call) -> Result<Answer, Refusal> {
+    send_in(cluster, call, &Lead::always(), Deadline::of_a_call()).await
+}
+
+async fn send_in(cluster: &Cluster, call: &Call, lead: &Lead, deadline: Deadline) -> Result<Answer, Refusal> {
     if let Verb::Discover { .. } = call.verb {
-        return read_discovery(cluster, call).await;
+        return read_discovery(cluster, call, lead, deadline).await;
     }
-    let (code, retry_after, body) =
-        cluster.exchange(request, CALL_DEADLINE, Asked::Object).await.map_err(|why| Refusal::Unknown(why.into()))?;
+    let request = render_request(call).ok_or_else(|| Refusal::Unknown(format!("not one request: {call}")))?;
+    let (code, retry_after, body) = exchange(cluster, request, lead, deadline).await?;
     if (200..300).contains(&code) {
         if proves_another(call, &body) {
-            confirm_identity(cluster).await?;
+            confirm_identity(cluster, deadline).await?;
         }
         let answer = Answer { object: body };
         if let (Verb::Version, Some(rv)) = (&call.verb, answer.version()) {
@@ -178,57 +166,77 @@ async fn carry_out_in(cluster: &Cluster, call: &Call, lead: &Lead) -> Result<Ans
     }
     let refusal = Refusal::classify(call, code, &body, retry_after);
     if refusal == Refusal::Gone && call.is_read() {
-        confirm_identity(cluster).await?;
+        confirm_identity(cluster, deadline).await?;
     }
     Err(refusal)
 }
 
+/// Sends one request, if it still may be sent, and returns code, `Retry-After` and body.
+async fn exchange(
+    cluster: &Cluster,
+    request: Result<Request<Body>, http::Error>,
+    lead: &Lead,
+    deadline: Deadline,
+) -> Result<(u16, Option<u32>, Bytes), Refusal> {
+    let request = request.map_err(|error| Refusal::Unknown(error.to_string()))?;
+    let left = deadline.left()?;
+    check(cluster, lead)?;
+    cluster.exchange(request, left, Asked::Object).await.map_err(|why| match why {
+        // What was left of it for this request says nothing.
+        NoAnswer::Late(_) => late(),
+        why => Refusal::Unknown(why.into()),
+    })
+}
+
+/// The last step before each request. It stops a process that was frozen since it planned. If it freezes later,
+/// preconditions refuse the call.
+fn check(cluster: &Cluster, lead: &Lead) -> Result<(), Refusal> {
+    if let Some(other) = cluster.elsewhere() {
+        return Err(Refusal::Unknown(format!("the kubeconfig leads to cluster {other}, which is not the pinned one")));
+    }
+    if lead.lasts() { Ok(()) } else { Err(Refusal::NotLeading) }
+}
+
 /// The entry of a kind in discovery, from the right cluster only.
-async fn read_discovery(cluster: &Cluster, call: &Call) -> Result<Answer, Refusal> {
+async fn read_discovery(cluster: &Cluster, call: &Call, lead: &Lead, deadline: Deadline) -> Result<Answer, Refusal> {
+    check(cluster, lead)?;
     let entry = discover(cluster, call.target.kind).await.map_err(Refusal::Unknown)?;
-    confirm_identity(cluster).await?;
+    confirm_identity(cluster, deadline).await?;
     entry.map(|object| Answer { object }).ok_or(Refusal::Gone)
 }
 
 /// Whether what a read found is evidence: the call reads for evidence, and found another object under the name than the one it names,
 /// which is therefore gone.
 fn proves_another(call: &Call, body: &[u8]) -> bool {
-    #[derive(serde::Deserialize)]
-    struct Object {
-        metadata: Metadata,
-    }
-    #[derive(serde::Deserialize)]
-    struct Metadata {
-        uid: Uid,
-    }
-    let expected = || call.target.uid.as_ref().zip(serde_json::from_slice::<Object>(body).ok());
-    call.verb == Verb::Get && expected().is_none_or(|(uid, object)| *uid != object.metadata.uid)
+    let expected = || call.target.uid.as_ref().zip(uid_of(body));
+    call.verb == Verb::Get && expected().is_none_or(|(uid, found)| *uid != found)
 }
 
 /// The absence of an object is evidence only from the right cluster (law 1): a kubeconfig or a load balancer may lead to
 /// another one by now.
-async fn confirm_identity(cluster: &Cluster) -> Result<(), Refusal> {
-    let answers = cluster.ask_identity().await.map_err(|error| Refusal::Unknown(error.to_string()))?;
+async fn confirm_identity(cluster: &Cluster, deadline: Deadline) -> Result<(), Refusal> {
+    let answers = tokio::time::timeout(deadline.left()?, cluster.ask_identity()).await.map_err(|_| late())?;
+    let answers = answers.map_err(|error| Refusal::Unknown(error.to_string()))?;
     if cluster.identity() == Some(&answers) {
         return Ok(());
     }
     Err(Refusal::Unknown(format!("the API server says it is cluster {answers}, which is not the pinned one")))
 }
 
-fn render_request(call: &Call) -> Result<Request<Body>, http::Error> {
+/// `None` for a call that is not one request.
+fn render_request(call: &Call) -> Option<Result<Request<Body>, http::Error>> {
     let namespace = call.target.namespace.as_ref().map(crate::Name::as_str);
     let name = Some(call.target.name.as_str()).filter(|_| !matches!(call.verb, Verb::Create(_) | Verb::Version));
     let mut path = call.target.kind.path(namespace, name);
-    path.push_str(match (&call.verb, call.sub()) {
-        (Verb::Evict { .. }, _) => "/eviction",
-        (_, Sub::Status) => "/status",
-        (_, Sub::Resize) => "/resize",
-        (_, Sub::Main) => "",
-    });
+    if !call.part().is_empty() {
+        path.push('/');
+        path.push_str(call.part());
+    }
     let managed = format!("?fieldManager={FIELD_MANAGER}");
     let forced = format!("{managed}&force=true");
     let (method, query, content) = match &call.verb {
-        Verb::Get | Verb::Peek | Verb::Discover { .. } => ("GET", "", ""),
+        Verb::Carry { .. } | Verb::Token { .. } | Verb::Discover { .. } => return None,
+        Verb::Get | Verb::Peek => ("GET", "", ""),
         // The version is that of the list; the one object in it is ignored.
         Verb::Version => ("GET", "?limit=1", ""),
         Verb::Create(_) => ("POST", &*managed, "application/json"),
@@ -239,10 +247,14 @@ fn render_request(call: &Call) -> Result<Request<Body>, http::Error> {
         Verb::Evict { .. } => ("POST", "", "application/json"),
     };
     path.push_str(query);
+    Some(build(method, path, call.body().as_deref().map(|body| (content, body))))
+}
+
+fn build(method: &str, path: String, body: Option<(&str, &Value)>) -> Result<Request<Body>, http::Error> {
     let request = Request::builder().method(method).uri(path).header(http::header::ACCEPT, "application/json");
-    match call.body() {
+    match body {
         None => request.body(Body::empty()),
-        Some(body) => {
+        Some((content, body)) => {
             request.header(http::header::CONTENT_TYPE, content).body(Body::from(body.to_string().into_bytes()))
         }
     }
@@ -255,7 +267,8 @@ mod tests {
     use super::*;
     use crate::connect::Trust;
     use crate::lead::Fence;
-    use crate::{Kind, Name, Target, kind};
+    use crate::{Kind, Name, Sub, Target, Uid, kind};
+    use prometheus_client::registry::Registry;
     use serde_json::json;
     use tokio::io::AsyncReadExt as _;
 
@@ -264,7 +277,7 @@ mod tests {
         let target =
             Target::namespaced(Side::Virtual, &kind::POD, Name::parse("a").unwrap(), Name::parse("b").unwrap());
         let seen = |verb| {
-            let request = render_request(&Call { target: target.clone(), verb, why: "Test" }).unwrap();
+            let request = render_request(&Call { target: target.clone(), verb, why: "Test" }).unwrap().unwrap();
             let content = request.headers().get("content-type").map_or("", |value| value.to_str().unwrap()).to_owned();
             (format!("{} {}", request.method(), request.uri()), content)
         };

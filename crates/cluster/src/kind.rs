@@ -39,6 +39,8 @@ pub static EVENT: Kind = core("events", "Event", true);
 pub static NAMESPACE: Kind = core("namespaces", "Namespace", false);
 /// core/v1 `ServiceAccount`.
 pub static SERVICE_ACCOUNT: Kind = core("serviceaccounts", "ServiceAccount", true);
+/// core/v1 `ConfigMap`.
+pub static CONFIG_MAP: Kind = core("configmaps", "ConfigMap", true);
 /// core/v1 Secret.
 pub static SECRET: Kind = core("secrets", "Secret", true);
 /// core/v1 `ResourceQuota`.

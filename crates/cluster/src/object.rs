@@ -24,6 +24,19 @@ pub struct Rv(u64);
 #[error("{0:?} is not a name: it must be 1 to 253 letters, digits, '-', '.', '_' or ':'")]
 pub struct BadName(String);
 
+/// The UID of an object; `None` when the text is not an object that has one.
+pub(crate) fn uid_of(object: &[u8]) -> Option<Uid> {
+    #[derive(Deserialize)]
+    struct Object {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    struct Metadata {
+        uid: Uid,
+    }
+    serde_json::from_slice::<Object>(object).ok().map(|object| object.metadata.uid)
+}
+
 impl Uid {
     /// Takes a UID as it is: to us it is opaque.
     #[must_use]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::{Call, Sub, Verb};
+use crate::{Call, Need, Sub, Verb};
 
 /// The only outcomes of a call besides an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,24 +116,52 @@ impl Refusal {
         }
     }
 
-    /// Whether we lack the right for all calls of this sort, as far as the answer shows. A refusal of one object by admission, a
+    /// The same refusal in other words.
+    pub(crate) fn map_texts(mut self, change: impl Fn(&mut String)) -> Self {
+        match &mut self {
+            Self::Held(_, status) | Self::Invalid(status) | Self::Denied(status) => {
+                change(&mut status.message);
+                status.details.causes.iter_mut().for_each(|cause| change(&mut cause.message));
+            }
+            Self::Unknown(why) => change(why),
+            Self::Gone | Self::Replaced | Self::Exists | Self::Later(_) | Self::NotLeading => {}
+        }
+        self
+    }
+
+    /// What we find out ourselves and no server answered: the same call will be refused again.
+    pub(crate) fn of_ours(code: u16, message: String) -> Self {
+        Self::Invalid(Box::new(Status { kind: "Status".to_owned(), code, message, ..Status::default() }))
+    }
+
+    /// The right that we lack for all calls of this sort, as far as the answer shows. A refusal of one object by admission, a
     /// quota or the deletion of its namespace says nothing about others.
     #[must_use]
-    pub fn bars(&self, call: &Call) -> bool {
-        let Self::Denied(status) = self else { return false };
-        // A quota refuses a resize in the same form as the authorizer, and the pod reports it; the caller judges discovery.
-        if call.sub() == Sub::Resize || call.is_discovery() {
-            return false;
+    pub fn bars<'a>(&self, call: &'a Call) -> Option<Need<'a>> {
+        let Self::Denied(status) = self else { return None };
+        // A quota refuses a resize in the same form as the authorizer, and the pod reports it.
+        if call.sub() == Sub::Resize {
+            return None;
         }
         let Details { name, kind, causes, .. } = &status.details;
         if causes.iter().any(|cause| cause.reason == NAMESPACE_TERMINATING) {
-            return false;
+            return None;
         }
+        // Discovery needs none; the caller judges it.
+        let mut needs = call.needs();
         // For a create, the authorizer names only the resource; admission also names the object.
         let by_authorizer = *kind == call.target.kind.plural || status.code == 401;
-        match &call.verb {
+        let bars = match &call.verb {
             Verb::Create(_) => by_authorizer && name.is_empty(),
             Verb::Evict { .. } => by_authorizer,
+            // The answer names the object of the request that was refused.
+            Verb::Carry { .. } | Verb::Token { .. } => {
+                needs.retain(|need| {
+                    let named = need.name.map_or("", crate::Name::as_str);
+                    status.code == 401 || (*kind == need.kind.plural && *name == named)
+                });
+                true
+            }
             Verb::Get
             | Verb::Peek
             | Verb::Version
@@ -142,7 +170,8 @@ impl Refusal {
             | Verb::Strategic(..)
             | Verb::Apply(..)
             | Verb::Delete { .. } => true,
-        }
+        };
+        needs.pop().filter(|_| bars)
     }
 
     /// Classifies an answer that is not a success. `retry_after` is the header's value.
@@ -283,7 +312,8 @@ mod tests {
     #[test]
     fn a_missing_right_concerns_every_call_of_its_sort_and_a_refusal_by_admission_does_not() {
         let with = |verb: Verb| Call { verb, ..get() };
-        let bars = |call: &Call, code, body: &str| Refusal::classify(call, code, body.as_bytes(), None).bars(call);
+        let bars =
+            |call: &Call, code, body: &str| Refusal::classify(call, code, body.as_bytes(), None).bars(call).is_some();
         let forbidden = |details| status(403, "Forbidden", details);
         let create = with(Verb::Create(serde_json::json!({})));
         // The answers of the authorizer, of a quota and of a webhook.

@@ -16,5 +16,6 @@ pub mod resources;
 pub mod security;
 pub mod selector;
 pub mod shape;
+pub mod tokens;
 
 mod excerpt;

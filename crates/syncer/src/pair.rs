@@ -358,10 +358,7 @@ impl Model for Pair {
         };
         // INVARIANT: no call goes beyond the declared rights (law 10).
         if let Some(call) = plan.call() {
-            debug_assert!(
-                call.is_discovery() || Ask::call(call).is_declared(self.home.mount.as_str()),
-                "not in syncer::rights: {call}"
-            );
+            debug_assert!(Ask::declares(call, self.home.mount.as_str()), "not in syncer::rights: {call}");
         }
         plan
     }

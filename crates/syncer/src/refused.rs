@@ -5,11 +5,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tapestry_cluster::{Answer, Call, Refusal, Side};
+use tapestry_cluster::{Answer, Call, Need, Refusal, Side};
 use tapestry_engine::{Dirty, Now};
 
 use crate::pair::{Key, Pair};
-use crate::rights;
 
 /// A call that was not retried for this long is no longer needed: refused calls are retried within two minutes at most.
 const FORGET_AFTER: Duration = Duration::from_secs(150);
@@ -53,9 +52,8 @@ pub(crate) struct Refused {
 }
 
 impl Sort {
-    fn of(call: &Call) -> Self {
-        let part = rights::part(call);
-        Self { side: call.target.side, verb: call.verb.as_str(), resource: call.target.kind.plural, part }
+    fn of(need: &Need<'_>) -> Self {
+        Self { side: need.side, verb: need.verb, resource: need.kind.plural, part: need.part }
     }
 
     fn tell(self, words: &str) -> String {
@@ -73,16 +71,20 @@ impl Refused {
 
     /// Folds in how a call ended.
     pub(crate) fn learn(&mut self, call: &Call, done: &Result<Answer, Refusal>, now: Now) -> News {
-        let (sort, now) = (Sort::of(call), now.steady);
+        let now = now.steady;
         match done {
-            Ok(_) => match self.streaks.remove(&sort) {
-                Some(Streak { told: Some(_), .. }) => {
-                    tracing::info!(%call, "call allowed again");
-                    News::Granted
+            Ok(_) if self.streaks.is_empty() => News::None,
+            Ok(_) => {
+                let ended = call.needs().into_iter().filter_map(|need| self.streaks.remove(&Sort::of(&need)));
+                if ended.filter(|streak| streak.told.is_some()).count() == 0 {
+                    return News::None;
                 }
-                _ => News::None,
-            },
-            Err(refusal) if refusal.bars(call) => {
+                tracing::info!(%call, "call allowed again");
+                News::Granted
+            }
+            Err(refusal) => {
+                let Some(need) = refusal.bars(call) else { return News::None };
+                let sort = Sort::of(&need);
                 let streak = self.streaks.entry(sort).or_insert(Streak { first: now, last: now, told: None });
                 streak.last = now;
                 if streak.told.is_some() || now < streak.first + self.patience {
@@ -94,7 +96,6 @@ impl Refused {
                 streak.told = Some(told);
                 News::Refused
             }
-            Err(_) => News::None,
         }
     }
 

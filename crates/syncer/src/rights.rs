@@ -7,7 +7,7 @@ mod render;
 
 use tapestry_api::keys;
 use tapestry_cluster::watch::Query;
-use tapestry_cluster::{Call, Kind, Name, Side, Sub, Verb, kind};
+use tapestry_cluster::{Call, Kind, Name, Need, Side, kind};
 
 use crate::leases;
 
@@ -78,19 +78,17 @@ impl Place {
 }
 
 impl<'a> Ask<'a> {
-    /// What a call asks for.
-    #[must_use]
-    pub fn call(call: &'a Call) -> Self {
-        let nameless = matches!(call.verb, Verb::Create(_) | Verb::Version);
-        Self {
-            side: call.target.side,
-            verb: call.verb.as_str(),
-            group: call.target.kind.group,
-            resource: call.target.kind.plural,
-            part: part(call),
-            namespace: call.target.namespace.as_ref().map_or("", Name::as_str),
-            name: if nameless { "" } else { call.target.name.as_str() },
-        }
+    /// What a call asks for, request by request; nothing for discovery.
+    pub fn call(call: &'a Call) -> impl Iterator<Item = Self> {
+        call.needs().into_iter().map(|Need { side, verb, kind, part, namespace, name }| Self {
+            side,
+            verb,
+            group: kind.group,
+            resource: kind.plural,
+            part,
+            namespace: namespace.map_or("", Name::as_str),
+            name: name.map_or("", Name::as_str),
+        })
     }
 
     /// What a watch asks for: once to `list` and once to `watch`.
@@ -100,20 +98,16 @@ impl<'a> Ask<'a> {
         Self { side, verb, group: query.kind.group, resource: query.kind.plural, part: "", namespace, name: "" }
     }
 
+    /// Whether a syncer with this mount namespace has declared all that a call asks for.
+    #[must_use]
+    pub fn declares(call: &'a Call, mount: &str) -> bool {
+        Self::call(call).all(|ask| ask.is_declared(mount))
+    }
+
     /// Whether a syncer with this mount namespace has declared it.
     #[must_use]
     pub fn is_declared(&self, mount: &str) -> bool {
         RIGHTS.iter().any(|right| right.grants(self, mount))
-    }
-}
-
-/// The subresource that a call is about; empty for the object itself.
-pub(crate) fn part(call: &Call) -> &'static str {
-    match (&call.verb, call.sub()) {
-        (Verb::Evict { .. }, _) => "eviction",
-        (_, Sub::Status) => "status",
-        (_, Sub::Resize) => "resize",
-        (_, Sub::Main) => "",
     }
 }
 

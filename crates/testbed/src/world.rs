@@ -5,6 +5,7 @@
 //! | room | contents |
 //! |---|---|
 //! | [`server`] | an API server: objects, versions, preconditions, graceful deletion, a log |
+//! | `carry` | calls that consist of several requests |
 //! | [`observer`] | a watch, as one leader sees it: late, coalesced, started over |
 //! | [`schedule`] | leaders, actors and faults; one step at a time, then no faults |
 //! | [`kubelet`] | scheduler and kubelets of one side, as an actor |
@@ -16,9 +17,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::Value;
+use tapestry_cluster::call::carry::Carry;
+use tapestry_cluster::call::token::Tokens;
 use tapestry_cluster::{Answer, Call, Kind, Refusal, Side};
 use tapestry_engine::Now;
 
+mod carry;
 pub mod controller;
 pub mod crash;
 pub mod journal;
@@ -106,8 +110,20 @@ impl World {
         self.reachable[index(side)] = reachable;
     }
 
-    /// Carries out a call at its server, at this moment.
+    /// Whether leaders reach all servers that a call needs.
+    #[must_use]
+    pub fn reaches(&self, call: &Call) -> bool {
+        self.reachable(call.target.side) && call.needs().iter().all(|need| self.reachable(need.side))
+    }
+
+    /// Carries out a call at its server, at this moment; at both, if it needs both.
     pub fn call(&mut self, call: &Call) -> Result<Answer, Refusal> {
+        if let Some(carry) = Carry::of(call) {
+            return self.carry(carry);
+        }
+        if let Some(tokens) = Tokens::of(call) {
+            return self.issue_tokens(tokens);
+        }
         self.servers[index(call.target.side)].call(call, self.now.wall)
     }
 

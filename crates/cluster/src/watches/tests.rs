@@ -128,6 +128,16 @@ async fn one_watch_serves_several_loops_and_a_late_one_gets_a_complete_list_firs
 }
 
 #[tokio::test]
+async fn a_watch_of_metadata_is_not_shared_with_a_watch_of_whole_objects() {
+    let sources = Sources::new(connect("127.0.0.1:1").await);
+    let whole = Query::all(&kind::SECRET);
+    let metadata = Query { metadata_only: true, ..whole.clone() };
+    let (first, second) = (sources.of(&whole), sources.of(&metadata));
+    assert!(!Arc::ptr_eq(&first, &second) && second.query().metadata_only);
+    assert!(Arc::ptr_eq(&second, &sources.of(&metadata)));
+}
+
+#[tokio::test]
 async fn a_shared_watch_ends_with_its_last_reader() {
     let stub = Stub::start().await;
     let sources = Sources::new(stub.cluster().await);

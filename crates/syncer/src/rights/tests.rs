@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use tapestry_cluster::Target;
+use tapestry_cluster::{Sub, Target, Verb};
 
 use super::*;
 
@@ -68,7 +68,7 @@ fn a_right_grants_what_it_names_where_it_names_it() {
         verb,
         why: "Test",
     };
-    let declared = |call: &Call| Ask::call(call).is_declared("mount");
+    let declared = |call: &Call| Ask::declares(call, "mount");
     assert!(declared(&copy("mount", Verb::Create(json!({})))));
     assert!(declared(&copy("mount", Verb::Delete { grace: None })));
     assert!(!declared(&copy("owner", Verb::Create(json!({})))));

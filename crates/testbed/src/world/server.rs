@@ -241,6 +241,8 @@ impl Server {
                 }
                 Verb::Delete { grace } => self.delete(call, &path, *grace, now),
                 Verb::Evict { grace } => self.evict(call, &path, *grace, now),
+                // Requests to two servers: World itself carries them out.
+                Verb::Carry { .. } | Verb::Token { .. } => Err(Denial::no_such_path()),
             }
         } else {
             Err(Denial::no_such_path())

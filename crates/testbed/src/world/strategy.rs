@@ -6,6 +6,8 @@ use tapestry_cluster::{Kind, Sub, kind};
 
 use super::server::Denial;
 
+mod dependents;
+
 /// Fields of `metadata` that only the server writes.
 const SYSTEM: [&str; 9] = [
     "name",
@@ -60,6 +62,8 @@ pub(super) fn prepare(kind: &Kind, object: &mut Value) {
         && let Value::Object(map) = object
     {
         map.remove("status");
+    } else if *kind == kind::SECRET {
+        dependents::prepare_secret(object);
     }
 }
 
@@ -162,6 +166,9 @@ pub(super) fn normalise(kind: &Kind, object: &mut Value) {
             }
         }
     }
+    if *kind == kind::CONFIG_MAP || *kind == kind::SECRET {
+        dependents::normalise(object);
+    }
     // Go writes fields in the order of its structs, whatever the order they came in.
     object.sort_all_objects();
 }
@@ -177,6 +184,9 @@ pub(super) fn validate(kind: &Kind, sub: Sub, old: Option<&Value>, new: &Value) 
             None => {}
             Some(old) => validate_pod(sub, old, new)?,
         }
+    }
+    if *kind == kind::CONFIG_MAP || *kind == kind::SECRET {
+        dependents::validate(old, new)?;
     }
     if *kind == kind::LEASE {
         for field in ["renewTime", "acquireTime"] {

@@ -55,7 +55,7 @@ impl<M: Model> Schedule<M> {
         if !self.escaped.is_empty() && self.rng.u8(..SLOW) == 0 {
             let pick = self.rng.usize(..self.escaped.len());
             let (leader, call) = self.escaped.swap_remove(pick);
-            if self.world.reachable(call.target.side) {
+            if self.world.reaches(&call) {
                 // No leader gets the answer.
                 let _ = self.carry_out(leader, &call)?;
             }
@@ -89,7 +89,7 @@ impl<M: Model> Schedule<M> {
         let stopped = self.leaders[leader].deposed > 0 && self.rng.bool();
         let done = if stopped {
             Err(Refusal::NotLeading)
-        } else if !self.world.reachable(call.target.side) {
+        } else if !self.world.reaches(&call) {
             lost("the cluster cannot be reached")
         } else if self.chance(lose_call) {
             lost("the request was lost")

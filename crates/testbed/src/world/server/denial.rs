@@ -74,6 +74,12 @@ impl Denial {
 
     /// How the gate classifies it.
     pub(in crate::world) fn classify(self, call: &Call) -> Refusal {
+        let (code, body) = self.answer();
+        Refusal::classify(call, code, body.as_bytes(), None)
+    }
+
+    /// Code and body of the answer.
+    pub(in crate::world) fn answer(self) -> (u16, String) {
         let Self { code, reason, message, about, cause } = self;
         let mut status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code});
         status["reason"] = json!(reason);
@@ -84,7 +90,7 @@ impl Denial {
         if let Some((reason, field)) = cause {
             status["details"]["causes"] = json!([{"reason": reason, "field": field}]);
         }
-        Refusal::classify(call, code, status.to_string().as_bytes(), None)
+        (code, status.to_string())
     }
 }
 

@@ -1,0 +1,250 @@
+//! The requests that a [`Verb::Carry`] consists of, and what their answers mean. Sends nothing: the gate and World's servers do.
+//! Never repeats a value of the object in an error.
+
+use k8s_openapi::ByteString;
+use serde_json::Value;
+use tapestry_domain::dependents::{DependentKind, Malformed, Marks, render_copy, render_patch};
+
+use crate::object::uid_of;
+use crate::{Answer, Call, Kind, Refusal, Sub, Target, Verb, kind};
+
+/// What an object that the gate shapes has besides what it carries: our labels and annotations.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CarryMarks {
+    /// They win over those of the source.
+    pub labels: Vec<(&'static str, String)>,
+    /// They win over those of the source.
+    pub annotations: Vec<(&'static str, String)>,
+    /// Part of every hash of a value: the origin.
+    pub salt: String,
+}
+
+/// A [`Verb::Carry`], request by request: read the source, read the copy if there is one, write.
+#[derive(Debug, Clone, Copy)]
+pub struct Carry<'a> {
+    call: &'a Call,
+    from: &'a Target,
+    marks: &'a CarryMarks,
+}
+
+impl CarryMarks {
+    /// As the shaping functions take them.
+    #[must_use]
+    pub fn borrow(&self) -> Marks<'_> {
+        Marks { labels: self.labels.clone(), annotations: self.annotations.clone(), salt: &self.salt }
+    }
+}
+
+impl<'a> Carry<'a> {
+    /// `None` for other verbs.
+    #[must_use]
+    pub fn of(call: &'a Call) -> Option<Self> {
+        match &call.verb {
+            Verb::Carry { from, marks } => Some(Self { call, from, marks }),
+            _ => None,
+        }
+    }
+
+    /// The first request. It reads as evidence, so that no other cluster can pass for the source's.
+    #[must_use]
+    pub fn read_source(&self) -> Call {
+        Call { target: self.from.clone(), verb: Verb::Get, why: self.call.why }
+    }
+
+    /// The second request; `None` when the copy is created.
+    #[must_use]
+    pub fn read_copy(&self) -> Option<Call> {
+        let target = self.call.target.clone();
+        self.call.target.uid.is_some().then_some(Call { target, verb: Verb::Get, why: self.call.why })
+    }
+
+    /// The source, if it is the object that the call names.
+    pub fn judge_source(&self, done: Result<Answer, Refusal>) -> Result<Answer, Refusal> {
+        match done {
+            Err(Refusal::Gone) => Err(Refusal::Replaced),
+            other => expect(self.from, other?),
+        }
+    }
+
+    /// The copy, if it is the object that the call names.
+    pub fn judge_copy(&self, done: Result<Answer, Refusal>) -> Result<Answer, Refusal> {
+        expect(&self.call.target, done?)
+    }
+
+    /// The last request; `None` when the copy says what the source says.
+    pub fn write(&self, source: &Answer, copy: Option<&Answer>) -> Result<Option<Call>, Refusal> {
+        let Target { kind, namespace, name, .. } = &self.call.target;
+        let dependent =
+            dependent_kind(kind).ok_or_else(|| Refusal::of_ours(422, format!("no {} is carried", kind.kind)))?;
+        let marks = self.marks.borrow();
+        let text = text(source).ok_or_else(|| unreadable(self.from, None))?;
+        let broken = |malformed| unreadable(self.from, Some(malformed));
+        let Some(copy) = copy else {
+            let namespace = namespace.as_ref().map_or("", crate::Name::as_str);
+            let body = render_copy(dependent, text, name.as_str(), namespace, &marks).map_err(broken)?;
+            return Ok(Some(self.then(self.call.target.clone(), Verb::Create(body))));
+        };
+        let (Some(shown), Some(version)) = (self::text(copy), copy.version()) else {
+            return Err(unreadable(&self.call.target, None));
+        };
+        let patch = render_patch(dependent, text, shown, &marks).map_err(broken)?;
+        // The patch was made for this version: another writer's change in between must not be lost.
+        let target = self.call.target.clone().rv(version);
+        Ok(patch.map(|patch| self.then(target, Verb::Merge(Sub::Main, patch))))
+    }
+
+    fn then(&self, target: Target, verb: Verb) -> Call {
+        Call { target, verb, why: self.call.why }
+    }
+}
+
+/// A refusal of a write without the values of its body, which a server's message may quote.
+#[must_use]
+pub fn hide_values(write: &Call, refusal: Refusal) -> Refusal {
+    let Some(body) = write.body() else { return refusal };
+    let values: Vec<String> = ["data", "binaryData", "stringData"]
+        .iter()
+        .filter_map(|field| body.get(field)?.as_object())
+        .flat_map(|held| held.values().filter_map(Value::as_str))
+        .flat_map(|value| [Some(value.to_owned()), decoded(value)])
+        .flatten()
+        .filter(|value| value.len() >= SHORTEST)
+        .collect();
+    refusal.map_texts(|text| {
+        if values.iter().any(|value| text.contains(value.as_str())) {
+            HIDDEN.clone_into(text);
+        }
+    })
+}
+
+/// Shorter values are part of many messages by chance.
+const SHORTEST: usize = 4;
+const HIDDEN: &str = "(the cluster's message is not shown because it quotes a value)";
+
+fn decoded(value: &str) -> Option<String> {
+    let ByteString(bytes) = serde_json::from_value(value.into()).ok()?;
+    String::from_utf8(bytes).ok()
+}
+
+fn dependent_kind(kind: &Kind) -> Option<DependentKind> {
+    match kind {
+        _ if *kind == kind::CONFIG_MAP => Some(DependentKind::ConfigMap),
+        _ if *kind == kind::SECRET => Some(DependentKind::Secret),
+        _ => None,
+    }
+}
+
+fn expect(target: &Target, answer: Answer) -> Result<Answer, Refusal> {
+    let named = target.uid.as_ref().is_none_or(|uid| uid_of(&answer.object).as_ref() == Some(uid));
+    if named { Ok(answer) } else { Err(Refusal::Replaced) }
+}
+
+fn text(answer: &Answer) -> Option<&str> {
+    std::str::from_utf8(&answer.object).ok()
+}
+
+fn unreadable(object: &Target, why: Option<Malformed>) -> Refusal {
+    let why = why.map_or_else(|| "its answer is not an object".to_owned(), |why| why.to_string());
+    Refusal::of_ours(422, format!("{object}: {why}"))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::refusal::{Cause, Status};
+    use crate::{Name, Side, Uid};
+    use serde_json::json;
+
+    pub(crate) fn marks() -> CarryMarks {
+        CarryMarks { labels: vec![("l", "1".to_owned())], annotations: Vec::new(), salt: "s".to_owned() }
+    }
+
+    pub(in crate::call) fn object(side: Side, kind: &'static Kind, namespace: &str, name: &str) -> Target {
+        Target::namespaced(side, kind, Name::parse(namespace).unwrap(), Name::parse(name).unwrap())
+    }
+
+    /// Carries `shop/db` to `mount/db-copy`, which exists if a UID is given.
+    pub(crate) fn carry(uid: Option<&str>) -> Call {
+        let from = object(Side::Virtual, &kind::SECRET, "shop", "db").uid(&Uid::new("source"));
+        let mut target = object(Side::Physical, &kind::SECRET, "mount", "db-copy");
+        target.uid = uid.map(Uid::new);
+        Call { target, verb: Verb::Carry { from: Box::new(from), marks: Box::new(marks()) }, why: "Test" }
+    }
+
+    fn answer(object: &Value) -> Answer {
+        Answer { object: object.to_string().into() }
+    }
+
+    fn source(uid: &str) -> Value {
+        json!({
+            "metadata": {"name": "db", "namespace": "shop", "uid": uid, "resourceVersion": "3"},
+            "data": {"password": "aHVzaC1odXNo"},
+        })
+    }
+
+    #[test]
+    fn a_source_that_is_gone_or_another_one_is_replaced_and_other_refusals_stay() {
+        let call = carry(None);
+        let carry = Carry::of(&call).unwrap();
+        assert_eq!(carry.judge_source(Err(Refusal::Gone)), Err(Refusal::Replaced));
+        assert_eq!(carry.judge_source(Ok(answer(&source("later")))), Err(Refusal::Replaced));
+        let unknown = Refusal::Unknown("no answer".to_owned());
+        assert_eq!(carry.judge_source(Err(unknown.clone())), Err(unknown));
+        assert!(carry.judge_source(Ok(answer(&source("source")))).is_ok());
+        assert_eq!(carry.read_source().target.uid, Some(Uid::new("source")));
+        assert_eq!(carry.read_copy(), None);
+    }
+
+    #[test]
+    fn law_02_a_copy_is_patched_under_its_uid_and_the_version_that_was_read() {
+        let call = carry(Some("copy"));
+        let carry = Carry::of(&call).unwrap();
+        let copy =
+            json!({"metadata": {"name": "db-copy", "namespace": "mount", "uid": "copy", "resourceVersion": "8"}});
+        assert_eq!(carry.judge_copy(Err(Refusal::Gone)), Err(Refusal::Gone));
+        let other = json!({"metadata": {"uid": "other"}});
+        assert_eq!(carry.judge_copy(Ok(answer(&other))), Err(Refusal::Replaced));
+        let write = carry.write(&answer(&source("source")), Some(&answer(&copy))).unwrap().unwrap();
+        let body = write.body().unwrap().into_owned();
+        assert_eq!((&body["metadata"]["uid"], &body["metadata"]["resourceVersion"]), (&json!("copy"), &json!("8")));
+        assert_eq!(body["data"]["password"], "aHVzaC1odXNo");
+    }
+
+    #[test]
+    fn law_10_no_error_and_no_printed_call_repeats_a_value() {
+        let call = carry(None);
+        let carry = Carry::of(&call).unwrap();
+        for broken in [r#"{"metadata":{},"data":"aHVzaC1odXNo"}"#, r#"{"data":{"k":aHVzaC1odXNo"#] {
+            let refusal = carry.write(&Answer { object: broken.into() }, None);
+            assert!(!format!("{refusal:?}").contains("aHVz"), "{refusal:?}");
+        }
+        let source = answer(&source("source"));
+        let write = carry.write(&source, None).unwrap().unwrap();
+        for quoted in ["no: aHVzaC1odXNo", "no: hush-hush"] {
+            let cause = Cause { message: quoted.to_owned(), ..Default::default() };
+            let mut status = Status { message: quoted.to_owned(), ..Default::default() };
+            status.details.causes.push(cause);
+            for refusal in [
+                Refusal::Invalid(Box::new(status.clone())),
+                Refusal::Denied(Box::new(status)),
+                Refusal::Unknown(quoted.to_owned()),
+            ] {
+                let shown = format!("{:?}", hide_values(&write, refusal));
+                assert!(!shown.contains("aHVz") && !shown.contains("hush"), "{shown}");
+            }
+        }
+        let quota = Refusal::Denied(Box::new(Status { message: "exceeded quota".to_owned(), ..Default::default() }));
+        assert_eq!(hide_values(&write, quota.clone()), quota);
+        assert_eq!(call.to_string(), "carry virtual secrets/shop/db to physical secrets/mount/db-copy (Test)");
+        assert!(!format!("{call:?} {source:?}").contains("aHVz"));
+        assert!(!call.is_read() && call.body().is_none());
+    }
+
+    #[test]
+    fn only_config_maps_and_secrets_are_carried() {
+        let mut call = carry(None);
+        call.target.kind = &kind::POD;
+        let refusal = Carry::of(&call).unwrap().write(&answer(&source("source")), None).unwrap_err();
+        assert_eq!(refusal.message(), "no Pod is carried");
+    }
+}
