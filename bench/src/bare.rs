@@ -298,6 +298,10 @@ impl Hands {
             priority_class: Some(keys::PRIORITY_CLASS),
             service_account: keys::POD_SERVICE_ACCOUNT,
             explicit_requests: &[],
+            dependent_name: &|_, name| name.to_owned(),
+            token_secret: "",
+            virtual_api_server: None,
+            virtual_dns: None,
             labels: vec![
                 (keys::MANAGED_BY, LABEL.to_owned()),
                 (keys::CLUSTER_BINDING, self.cluster_id.clone()),

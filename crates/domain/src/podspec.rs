@@ -2,11 +2,14 @@
 //! drops it on purpose.
 //! It must not trust the virtual pod: names, keys and references in it are hostile until they are checked or replaced.
 
+mod api_access;
+mod dns;
 mod downward;
 pub mod keys;
 mod metadata;
 mod needs;
 mod patience;
+mod references;
 mod rewrite;
 mod sizes;
 #[cfg(test)]
@@ -19,10 +22,14 @@ use serde_json::{Map, Value, json};
 pub use self::needs::{Need, SpecNeeds, TokenAsk, Unsupported, unsupported};
 pub use self::patience::mend_tolerations;
 pub use self::sizes::Sizes;
+use crate::dependents::DependentKind;
 use crate::shape::nullable;
 
+/// The lists of a spec that hold containers. A copy is created without the last one.
+const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
+
 /// What the physical side gives to a copy: everything that does not come from the virtual pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Frame<'a> {
     /// Name of the physical pod.
     pub name: &'a str,
@@ -38,6 +45,14 @@ pub struct Frame<'a> {
     pub service_account: &'a str,
     /// Resources that every container must request, because a quota counts them; zero where it has no request.
     pub explicit_requests: &'a [&'a str],
+    /// The name that a ConfigMap or Secret of the pod's namespace has in the mount namespace.
+    pub dependent_name: &'a dyn Fn(DependentKind, &str) -> String,
+    /// The Secret in the mount namespace that holds the pod's tokens, by [`TokenAsk::key`].
+    pub token_secret: &'a str,
+    /// Host and port by which pods reach the virtual API server; `None`: they reach none, and the injected API token is left out.
+    pub virtual_api_server: Option<(&'a str, u16)>,
+    /// The address of the virtual cluster's DNS; `None`: pods keep the physical one's.
+    pub virtual_dns: Option<&'a str>,
     /// Our labels; they win over the virtual pod's.
     pub labels: Vec<(&'a str, String)>,
     /// Our annotations, besides those in [`keys`], which are written from the virtual pod itself.
@@ -87,10 +102,16 @@ struct VirtualMetadata {
     annotations: Map<String, Value>,
 }
 
+/// Who a virtual pod is in its cluster.
+struct Identity {
+    name: String,
+    namespace: String,
+}
+
 /// The physical pod of a virtual one, ready to be created.
 ///
-/// INVARIANT: `a_copy_names_no_object_of_the_physical_namespace`: what [`unsupported`] names is refused here too, because
-/// a reference left in place would read another user's Secret.
+/// INVARIANT: `a_copy_names_no_object_of_the_physical_namespace`: every reference gets its mapped name, and what
+/// [`unsupported`] names is refused here too, because a name left in place would read another user's object.
 pub fn render_copy(vpod: &str, frame: &Frame<'_>) -> Result<Value, Refused> {
     let vpod: VirtualPod<'_> = serde_json::from_str(vpod)?;
     let needs: SpecNeeds<'_> = serde_json::from_str(vpod.spec.get())?;
@@ -98,13 +119,24 @@ pub fn render_copy(vpod: &str, frame: &Frame<'_>) -> Result<Value, Refused> {
         return Err(unsupported.into());
     }
     let mut spec: Map<String, Value> = serde_json::from_str(vpod.spec.get())?;
-    let metadata = metadata::render(vpod.metadata, &spec, frame);
-    let vpod_name = metadata.vpod_name;
-    rewrite::spec(&mut spec, &vpod_name, &needs.api_access_volumes(), frame);
+    let (identity, metadata) = metadata::render(vpod.metadata, &spec, frame);
+    rewrite::spec(&mut spec, &identity, &needs.api_access_volumes(), frame);
     Ok(json!({
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": metadata.json,
+        "metadata": metadata,
         "spec": spec,
     }))
+}
+
+/// The ephemeral containers of a virtual pod as its copy gets them, through their own subresource; a list, empty when it has none.
+///
+/// What they name must be in the physical cluster first, and the whole pod must meet `podSecurity` with them.
+pub fn render_ephemeral_containers(vpod: &str, frame: &Frame<'_>) -> Result<Value, Refused> {
+    let vpod: VirtualPod<'_> = serde_json::from_str(vpod)?;
+    let needs: SpecNeeds<'_> = serde_json::from_str(vpod.spec.get())?;
+    let mut spec: Map<String, Value> = serde_json::from_str(vpod.spec.get())?;
+    spec.retain(|field, value| field == "ephemeralContainers" && value.is_array());
+    rewrite::containers(&mut spec, &needs.api_access_volumes(), frame);
+    Ok(spec.remove("ephemeralContainers").unwrap_or_else(|| json!([])))
 }

@@ -3,11 +3,11 @@
 
 use serde_json::{Map, Value};
 
-use super::keys;
+use super::{CONTAINERS, keys};
 
 /// Points every reference to name, namespace, UID, node and account at the annotation that holds the virtual value.
 pub(super) fn rewrite(spec: &mut Map<String, Value>) {
-    for list in ["containers", "initContainers"] {
+    for list in CONTAINERS {
         for container in items(spec.get_mut(list)) {
             for env in items(container.get_mut("env")) {
                 rewrite_field(env.get_mut("valueFrom"));

@@ -3,19 +3,14 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Frame, VirtualMetadata, keys};
+use super::{Frame, Identity, VirtualMetadata, keys};
 use crate::metadata::{carry_annotations, carry_labels, set};
 
 /// A copy may be evicted by the owner's autoscaler: lent capacity must not keep a node alive.
 const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
 
-pub(super) struct Metadata {
-    pub(super) vpod_name: String,
-    pub(super) json: Value,
-}
-
 /// Reads `spec` before it is rewritten: the virtual node and account are still in it.
-pub(super) fn render(vpod: VirtualMetadata, spec: &Map<String, Value>, frame: &Frame<'_>) -> Metadata {
+pub(super) fn render(vpod: VirtualMetadata, spec: &Map<String, Value>, frame: &Frame<'_>) -> (Identity, Value) {
     let labels = carry_labels(vpod.labels, &frame.labels);
     let of_spec = |field: &str| spec.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     let account = match of_spec("serviceAccountName") {
@@ -25,7 +20,7 @@ pub(super) fn render(vpod: VirtualMetadata, spec: &Map<String, Value>, frame: &F
     let ours = [
         (SAFE_TO_EVICT, "true".to_owned()),
         (keys::VIRTUAL_POD_NAME, vpod.name.clone()),
-        (keys::VIRTUAL_POD_NAMESPACE, vpod.namespace),
+        (keys::VIRTUAL_POD_NAMESPACE, vpod.namespace.clone()),
         (keys::VIRTUAL_POD_UID, vpod.uid),
         (keys::VIRTUAL_NODE_NAME, of_spec("nodeName")),
         (keys::VIRTUAL_SERVICE_ACCOUNT, account),
@@ -39,5 +34,5 @@ pub(super) fn render(vpod: VirtualMetadata, spec: &Map<String, Value>, frame: &F
         "labels": labels,
         "annotations": annotations,
     });
-    Metadata { vpod_name: vpod.name, json }
+    (Identity { name: vpod.name, namespace: vpod.namespace }, json)
 }

@@ -1,11 +1,13 @@
-//! What a pod needs besides a node: objects of its namespace, tokens, claims, gates.
-//! It must not decide what to do about a need; for now admission refuses every one, later each gets its own handling.
+//! What a pod needs besides a node: ConfigMaps and Secrets of its namespace and tokens, which are carried, and what is refused.
+//! It must not look at less than [`super::references`] rewrites: what is named there must be in the physical cluster first.
 
 use std::fmt;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::references::token_key;
+use crate::dependents::{DependentKind, Reference};
 use crate::excerpt::excerpt;
 use crate::shape::{Text, nullable};
 
@@ -20,6 +22,8 @@ pub struct SpecNeeds<'a> {
     #[serde(borrow, deserialize_with = "nullable")]
     init_containers: Vec<Container<'a>>,
     #[serde(borrow, deserialize_with = "nullable")]
+    ephemeral_containers: Vec<Container<'a>>,
+    #[serde(borrow, deserialize_with = "nullable")]
     image_pull_secrets: Vec<Named<'a>>,
     #[serde(borrow, deserialize_with = "nullable")]
     resource_claims: Vec<Named<'a>>,
@@ -27,18 +31,20 @@ pub struct SpecNeeds<'a> {
     readiness_gates: Vec<Named<'a>>,
 }
 
-/// A kind of need.
+/// A kind of need that can be refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Need {
-    /// In a volume, a projection, `env` or `envFrom`.
+    /// Carried; refused only by a caller that cannot carry it.
     ConfigMap,
-    /// In the same places, as a pull secret, or as the credential of a volume driver.
+    /// Carried; refused only by a caller that cannot carry it.
     Secret,
     /// A volume's claim.
     PersistentVolumeClaim,
     /// A volume whose claim is made with the pod.
     EphemeralVolume,
-    /// A projected token other than the one every pod gets.
+    /// The addresses of a GlusterFS volume's servers.
+    Endpoints,
+    /// A projected token. Carried; refused only by a caller that cannot carry it.
     ServiceAccountToken,
     /// A projected bundle of roots of trust.
     ClusterTrustBundle,
@@ -46,7 +52,8 @@ pub enum Need {
     PodCertificate,
     /// A device by dynamic resource allocation.
     ResourceClaim,
-    /// A condition that another controller must set.
+    /// A condition that another controller must set on the virtual pod. Stripped; refused only by a caller that does not
+    /// wait for it.
     ReadinessGate,
 }
 
@@ -60,6 +67,14 @@ pub struct Unsupported {
     pub name: Box<str>,
 }
 
+impl Unsupported {
+    /// The name is cut to what an event can show.
+    #[must_use]
+    pub fn new(what: Need, name: &str) -> Self {
+        Self { what, name: excerpt(name) }
+    }
+}
+
 /// A token that a pod wants, in a file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TokenAsk {
@@ -71,6 +86,9 @@ pub struct TokenAsk {
     pub expiration_seconds: i64,
 }
 
+/// What a token without `expirationSeconds` gets.
+const DEFAULT_EXPIRATION: i64 = 3600;
+
 impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -78,6 +96,7 @@ impl fmt::Display for Need {
             Self::Secret => "Secret",
             Self::PersistentVolumeClaim => "PersistentVolumeClaim",
             Self::EphemeralVolume => "ephemeral volume",
+            Self::Endpoints => "Endpoints",
             Self::ServiceAccountToken => "a service account token in volume",
             Self::ClusterTrustBundle => "a cluster trust bundle in volume",
             Self::PodCertificate => "a pod certificate in volume",
@@ -87,35 +106,81 @@ impl fmt::Display for Need {
     }
 }
 
-/// The first need of a pod that is not met yet. Optional references count: they would read another user's object.
+/// The first thing that a pod needs and that is not carried across.
 #[must_use]
 pub fn unsupported(spec: &SpecNeeds<'_>) -> Option<Unsupported> {
-    let (what, name) = spec.needs().into_iter().next()?;
-    Some(Unsupported { what, name: excerpt(name) })
+    let of_volume = spec.volumes.iter().find_map(Volume::unsupported);
+    let (what, name) =
+        of_volume.or_else(|| spec.resource_claims.first().map(|claim| (Need::ResourceClaim, &*claim.name)))?;
+    Some(Unsupported::new(what, name))
 }
 
 impl SpecNeeds<'_> {
-    /// Everything the pod names, volumes first, each as often as it is named; the injected API token is not a need.
+    /// The ConfigMaps and Secrets it names, sorted, each once; one is optional if every place that names it lets the pod start
+    /// without it. With `api_access` also those of the injected API-access volume.
+    ///
+    /// As with a kubelet, a pull secret and what only an ephemeral container names never keep the pod from starting.
     #[must_use]
-    pub fn needs(&self) -> Vec<(Need, &str)> {
-        // Stays unallocated for the many pods that need nothing.
-        let mut needs = Vec::new();
-        for volume in self.volumes.iter().filter(|volume| !volume.is_api_access()) {
-            volume.needs(&mut needs);
+    pub fn references(&self, api_access: bool) -> Vec<Reference> {
+        // Stays unallocated for the many pods that name nothing.
+        let mut found = Vec::new();
+        for volume in self.volumes(api_access) {
+            volume.references(&mut found);
         }
         for container in self.containers.iter().chain(&self.init_containers) {
-            container.needs(&mut needs);
+            container.references(&mut found);
         }
-        needs.extend(self.image_pull_secrets.iter().map(|secret| (Need::Secret, &*secret.name)));
-        needs.extend(self.resource_claims.iter().map(|claim| (Need::ResourceClaim, &*claim.name)));
-        needs.extend(self.readiness_gates.iter().map(|gate| (Need::ReadinessGate, &*gate.name)));
-        needs
+        let optional = found.len();
+        for container in &self.ephemeral_containers {
+            container.references(&mut found);
+        }
+        found.extend(self.image_pull_secrets.iter().map(|secret| (DependentKind::Secret, secret)));
+        let mut references: Vec<Reference> = found
+            .into_iter()
+            .enumerate()
+            .filter(|(_, (_, named))| !named.name.is_empty())
+            .map(|(position, (kind, named))| Reference {
+                kind,
+                name: (*named.name).into(),
+                optional: position >= optional || named.optional.unwrap_or_default(),
+            })
+            .collect();
+        // Required comes first, and stays.
+        references.sort_unstable();
+        references.dedup_by(|next, first| (next.kind, &next.name) == (first.kind, &first.name));
+        references
+    }
+
+    /// The tokens it wants; with `api_access` also that of the injected API-access volume.
+    #[must_use]
+    pub fn tokens(&self, api_access: bool) -> Vec<TokenAsk> {
+        let mut asks = Vec::new();
+        for volume in self.volumes(api_access) {
+            for (index, source) in volume.sources().enumerate() {
+                let Some(token) = &source.service_account_token else { continue };
+                asks.push(TokenAsk {
+                    key: token_key(&volume.name, index).into(),
+                    audience: token.audience.as_deref().filter(|audience| !audience.is_empty()).map(Into::into),
+                    expiration_seconds: token.expiration_seconds.unwrap_or(DEFAULT_EXPIRATION),
+                });
+            }
+        }
+        asks
+    }
+
+    /// Conditions that controllers of the virtual cluster must set before the virtual pod is ready.
+    pub fn readiness_gates(&self) -> impl Iterator<Item = &str> {
+        self.readiness_gates.iter().map(|gate| &*gate.name)
     }
 
     /// The volumes through which the virtual cluster's admission gave the pod its API token.
     #[must_use]
     pub fn api_access_volumes(&self) -> Vec<&str> {
         self.volumes.iter().filter(|volume| volume.is_api_access()).map(|volume| &*volume.name).collect()
+    }
+
+    fn volumes(&self, api_access: bool) -> impl Iterator<Item = &Volume<'_>> {
+        self.volumes.iter().filter(move |volume| api_access || !volume.is_api_access())
     }
 }
 
@@ -125,6 +190,7 @@ impl SpecNeeds<'_> {
 struct Named<'a> {
     #[serde(borrow, deserialize_with = "nullable", alias = "secretName", alias = "claimName", alias = "conditionType")]
     name: Text<'a>,
+    optional: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -141,6 +207,8 @@ struct Volume<'a> {
     ephemeral: Option<IgnoredAny>,
     #[serde(borrow)]
     projected: Option<Projected<'a>>,
+    #[serde(borrow)]
+    glusterfs: Option<Glusterfs<'a>>,
     #[serde(borrow)]
     azure_file: Option<Named<'a>>,
     // Drivers that take a Secret of the pod's namespace as their credential.
@@ -169,6 +237,13 @@ struct Driver<'a> {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
+struct Glusterfs<'a> {
+    #[serde(borrow, deserialize_with = "nullable")]
+    endpoints: Text<'a>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct Projected<'a> {
     #[serde(borrow, deserialize_with = "nullable")]
     sources: Vec<Source<'a>>,
@@ -181,9 +256,18 @@ struct Source<'a> {
     config_map: Option<Named<'a>>,
     #[serde(borrow)]
     secret: Option<Named<'a>>,
-    service_account_token: Option<IgnoredAny>,
+    #[serde(borrow)]
+    service_account_token: Option<Token<'a>>,
     cluster_trust_bundle: Option<IgnoredAny>,
     pod_certificate: Option<IgnoredAny>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Token<'a> {
+    #[serde(borrow)]
+    audience: Option<Text<'a>>,
+    expiration_seconds: Option<i64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -212,45 +296,63 @@ struct References<'a> {
     secret: Option<Named<'a>>,
 }
 
-impl Volume<'_> {
+/// References as they are named, in the order in which they are found.
+type Found<'s, 'a> = Vec<(DependentKind, &'s Named<'a>)>;
+
+impl<'a> Volume<'a> {
     /// Whether it is the volume that every pod is given: token, the cluster's root certificate and the namespace, nothing else.
     ///
     /// By content as well as by name, so that a volume cannot hide a Secret behind the name.
     fn is_api_access(&self) -> bool {
-        let Some(projected) = &self.projected else { return false };
-        let plain = |source: &Source<'_>| {
+        let plain = |source: &Source<'a>| {
             let other =
                 source.secret.is_some() || source.cluster_trust_bundle.is_some() || source.pod_certificate.is_some();
             !other && source.config_map.as_ref().is_none_or(|map| &*map.name == "kube-root-ca.crt")
         };
         self.name.starts_with("kube-api-access-")
-            && projected.sources.iter().any(|source| source.service_account_token.is_some())
-            && projected.sources.iter().all(plain)
+            && self.sources().any(|source| source.service_account_token.is_some())
+            && self.sources().all(plain)
     }
 
-    fn needs<'s>(&'s self, needs: &mut Vec<(Need, &'s str)>) {
-        needs.extend(self.config_map.iter().map(|map| (Need::ConfigMap, &*map.name)));
-        needs.extend(self.secret.iter().chain(&self.azure_file).map(|secret| (Need::Secret, &*secret.name)));
-        needs.extend(self.persistent_volume_claim.iter().map(|claim| (Need::PersistentVolumeClaim, &*claim.name)));
-        needs.extend(self.ephemeral.iter().map(|_| (Need::EphemeralVolume, &*self.name)));
+    fn sources(&self) -> impl Iterator<Item = &Source<'a>> {
+        self.projected.iter().flat_map(|projected| &projected.sources)
+    }
+
+    fn references<'s>(&'s self, found: &mut Found<'s, 'a>) {
         let drivers = [&self.csi, &self.flex, &self.cephfs, &self.rbd, &self.iscsi, &self.scale_io, &self.storageos];
         let credentials = drivers.into_iter().flatten().filter_map(|driver| driver.secret.as_ref());
-        needs.extend(credentials.map(|secret| (Need::Secret, &*secret.name)));
-        for source in self.projected.iter().flat_map(|projected| &projected.sources) {
-            needs.extend(source.config_map.iter().map(|map| (Need::ConfigMap, &*map.name)));
-            needs.extend(source.secret.iter().map(|secret| (Need::Secret, &*secret.name)));
-            needs.extend(source.service_account_token.iter().map(|_| (Need::ServiceAccountToken, &*self.name)));
-            needs.extend(source.cluster_trust_bundle.iter().map(|_| (Need::ClusterTrustBundle, &*self.name)));
-            needs.extend(source.pod_certificate.iter().map(|_| (Need::PodCertificate, &*self.name)));
+        let projected = self.sources().filter_map(|source| source.secret.as_ref());
+        let secrets = self.secret.iter().chain(&self.azure_file).chain(credentials).chain(projected);
+        found.extend(secrets.map(|secret| (DependentKind::Secret, secret)));
+        let projected = self.sources().filter_map(|source| source.config_map.as_ref());
+        found.extend(self.config_map.iter().chain(projected).map(|map| (DependentKind::ConfigMap, map)));
+    }
+
+    fn unsupported(&self) -> Option<(Need, &str)> {
+        if let Some(claim) = &self.persistent_volume_claim {
+            return Some((Need::PersistentVolumeClaim, &claim.name));
         }
+        if let Some(glusterfs) = &self.glusterfs {
+            return Some((Need::Endpoints, &glusterfs.endpoints));
+        }
+        let need = if self.ephemeral.is_some() {
+            Need::EphemeralVolume
+        } else if self.sources().any(|source| source.cluster_trust_bundle.is_some()) {
+            Need::ClusterTrustBundle
+        } else if self.sources().any(|source| source.pod_certificate.is_some()) {
+            Need::PodCertificate
+        } else {
+            return None;
+        };
+        Some((need, &self.name))
     }
 }
 
-impl Container<'_> {
-    fn needs<'s>(&'s self, needs: &mut Vec<(Need, &'s str)>) {
+impl<'a> Container<'a> {
+    fn references<'s>(&'s self, found: &mut Found<'s, 'a>) {
         for references in self.env.iter().map(|env| &env.value_from).chain(&self.env_from) {
-            needs.extend(references.config_map.iter().map(|map| (Need::ConfigMap, &*map.name)));
-            needs.extend(references.secret.iter().map(|secret| (Need::Secret, &*secret.name)));
+            found.extend(references.config_map.iter().map(|map| (DependentKind::ConfigMap, map)));
+            found.extend(references.secret.iter().map(|secret| (DependentKind::Secret, secret)));
         }
     }
 }

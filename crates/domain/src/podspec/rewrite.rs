@@ -3,11 +3,12 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Frame, downward, patience};
+use super::downward::items;
+use super::{Frame, Identity, api_access, dns, downward, patience, references};
 use crate::names;
 
 /// Fields that were for the virtual cluster's scheduler and admission, or that only their own subresource may set.
-const DROPPED: [&str; 15] = [
+pub(super) const DROPPED: [&str; 16] = [
     // The node is decided; the physical cluster could only contradict.
     "affinity",
     "topologySpreadConstraints",
@@ -26,18 +27,28 @@ const DROPPED: [&str; 15] = [
     // A virtual account means nothing there.
     "serviceAccount",
     "serviceAccountName",
+    // Controllers of the virtual cluster set these conditions on the virtual pod; on the copy they would never come.
+    "readinessGates",
     // Refused on create; they have a subresource of their own.
     "ephemeralContainers",
 ];
 
 /// Rewrites the spec in place; `injected` are the volumes by which the virtual cluster gave its API token.
-pub(super) fn spec(spec: &mut Map<String, Value>, vpod_name: &str, injected: &[&str], frame: &Frame<'_>) {
+pub(super) fn spec(spec: &mut Map<String, Value>, vpod: &Identity, injected: &[&str], frame: &Frame<'_>) {
     spec.retain(|field, _| !DROPPED.contains(&field.as_str()));
     place(spec, frame);
     patience::rewrite(spec);
-    account(spec, injected, frame);
-    hostname(spec, vpod_name);
+    account(spec, frame);
+    hostname(spec, &vpod.name);
     explicit_requests(spec, frame.explicit_requests);
+    dns::rewrite(spec, &vpod.namespace, frame);
+    containers(spec, injected, frame);
+}
+
+/// What also holds for ephemeral containers, which are added later.
+pub(super) fn containers(spec: &mut Map<String, Value>, injected: &[&str], frame: &Frame<'_>) {
+    api_access::rewrite(spec, injected, frame);
+    references::rewrite(spec, frame);
     downward::rewrite(spec);
 }
 
@@ -56,25 +67,11 @@ fn place(spec: &mut Map<String, Value>, frame: &Frame<'_>) {
     }
 }
 
-/// No token of either cluster, and no environment variables of Services in the mount namespace.
-fn account(spec: &mut Map<String, Value>, injected: &[&str], frame: &Frame<'_>) {
+/// No token of the physical cluster, and no environment variables of Services in the mount namespace.
+fn account(spec: &mut Map<String, Value>, frame: &Frame<'_>) {
     spec.insert("serviceAccountName".into(), frame.service_account.into());
     spec.insert("automountServiceAccountToken".into(), false.into());
     spec.insert("enableServiceLinks".into(), false.into());
-    if injected.is_empty() {
-        return;
-    }
-    let is_injected = |name: Option<&Value>| name.and_then(Value::as_str).is_some_and(|name| injected.contains(&name));
-    if let Some(Value::Array(volumes)) = spec.get_mut("volumes") {
-        volumes.retain(|volume| !is_injected(volume.get("name")));
-    }
-    for list in ["containers", "initContainers"] {
-        for container in downward::items(spec.get_mut(list)) {
-            if let Some(Value::Array(mounts)) = container.get_mut("volumeMounts") {
-                mounts.retain(|mount| !is_injected(mount.get("name")));
-            }
-        }
-    }
 }
 
 /// A pod sees its virtual name as its host's; with the host's network it sees the host's.
@@ -97,7 +94,7 @@ fn explicit_requests(spec: &mut Map<String, Value>, resources: &[&str]) {
         return;
     }
     for list in ["containers", "initContainers"] {
-        for container in downward::items(spec.get_mut(list)) {
+        for container in items(spec.get_mut(list)) {
             for resource in resources {
                 if !figures(container.get("resources")).any(|figures| figures.contains_key(*resource)) {
                     container["resources"]["requests"][*resource] = "0".into();

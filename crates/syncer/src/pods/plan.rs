@@ -284,6 +284,11 @@ impl Pair {
             priority_class: Some(&bound.binding.priority_class),
             service_account: keys::POD_SERVICE_ACCOUNT,
             explicit_requests: crate::guards::explicit_requests(&bound.binding),
+            // Admission lets no pod in that would use them.
+            dependent_name: &|_, _| String::new(),
+            token_secret: "",
+            virtual_api_server: None,
+            virtual_dns: None,
             labels: self.origin.labels().into(),
             annotations: [
                 (keys::VIRTUAL_POD_GENERATION, vpod.generation.to_string()),

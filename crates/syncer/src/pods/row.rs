@@ -11,8 +11,9 @@ use serde_json::value::RawValue;
 use tapestry_api::keys;
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
+use tapestry_domain::dependents::DependentKind;
 use tapestry_domain::names::is_physical_pod_name;
-use tapestry_domain::podspec::{Sizes, SpecNeeds, Unsupported, unsupported};
+use tapestry_domain::podspec::{Need, Sizes, SpecNeeds, Unsupported, unsupported};
 use tapestry_domain::ports::HostPorts;
 use tapestry_domain::quantity::Quantity;
 use tapestry_domain::request::{ContainerShape, RequestsShape, SpecShape, StatusShape, request};
@@ -378,7 +379,23 @@ fn read_ports(spec: &RawValue) -> Result<HostPorts, serde_json::Error> {
 
 fn read_unsupported(spec: &RawValue) -> Result<Option<Box<Unsupported>>, serde_json::Error> {
     let needs: SpecNeeds<'_> = serde_json::from_str(spec.get())?;
-    Ok(unsupported(&needs).map(Box::new))
+    Ok(unsupported(&needs).or_else(|| not_provided(&needs)).map(Box::new))
+}
+
+/// What the transformation carries and the syncer does not provide: without it a copy would wait for ever.
+fn not_provided(needs: &SpecNeeds<'_>) -> Option<Unsupported> {
+    if let Some(reference) = needs.references(false).first() {
+        let what = match reference.kind {
+            DependentKind::ConfigMap => Need::ConfigMap,
+            DependentKind::Secret => Need::Secret,
+        };
+        return Some(Unsupported::new(what, &reference.name));
+    }
+    if let Some(token) = needs.tokens(false).first() {
+        let volume = token.key.rsplit_once('.').map_or(&*token.key, |(volume, _)| volume);
+        return Some(Unsupported::new(Need::ServiceAccountToken, volume));
+    }
+    needs.readiness_gates().next().map(|gate| Unsupported::new(Need::ReadinessGate, gate))
 }
 
 /// What the copy will be made from: no managedFields, no status.

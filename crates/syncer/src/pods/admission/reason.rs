@@ -137,7 +137,7 @@ impl From<&Misplaced> for PendingReason {
 impl From<&Unsupported> for PendingReason {
     fn from(unsupported: &Unsupported) -> Self {
         match unsupported.what {
-            Need::ConfigMap | Need::Secret | Need::PersistentVolumeClaim | Need::EphemeralVolume => {
+            Need::ConfigMap | Need::Secret | Need::PersistentVolumeClaim | Need::EphemeralVolume | Need::Endpoints => {
                 Self::DependentUnsupported
             }
             Need::ServiceAccountToken => Self::TokenUnsupported,

@@ -1,0 +1,75 @@
+//! Every place where a pod names a ConfigMap, a Secret or a token gets the name that the copy has in the mount namespace.
+//! It must not leave out a place that [`super::needs`] reads: a name left as it was would read another user's object.
+
+use serde_json::{Map, Value, json};
+
+use super::downward::items;
+use super::{CONTAINERS, Frame};
+use crate::dependents::DependentKind::{self, ConfigMap, Secret};
+
+/// Volume drivers that take their credential from `secretRef`.
+const DRIVERS: [&str; 6] = ["flexVolume", "cephfs", "rbd", "iscsi", "scaleIO", "storageos"];
+
+/// Rewrites all references of a spec.
+pub(super) fn rewrite(spec: &mut Map<String, Value>, frame: &Frame<'_>) {
+    for volume in items(spec.get_mut("volumes")) {
+        rewrite_volume(volume, frame);
+    }
+    for list in CONTAINERS {
+        for container in items(spec.get_mut(list)) {
+            rewrite_container(container, frame);
+        }
+    }
+    for secret in items(spec.get_mut("imagePullSecrets")) {
+        rename(Some(secret), "name", Secret, frame);
+    }
+}
+
+fn rewrite_volume(volume: &mut Value, frame: &Frame<'_>) {
+    rename(volume.get_mut("configMap"), "name", ConfigMap, frame);
+    rename(volume.get_mut("secret"), "secretName", Secret, frame);
+    rename(volume.get_mut("azureFile"), "secretName", Secret, frame);
+    rename(volume.get_mut("csi").and_then(|csi| csi.get_mut("nodePublishSecretRef")), "name", Secret, frame);
+    for driver in DRIVERS {
+        rename(volume.get_mut(driver).and_then(|driver| driver.get_mut("secretRef")), "name", Secret, frame);
+    }
+    let name = volume.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let sources = volume.get_mut("projected").and_then(|projected| projected.get_mut("sources"));
+    for (index, source) in items(sources).enumerate() {
+        rename(source.get_mut("configMap"), "name", ConfigMap, frame);
+        rename(source.get_mut("secret"), "name", Secret, frame);
+        project_token(source, &token_key(&name, index), frame.token_secret);
+    }
+}
+
+fn rewrite_container(container: &mut Value, frame: &Frame<'_>) {
+    for env in items(container.get_mut("env")) {
+        let Some(from) = env.get_mut("valueFrom") else { continue };
+        rename(from.get_mut("configMapKeyRef"), "name", ConfigMap, frame);
+        rename(from.get_mut("secretKeyRef"), "name", Secret, frame);
+    }
+    for from in items(container.get_mut("envFrom")) {
+        rename(from.get_mut("configMapRef"), "name", ConfigMap, frame);
+        rename(from.get_mut("secretRef"), "name", Secret, frame);
+    }
+}
+
+/// An empty name refers to nothing, on either side.
+fn rename(reference: Option<&mut Value>, field: &str, kind: DependentKind, frame: &Frame<'_>) {
+    let Some(name) = reference.and_then(|reference| reference.get_mut(field)) else { return };
+    if let Some(virtual_name) = name.as_str().filter(|name| !name.is_empty()) {
+        *name = (frame.dependent_name)(kind, virtual_name).into();
+    }
+}
+
+/// A kubelet would ask the physical cluster for a token; the virtual one is in a Secret.
+fn project_token(source: &mut Value, key: &str, secret: &str) {
+    let Some(source) = source.as_object_mut() else { return };
+    let Some(token) = source.remove("serviceAccountToken").filter(|token| !token.is_null()) else { return };
+    source.insert("secret".into(), json!({ "name": secret, "items": [{ "key": key, "path": token["path"] }] }));
+}
+
+/// Under which key the token of a projected volume's source is in the Secret.
+pub(super) fn token_key(volume: &str, source: usize) -> String {
+    format!("{volume}.{source}")
+}
