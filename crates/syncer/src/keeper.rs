@@ -29,7 +29,7 @@ pub use self::work::{Trouble, Work};
 use crate::leases::{self, Leases};
 use crate::nodes::row::Taint;
 use crate::nodes::want::render_taint;
-use crate::origin::Origin;
+use crate::origin::{Claim, Origin};
 use crate::rights::Ask;
 
 /// What work is about.
@@ -155,12 +155,18 @@ impl Keeper {
         self.origin.is_own_cluster(self.identity.as_ref(), pinned)
     }
 
+    fn is_foreign(&self, row: &KeptNode) -> bool {
+        matches!(self.origin.claim(&row.marks), Claim::Others(_))
+    }
+
     fn node(&self, name: &Name) -> Option<&KeptNode> {
         self.nodes.get(self.names.get(name)?)
     }
 
     fn see_node(&mut self, change: Change<KeptNode>, now: Now, dirty: &mut Dirty<Key>) {
         match change {
+            // Another binding's, to which a user gave our label: that binding's keeper renews its Lease.
+            Change::Put(row, _) if self.nodes.get(&row.uid).is_none() && self.is_foreign(&row) => {}
             Change::Put(row, epoch) => {
                 let (name, uid) = (row.name.clone(), row.uid.clone());
                 self.missing.end(&name);
@@ -243,7 +249,7 @@ impl Keeper {
 
     fn plan_lease(&self, vnode: &Name, now: Now) -> Plan<leases::Why> {
         match self.node(vnode).filter(|_| self.in_own_cluster()) {
-            Some(row) => self.leases.plan(vnode, &row.uid, now),
+            Some(row) => self.leases.plan(vnode, &row.uid, &self.origin, now),
             None => Plan::Rest,
         }
     }

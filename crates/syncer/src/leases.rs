@@ -9,8 +9,11 @@ use foldhash::fast::RandomState;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::json;
+use tapestry_api::keys;
 use tapestry_cluster::{Answer, Name, Refusal, Side, Sub, Target, Uid, Verb, kind};
 use tapestry_engine::{Now, Plan, Reason as _, reasons};
+
+use crate::origin::Origin;
 
 /// How often.
 pub const RENEW_EVERY: Duration = Duration::from_secs(10);
@@ -44,7 +47,7 @@ pub(crate) struct Leases {
 
 enum State {
     Absent,
-    Held { uid: Uid, turn: Duration, renew_at: Duration, renewed: Option<Timestamp> },
+    Held { uid: Uid, turn: Duration, renew_at: Duration, renewed: Option<Timestamp>, origin: Option<Box<str>> },
 }
 
 impl Leases {
@@ -86,8 +89,9 @@ fn next_turn(turn: Duration, earliest: Duration) -> Duration {
 }
 
 impl Leases {
-    /// What to do about the Lease of the virtual node of this name and UID.
-    pub(crate) fn plan(&self, vnode: &Name, uid: &Uid, now: Now) -> Plan<Why> {
+    /// What to do about the Lease of the virtual node of this name and UID. It carries our origin: when the node has lost its
+    /// marks, the Lease says whose it is.
+    pub(crate) fn plan(&self, vnode: &Name, uid: &Uid, origin: &Origin, now: Now) -> Plan<Why> {
         let Ok(namespace) = Name::parse(NAMESPACE) else { return Plan::Rest };
         let target = Target::namespaced(Side::Virtual, &kind::LEASE, namespace, vnode.clone());
         let state = self.states.get(vnode);
@@ -95,20 +99,26 @@ impl Leases {
             "holderIdentity": vnode.as_str(), "leaseDurationSeconds": LEASE_SECONDS,
             "renewTime": format!("{:.6}", renew_time(state, now.wall)),
         });
+        let marks = json!({keys::ORIGIN: origin.full});
         match state {
             None => Why::LookForLease.call(target, Verb::Peek),
             Some(State::Absent) => {
                 let owner = json!({"apiVersion": "v1", "kind": "Node", "name": vnode.as_str(), "uid": uid.as_str()});
                 let body = json!({
                     "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec,
-                    "metadata": {"name": vnode.as_str(), "namespace": NAMESPACE, "ownerReferences": [owner]},
+                    "metadata": {
+                        "name": vnode.as_str(), "namespace": NAMESPACE, "ownerReferences": [owner], "annotations": marks,
+                    },
                 });
                 Why::CreateLease.call(target, Verb::Create(body))
             }
             Some(State::Held { renew_at, .. }) if *renew_at > now.steady => Plan::Wait(*renew_at),
-            Some(State::Held { uid, .. }) => {
-                let verb = Verb::Merge(Sub::Main, json!({"spec": spec}));
-                Why::RenewLease.call(target.uid(uid), verb)
+            Some(State::Held { uid, origin: marked, .. }) => {
+                let mut patch = json!({"spec": spec});
+                if marked.as_ref() != Some(&origin.full) {
+                    patch["metadata"]["annotations"] = marks;
+                }
+                Why::RenewLease.call(target.uid(uid), Verb::Merge(Sub::Main, patch))
             }
         }
     }
@@ -116,7 +126,7 @@ impl Leases {
     /// Folds in how a call ended; says whether something was learnt.
     pub(crate) fn settle(&mut self, vnode: &Name, why: Why, done: &Result<Answer, Refusal>, now: Now) -> bool {
         let state = match done {
-            Ok(answer) => read(answer).map(|(uid, renewed)| {
+            Ok(answer) => read(answer).map(|(uid, renewed, origin)| {
                 let turn = self.turn(vnode);
                 let age = age(renewed, now);
                 let renew_at = match why {
@@ -128,7 +138,7 @@ impl Leases {
                         next_turn(turn, now.steady + RENEW_EVERY.saturating_sub(age))
                     }
                 };
-                State::Held { uid, turn, renew_at, renewed }
+                State::Held { uid, turn, renew_at, renewed, origin }
             }),
             Err(Refusal::Gone) => Some(State::Absent),
             Err(Refusal::Exists | Refusal::Replaced) => None,
@@ -153,7 +163,7 @@ fn age(renewed: Option<Timestamp>, now: Now) -> Duration {
     renewed.map_or(Duration::MAX, |renewed| now.wall.duration_since(renewed).unsigned_abs())
 }
 
-fn read(answer: &Answer) -> Option<(Uid, Option<Timestamp>)> {
+fn read(answer: &Answer) -> Option<(Uid, Option<Timestamp>, Option<Box<str>>)> {
     #[derive(Deserialize)]
     struct Lease {
         metadata: Metadata,
@@ -163,14 +173,17 @@ fn read(answer: &Answer) -> Option<(Uid, Option<Timestamp>)> {
     #[derive(Deserialize)]
     struct Metadata {
         uid: Uid,
+        #[serde(default)]
+        annotations: HashMap<String, Box<str>>,
     }
     #[derive(Deserialize, Default)]
     #[serde(rename_all = "camelCase", default)]
     struct Spec {
         renew_time: Option<String>,
     }
-    let lease: Lease = serde_json::from_slice(&answer.object).ok()?;
-    Some((lease.metadata.uid, lease.spec.renew_time.and_then(|time| time.parse().ok())))
+    let Lease { mut metadata, spec } = serde_json::from_slice(&answer.object).ok()?;
+    let origin = metadata.annotations.remove(keys::ORIGIN);
+    Some((metadata.uid, spec.renew_time.and_then(|time| time.parse().ok()), origin))
 }
 
 #[cfg(test)]

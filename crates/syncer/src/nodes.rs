@@ -9,6 +9,8 @@ mod search;
 mod unreachable;
 pub(crate) mod want;
 
+pub(crate) use self::search::CLUSTER_ID_IN_USE;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -22,8 +24,9 @@ use tapestry_engine::{Dirty, Now, Table, reasons};
 
 use self::lending::{Dip, Since};
 use self::row::{PNode, VNode};
-use self::search::Search;
+use self::search::{Rival, Search};
 use crate::events::Event;
+use crate::origin::Claim;
 use crate::pair::{Key, Pair};
 
 reasons! {
@@ -129,6 +132,11 @@ impl Nodes {
         self.with_owner > 0
     }
 
+    /// Another binding that has our cluster ID, by the first of its virtual nodes under a name that one of ours would have.
+    pub(crate) fn rival(&self) -> Option<&Rival> {
+        self.cases.values().filter_map(|case| case.search.rival()).min()
+    }
+
     /// A name without a node on either side has nothing to remember.
     fn forget(&mut self, physical: &Name) {
         if !self.pnode_names.contains_key(physical) && !self.copies.contains_key(physical) {
@@ -229,7 +237,13 @@ impl Pair {
 
     pub(crate) fn see_vnode(&mut self, change: Change<VNode>, now: Now, dirty: &mut Dirty<Key>) {
         match change {
-            Change::Put(row, epoch) => self.put_vnode(row, Some(epoch), now, dirty),
+            // A known one whose marks were changed gets them back.
+            Change::Put(row, epoch) => match self.origin.claim(&row.marks()) {
+                Claim::Others(owner) if self.nodes.vnodes.get(&row.uid).is_none() => {
+                    self.refuse_vnode(&row, owner, now, dirty);
+                }
+                Claim::Ours | Claim::Others(_) | Claim::Unmarked => self.put_vnode(row, Some(epoch), now, dirty),
+            },
             // One that is held by a finalizer is there, whatever the watch says: it may have lost our label while it was leaving.
             Change::Gone { row, proven } if proven && row.finalizers.is_empty() => {
                 self.lose_vnode(&row.uid, now, dirty);

@@ -20,6 +20,45 @@ pub struct Origin {
     whole_name: Option<Box<str>>,
 }
 
+/// What an object says of the binding that made it. Users can change all of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Marks {
+    /// Label: hash of the origin.
+    label: Option<Box<str>>,
+    /// Annotation: the origin.
+    full: Option<Box<str>>,
+    /// Label: name of the binding, shortened where it is too long for one.
+    binding: Option<Box<str>>,
+    /// Annotation: the whole name of the binding, where the label is shortened.
+    whole_name: Option<Box<str>>,
+}
+
+/// Whose an object is, by its marks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// Our binding's.
+    Ours,
+    /// Another binding's, with its name unless the name is ours: then it is of an earlier binding, or unknown.
+    Others(Option<Box<str>>),
+    /// It does not say.
+    Unmarked,
+}
+
+impl Marks {
+    /// The marks among these labels and annotations.
+    pub(crate) fn read<'a>(
+        label: impl Fn(&'static str) -> Option<&'a str>,
+        annotation: impl Fn(&'static str) -> Option<&'a str>,
+    ) -> Self {
+        Self {
+            label: label(keys::ORIGIN).map(Into::into),
+            full: annotation(keys::ORIGIN).map(Into::into),
+            binding: label(keys::CLUSTER_BINDING).map(Into::into),
+            whole_name: annotation(keys::CLUSTER_BINDING).map(Into::into),
+        }
+    }
+}
+
 /// The label by which everything of a binding is found.
 #[must_use]
 pub fn binding_label(binding: &str) -> String {
@@ -66,6 +105,17 @@ impl Origin {
         seen == Some(self.virtual_cluster()) && pinned.is_none_or(|pinned| seen == Some(pinned))
     }
 
+    /// Whose an object with these marks is. The annotation decides: labels are what users copy to select by.
+    pub(crate) fn claim(&self, marks: &Marks) -> Claim {
+        let another = marks.binding.as_ref().filter(|binding| **binding != self.binding_label);
+        match (&marks.full, &marks.label) {
+            (Some(full), _) if *full == self.full => Claim::Ours,
+            (None, Some(label)) if another.is_none() && *label == self.label => Claim::Ours,
+            (None, None) if another.is_none() => Claim::Unmarked,
+            _ => Claim::Others(another.map(|label| marks.whole_name.as_ref().unwrap_or(label).clone())),
+        }
+    }
+
     /// The labels of every object we make.
     pub(crate) fn labels(&self) -> [(&'static str, String); 3] {
         [
@@ -79,7 +129,7 @@ impl Origin {
         self.whole_name.as_ref().map(|name| (keys::CLUSTER_BINDING, name.to_string()))
     }
 
-    /// The annotations of every physical object we make.
+    /// The annotations of every node and every physical object we make.
     pub(crate) fn annotations(&self) -> Vec<(&'static str, String)> {
         std::iter::once((keys::ORIGIN, self.full.to_string())).chain(self.whole_name()).collect()
     }
@@ -102,6 +152,32 @@ impl Origin {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_object_is_whose_its_annotation_says_and_without_one_whose_its_labels_say() {
+        let (ours, theirs) = (Origin::new("v", "b", "east"), Origin::new("v", "c", "west"));
+        let claim = |label: Option<&Origin>, binding: Option<&Origin>, full: Option<&Origin>| {
+            ours.claim(&Marks {
+                label: label.map(|origin| origin.label.clone()),
+                binding: binding.map(|origin| origin.binding_label.clone()),
+                full: full.map(|origin| origin.full.clone()),
+                whole_name: None,
+            })
+        };
+        let (us, them, west) = (Some(&ours), Some(&theirs), Claim::Others(Some("west".into())));
+        assert_eq!(claim(us, us, us), Claim::Ours);
+        assert_eq!(claim(us, us, None), Claim::Ours, "an earlier version writes no annotation");
+        assert_eq!(claim(us, None, None), Claim::Ours, "labelled by a user because nothing else is known of it");
+        assert_eq!(claim(them, them, us), Claim::Ours, "its labels were changed");
+        assert_eq!(claim(None, None, None), Claim::Unmarked);
+        assert_eq!(claim(None, us, None), Claim::Unmarked);
+        assert_eq!(claim(them, them, them), west);
+        assert_eq!(claim(us, them, None), west, "another binding's, with our label");
+        assert_eq!(claim(us, them, them), west);
+        assert_eq!(claim(None, them, None), west);
+        assert_eq!(claim(us, us, them), Claim::Others(None));
+        assert_eq!(claim(them, us, None), Claim::Others(None), "an earlier binding of our name");
+    }
 
     #[test]
     fn a_name_too_long_for_a_label_is_whole_in_an_annotation() {

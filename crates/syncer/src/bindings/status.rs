@@ -15,6 +15,7 @@ use tapestry_engine::{Now, Plan, Reason};
 use super::plan::{target, with_name};
 use super::{BindingRow, Why};
 use crate::breaker::{MASS_DELETION, tell_trip};
+use crate::nodes::CLUSTER_ID_IN_USE;
 use crate::pair::Pair;
 use crate::terms::Stop;
 
@@ -192,6 +193,9 @@ impl Pair {
         }
         if let Some(message) = self.refused.tell() {
             return failed(REQUESTS_REFUSED, message);
+        }
+        if let (Some(rival), Some(bound)) = (self.nodes.rival(), self.bindings.bound()) {
+            return failed(CLUSTER_ID_IN_USE, rival.tell(bound.binding.cluster_id.as_str()));
         }
         if let Some(told) = self.tell_leaving() {
             return (Phase::Pending, Said::new(Status::False, "Deleting", told));

@@ -11,6 +11,7 @@ use tapestry_engine::Now;
 
 use crate::json::Meta;
 use crate::nodes::row::Taint;
+use crate::origin::Marks;
 
 /// A virtual node of our origin.
 #[derive(Debug, Clone)]
@@ -20,6 +21,7 @@ pub struct KeptNode {
     pub(super) name: Name,
     pub(super) deleting: bool,
     pub(super) taints: Vec<Taint>,
+    pub(super) marks: Marks,
 }
 
 /// A binding of our name.
@@ -89,7 +91,9 @@ impl KeptNode {
         }
         let Node { metadata: meta, spec } = serde_json::from_slice(json)?;
         let deleting = meta.deletion_timestamp.is_some();
-        Ok(Some(Self { uid: meta.uid, rv: meta.resource_version, name: meta.name, deleting, taints: spec.taints }))
+        let marks = Marks::read(|key| meta.label(key), |key| meta.annotation(key));
+        let (uid, rv, name, taints) = (meta.uid, meta.resource_version, meta.name, spec.taints);
+        Ok(Some(Self { uid, rv, name, deleting, taints, marks }))
     }
 }
 

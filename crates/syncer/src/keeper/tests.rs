@@ -195,6 +195,39 @@ fn leases_are_renewed_whatever_becomes_of_the_binding_the_syncer_or_the_connecti
     assert_eq!(scene.plan(&lease()), Plan::Rest, "nor for a binding of another one");
 }
 
+#[test]
+fn law_06_the_keeper_renews_no_lease_of_another_bindings_node_to_which_a_user_gave_our_label() {
+    let mut scene = Scene::new();
+    scene.see(Fact::Node(Change::Listed(Epoch(1))));
+    let labels = json!({keys::ORIGIN: scene.keeper.origin.label, keys::CLUSTER_BINDING: "west"});
+    let object = scene.stamp(json!({"metadata": {"name": "vnode-east-n1", "uid": "n-uid", "labels": labels}}));
+    scene.see(Fact::Node(Change::Put(KeptNode::decode(&object).unwrap().unwrap(), Epoch(1))));
+    scene.see(stopped());
+    assert_eq!((scene.plan(&lease()), scene.plan(&taint())), (Plan::Rest, Plan::Rest));
+}
+
+#[test]
+fn a_lease_says_whose_node_it_is_and_is_told_so_once() {
+    let mut scene = Scene::with_new_node();
+    let create = scene.call(&lease());
+    let origin = json!({keys::ORIGIN: "v-cluster/b-uid"});
+    assert_eq!(create.body().unwrap()["metadata"]["annotations"], origin);
+    // An earlier version made it.
+    let mut made = create.body().unwrap().into_owned();
+    made["metadata"]["uid"] = json!("l");
+    made["metadata"].as_object_mut().unwrap().remove("annotations");
+    let object = scene.stamp(made.clone());
+    scene.settle(&lease(), &create, Ok(Answer { object }));
+    scene.pass(Duration::from_secs(20));
+    let renewal = scene.call(&lease());
+    assert_eq!(renewal.body().unwrap()["metadata"]["annotations"], origin);
+    made["metadata"]["annotations"] = origin;
+    let object = scene.stamp(made);
+    scene.settle(&lease(), &renewal, Ok(Answer { object }));
+    scene.pass(Duration::from_secs(20));
+    assert!(scene.call(&lease()).body().unwrap()["metadata"]["annotations"].is_null());
+}
+
 /// The node as an event or an answer has it.
 fn node_row(scene: &mut Scene, uid: &str) -> KeptNode {
     KeptNode::decode(&node_object(scene, uid)).unwrap().unwrap()

@@ -13,6 +13,7 @@ use tapestry_cluster::{Name, Rv, Uid};
 use tapestry_domain::resources::Resources;
 
 use crate::json::{Meta, Pairs, fingerprint};
+use crate::origin::Marks;
 
 /// A physical node.
 #[derive(Debug, Clone)]
@@ -283,6 +284,12 @@ impl VNode {
 
     pub(crate) fn label(&self, key: &str) -> Option<&str> {
         self.labels.get(key).map(String::as_str)
+    }
+
+    /// What it says of the binding that made it.
+    pub(super) fn marks(&self) -> Marks {
+        let annotation = |key: &str| self.annotations.get(key).map(String::as_str);
+        Marks::read(|key| self.label(key), annotation)
     }
 
     /// Whether it says that the physical cluster answers.

@@ -2,6 +2,7 @@
 //! left the watch, which is by that label. One physical node is never lent twice: while it is unclear whether
 //! a node with its provider ID is ours, none is made, and the binding says so.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -16,7 +17,11 @@ use super::row::VNode;
 use crate::bindings::Bound;
 use crate::events::Event;
 use crate::leases;
+use crate::origin::Claim;
 use crate::pair::{Key, Pair};
+
+/// Reason of the event and of condition `Ready`.
+pub(crate) const CLUSTER_ID_IN_USE: &str = "ClusterIdInUse";
 
 /// How long a name is left alone that another node has, or of which it is not clear who has it.
 const LOOK_AGAIN: Duration = Duration::from_mins(5);
@@ -43,6 +48,26 @@ pub(super) struct Search {
     blocked: Option<Duration>,
     /// An event on the binding reported a node that may not be ours.
     told: bool,
+    /// The node under the name is another binding's.
+    rival: Option<Box<Rival>>,
+}
+
+/// Another binding that has our cluster ID, and a virtual node of it under a name that one of ours would have.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rival {
+    vnode: Name,
+    binding: Box<str>,
+}
+
+impl Rival {
+    /// What to tell the user of the binding with this cluster ID.
+    pub(crate) fn tell(&self, cluster_id: &str) -> String {
+        let Self { vnode, binding } = self;
+        format!(
+            "clusterID {cluster_id} is already used by ClusterBinding {binding}, which made node {vnode}: delete this binding and \
+             create it with another clusterID, and leave the node as it is"
+        )
+    }
 }
 
 impl Search {
@@ -70,6 +95,10 @@ impl Search {
         }
         let name = if self.clash { hashed } else { plain };
         if self.taken { Err(look(name)) } else { Ok(name) }
+    }
+
+    pub(super) fn rival(&self) -> Option<&Rival> {
+        self.rival.as_deref()
     }
 
     fn block(&mut self, now: Now) {
@@ -120,7 +149,7 @@ impl Pair {
         let found = match done {
             Ok(answer) => VNode::decode(&answer.object),
             Err(Refusal::Gone) => {
-                search.taken = false;
+                (search.taken, search.rival) = (false, None);
                 search.hashed_free |= self.bindings.bound().is_some_and(|bound| is_hashed(call, bound, physical));
                 if let Some(uid) = known {
                     self.lose_vnode(&uid, now, dirty);
@@ -154,15 +183,14 @@ impl Pair {
         let cluster_id = &bound.binding.cluster_id;
         let hashed = is_hashed(call, bound, physical);
         let stands_for = format!("tapestry://{cluster_id}/{physical}");
-        let row = row.filter(|row| row.physical == *physical);
-        if let Some(row) = row.clone().filter(|row| row.label(keys::ORIGIN) == Some(&*self.origin.label)) {
-            return self.put_vnode(row, None, now, dirty);
-        }
+        let row = row.filter(|row| row.physical == *physical).map(|row| (self.origin.claim(&row.marks()), row));
+        let row = row.filter(|(claim, row)| *claim == Claim::Ours || *row.provider_id == *stands_for);
         let search = &mut self.nodes.cases.entry(physical.clone()).or_default().search;
-        match row.filter(|row| *row.provider_id == *stands_for) {
-            Some(row) if row.label(keys::ORIGIN).is_none() => search.suspect = Some(Box::new(row)),
-            // Another binding's, by its label.
-            Some(row) => self.tell_unclear(physical, &row.name, now, dirty),
+        search.rival = None;
+        match row {
+            Some((Claim::Ours, row)) => self.put_vnode(row, None, now, dirty),
+            Some((Claim::Unmarked, row)) => search.suspect = Some(Box::new(row)),
+            Some((Claim::Others(owner), row)) => self.tell_foreign(physical, &row.name, owner, now, dirty),
             // Under the hashed name nothing of ours is; as a name for a new one it counts only once the plain one is taken.
             None if hashed && !search.clash => (search.hashed_free, search.taken) = (true, false),
             // Both names: there is nothing left but to wait.
@@ -171,7 +199,15 @@ impl Pair {
         }
     }
 
-    /// Only we make a Lease that belongs to a virtual node, and only for one that we made.
+    /// A node that we do not know has our label and another binding's marks: a user gave it our label.
+    pub(super) fn refuse_vnode(&mut self, row: &VNode, owner: Option<Box<str>>, now: Now, dirty: &mut Dirty<Key>) {
+        tracing::warn!(vnode = %row.name, ?owner, "a virtual node of another binding has our origin label: it is left alone");
+        if self.nodes.pnode(&row.physical).is_some() {
+            self.tell_foreign(&row.physical, &row.name, owner, now, dirty);
+        }
+    }
+
+    /// Only syncers make a Lease that belongs to a virtual node, and only for one that they made; it says which binding's.
     pub(super) fn learn_owner(
         &mut self,
         physical: &Name,
@@ -179,35 +215,73 @@ impl Pair {
         now: Now,
         dirty: &mut Dirty<Key>,
     ) {
-        let owners = match done {
+        let (owners, origin) = match done {
             Ok(answer) => read_owners(answer),
-            Err(Refusal::Gone) => Vec::new(),
+            Err(Refusal::Gone) => (Vec::new(), None),
             Err(_) => return,
         };
+        let foreign = origin.is_some_and(|origin| origin != *self.origin.full);
         let search = &mut self.nodes.cases.entry(physical.clone()).or_default().search;
         let Some(suspect) = search.suspect.take() else { return };
-        if owners.contains(suspect.uid()) {
-            self.put_vnode(*suspect, None, now, dirty);
-        } else {
-            self.tell_unclear(physical, &suspect.name, now, dirty);
+        match owners.contains(suspect.uid()) {
+            true if foreign => self.tell_foreign(physical, &suspect.name, None, now, dirty),
+            true => self.put_vnode(*suspect, None, now, dirty),
+            false => {
+                let cure =
+                    format!("delete {}, or give it the label {}={}", suspect.name, keys::ORIGIN, self.origin.label);
+                self.tell_unclear(physical, &suspect.name, &cure, now, dirty);
+            }
         }
         dirty.mark(Key::Node(physical.clone()));
     }
 
-    fn tell_unclear(&mut self, physical: &Name, vnode: &Name, now: Now, dirty: &mut Dirty<Key>) {
+    /// The virtual node of this physical node would have the name of another binding's. It is never for us to touch, nor for a
+    /// user to delete or to label: pods of the other binding may run there.
+    fn tell_foreign(
+        &mut self,
+        physical: &Name,
+        vnode: &Name,
+        owner: Option<Box<str>>,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) {
+        let Some(binding) = owner else {
+            let cure = format!("delete {vnode} and its finalizers");
+            return self.tell_unclear(physical, vnode, &cure, now, dirty);
+        };
+        let known = self.nodes.rival().is_some();
+        let rival = Rival { vnode: vnode.clone(), binding };
+        let search = &mut self.nodes.cases.entry(physical.clone()).or_default().search;
+        search.block(now);
+        search.rival = Some(Box::new(rival.clone()));
+        dirty.mark(Key::Binding);
+        // Its other virtual nodes mean the same.
+        if std::mem::replace(&mut search.told, true) || known {
+            return;
+        }
+        let Some(binding) = self.bindings.bound().map(|bound| &bound.binding) else { return };
+        let message = rival.tell(binding.cluster_id.as_str());
+        tracing::warn!(message, "another binding has our clusterID");
+        let event = Event::about_binding(binding, CLUSTER_ID_IN_USE, &message, now);
+        self.events.add(event, dirty);
+    }
+
+    /// `cure`: what helps if the node is not another binding's.
+    fn tell_unclear(&mut self, physical: &Name, vnode: &Name, cure: &str, now: Now, dirty: &mut Dirty<Key>) {
         let search = &mut self.nodes.cases.entry(physical.clone()).or_default().search;
         search.block(now);
         if std::mem::replace(&mut search.told, true) {
             return;
         }
-        let message = format!(
-            "node {vnode} has the provider ID of physical node {physical} but not this binding's label, so {physical} is not lent: delete {vnode}, or give it the label {}={}",
-            keys::ORIGIN,
-            self.origin.label
-        );
         tracing::warn!(%vnode, %physical, "a node has the provider ID of a physical node but not our label; not lending the physical node");
-        let binding = self.bindings.bound().map(|bound| &bound.binding);
-        let event = binding.and_then(|binding| Event::about_binding(binding, "VirtualNodeUnclear", &message, now));
+        let Some(binding) = self.bindings.bound().map(|bound| &bound.binding) else { return };
+        let message = format!(
+            "node {vnode} has the provider ID of physical node {physical} but not this binding's marks, so {physical} is not lent. \
+             If another ClusterBinding has clusterID {id}, create this one again with another clusterID and leave the node as it is; \
+             if none has, {cure}",
+            id = binding.cluster_id,
+        );
+        let event = Event::about_binding(binding, "VirtualNodeUnclear", &message, now);
         self.events.add(event, dirty);
     }
 }
@@ -222,25 +296,26 @@ fn look(name: Name) -> Plan<Why> {
     Why::LookForVirtualNode.call(target, Verb::Get)
 }
 
-fn read_owners(answer: &Answer) -> Vec<Uid> {
-    #[derive(Deserialize)]
+/// The nodes that own a Lease, and the origin of the syncer that renews it.
+fn read_owners(answer: &Answer) -> (Vec<Uid>, Option<String>) {
+    #[derive(Deserialize, Default)]
     struct Lease {
         metadata: Metadata,
     }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
+    #[derive(Deserialize, Default)]
+    #[serde(rename_all = "camelCase", default)]
     struct Metadata {
-        #[serde(default)]
         owner_references: Vec<Owner>,
+        annotations: BTreeMap<String, String>,
     }
     #[derive(Deserialize)]
     struct Owner {
         kind: String,
         uid: Uid,
     }
-    let owners = serde_json::from_slice::<Lease>(&answer.object).map(|lease| lease.metadata.owner_references);
-    let nodes = owners.unwrap_or_default().into_iter().filter(|owner| owner.kind == "Node");
-    nodes.map(|owner| owner.uid).collect()
+    let Lease { metadata } = serde_json::from_slice(&answer.object).unwrap_or_default();
+    let nodes = metadata.owner_references.into_iter().filter(|owner| owner.kind == "Node");
+    (nodes.map(|owner| owner.uid).collect(), metadata.annotations.get(keys::ORIGIN).cloned())
 }
 
 #[cfg(test)]

@@ -111,7 +111,7 @@ impl Want {
         .map(|(key, value)| (key.to_owned(), value))
         .into();
         annotations.extend(rules.map(|rules| (keys::RECLAIM_RULES.to_owned(), rules)));
-        annotations.extend(about.origin.whole_name().map(|(key, name)| (key.to_owned(), name)));
+        annotations.extend(about.origin.annotations().into_iter().map(|(key, value)| (key.to_owned(), value)));
         let mut want = Self {
             labels,
             annotations,

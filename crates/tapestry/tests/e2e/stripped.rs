@@ -1,14 +1,16 @@
-//! Virtual nodes that a user strips of our labels and annotations: they get them back, are never created twice, and their
-//! pods keep running.
+//! Virtual nodes that a user strips of our labels and annotations, or gives to another binding: they get them back, are never
+//! created twice or taken over, and their pods keep running.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Map, Value, json};
 use tapestry_api::keys;
+use tapestry_domain::names::origin_hash;
 use tapestry_testbed::eventually;
 
 use crate::fixtures::Fixture;
-use crate::harness::{Harness, pattern};
-use crate::looks::{SOON, label, phase, uid};
+use crate::harness::{BINDING, Harness, pattern, wind_up};
+use crate::looks::{SOON, condition, label, phase, text, uid};
+use crate::timing::timed;
 
 /// `kubectl label node NAME key- …` and `kubectl annotate node NAME key- …` for every key there is, in one request.
 pub(crate) async fn strip(harness: &Harness) -> Result<()> {
@@ -98,4 +100,66 @@ async fn law_09_a_virtual_node_stripped_while_no_syncer_ran_is_found_by_its_leas
             runs_on(harness, &vpod, &copy).await
         })
         .await
+}
+
+/// Gives the virtual node the label by which the syncer of another binding finds its nodes, as `kubectl label` would.
+async fn label_for(harness: &Harness, other: &Value) -> Result<()> {
+    let origin = origin_hash(text(&other["status"]["virtualClusterUID"]), uid(other));
+    let labels = json!({ "metadata": { "labels": { keys::ORIGIN: origin } } });
+    harness.virtual_side.patch("v1/Node", &harness.vnode(), &labels).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn law_06_a_binding_with_the_cluster_id_of_another_takes_no_node_of_it_even_when_a_user_labels_it() -> Result<()>
+{
+    // Boxed: it holds two harnesses.
+    Box::pin(timed(async {
+        let twin = pattern("twin-b").binding(|binding| binding.cluster_id("twin-a")).nodes_of("twin-a");
+        let (mut owner, mut twin) = tokio::try_join!(pattern("twin-a").set_up(), twin.set_up())?;
+        let test = async {
+            owner.start().await?;
+            let vnode = owner.vnode_ready(owner.node()).await?;
+            owner.virtual_side.create(&owner.bound("web").build()).await?;
+            let (vpod, copy) = owner.runs("web").await?;
+
+            twin.start().await?;
+            let binding = eventually("the other binding says why it lends nothing", SOON, async || {
+                let binding = twin.binding().await.map_err(|error| error.to_string())?;
+                let ready = condition(&binding, "Ready");
+                let says =
+                    ready["reason"] == "ClusterIdInUse" && text(&ready["message"]).contains("ClusterBinding twin-a");
+                if says { Ok(binding.clone()) } else { Err(ready.to_string()) }
+            })
+            .await?;
+
+            // A user labels it all the same, while both syncers work, and while only that of the other binding does.
+            for _ in 0..5 {
+                label_for(&owner, &binding).await?;
+                mended(&owner, &vnode).await?;
+            }
+            owner.stop().await?;
+            label_for(&owner, &binding).await?;
+            twin.stop().await?;
+            twin.start().await?;
+            let seen = owner.virtual_side.get("v1/Node", &owner.vnode()).await?.context("no virtual node")?;
+            ensure!(label(&seen, keys::CLUSTER_BINDING) == "twin-a", "taken over: {}", seen["metadata"]);
+            owner.start().await?;
+            mended(&owner, &vnode).await?;
+
+            twin.virtual_side.delete(BINDING, &twin.name).await?;
+            eventually("the other binding is gone", SOON, async || {
+                match twin.virtual_side.get(BINDING, &twin.name).await {
+                    Ok(None) => Ok(()),
+                    other => Err(format!("{other:?}")),
+                }
+            })
+            .await?;
+            mended(&owner, &vnode).await?;
+            runs_on(&owner, &vpod, &copy).await
+        };
+        let ended = test.await;
+        wind_up(ended, [owner, twin]).await
+    }))
+    .await
 }

@@ -9,6 +9,7 @@ use tapestry_cluster::{Answer, Call, Refusal, Verb};
 use tapestry_engine::Plan;
 
 use crate::nodes::row::VNode;
+use crate::origin::Origin;
 use crate::pair::{Fact, Key};
 use crate::pods::tests::{key as pod, running};
 use crate::scene::{Scene, name, pnode};
@@ -64,6 +65,23 @@ fn restarted(there: &Value) -> Scene {
 
 fn lease(owner: &str) -> Value {
     json!({"metadata": {"name": VNODE, "uid": "l", "ownerReferences": [{"kind": "Node", "name": VNODE, "uid": owner}]}})
+}
+
+/// The virtual node with the marks of binding `west`, which has our cluster ID.
+fn another_bindings() -> Value {
+    let (mut vnode, west) = (Scene::new().vnode(VNODE), Origin::new("v-cluster", "w-uid", "west"));
+    for (key, value) in west.labels() {
+        vnode["metadata"]["labels"][key] = json!(value);
+    }
+    vnode["metadata"]["annotations"][keys::ORIGIN] = json!(west.full);
+    vnode
+}
+
+/// The next event, which must be of this reason.
+fn event(scene: &Scene, reason: &str) -> String {
+    let event = scene.call(&Key::Event(1)).body().unwrap().into_owned();
+    assert_eq!((&event["reason"], &event["involvedObject"]["kind"]), (&json!(reason), &json!("ClusterBinding")));
+    event["message"].as_str().unwrap().to_owned()
 }
 
 /// The patch that gives a stripped node everything back.
@@ -160,12 +178,7 @@ fn law_09_one_physical_node_is_never_lent_twice_while_it_is_unclear_whose_a_node
     let bare = stripped(&Scene::new());
     let unclear = |scene: &mut Scene| {
         assert!(matches!(scene.plan(&key()), Plan::Wait(_)), "no second node");
-        let event = scene.call(&Key::Event(1)).body().unwrap().into_owned();
-        assert_eq!(
-            (&event["reason"], &event["involvedObject"]["kind"]),
-            (&json!("VirtualNodeUnclear"), &json!("ClusterBinding"))
-        );
-        assert!(event["message"].as_str().unwrap().contains(VNODE));
+        assert!(event(scene, "VirtualNodeUnclear").contains(VNODE));
         // It is looked at again, and not told again.
         scene.pass(Duration::from_mins(6));
         assert_eq!(scene.call(&key()).why, "CreateNode", "the name may be free by now");
@@ -183,6 +196,68 @@ fn law_09_one_physical_node_is_never_lent_twice_while_it_is_unclear_whose_a_node
     let mut other = bare;
     other["metadata"]["labels"][keys::ORIGIN] = json!("0123456789");
     unclear(&mut restarted(&other));
+}
+
+#[test]
+fn law_06_a_node_of_another_binding_with_our_cluster_id_is_never_taken_over_nor_offered_to_be_deleted_or_labelled() {
+    let theirs = another_bindings();
+    let mut scene = restarted(&theirs);
+    assert!(matches!(scene.plan(&key()), Plan::Wait(_)), "no second node");
+    let told = event(&scene, "ClusterIdInUse");
+    assert!(told.contains("clusterID east is already used by ClusterBinding west"), "{told}");
+    assert!(told.contains("leave the node as it is") && !told.contains("label"), "{told}");
+    let status = scene.call(&Key::Binding).body().unwrap()["status"].clone();
+    let ready = status["conditions"].as_array().unwrap().iter().find(|said| said["type"] == "Ready").unwrap();
+    assert_eq!((&ready["reason"], &ready["message"]), (&json!("ClusterIdInUse"), &json!(told)));
+    // A user gives it our label all the same, and an earlier version of the other syncer wrote no annotation.
+    let mut labelled = theirs.clone();
+    labelled["metadata"]["labels"][keys::ORIGIN] = json!(scene.pair.origin.label);
+    let mut plain = labelled.clone();
+    plain["metadata"]["annotations"].as_object_mut().unwrap().remove(keys::ORIGIN);
+    let mut both = labelled.clone();
+    both["metadata"]["labels"][keys::CLUSTER_BINDING] = json!("east");
+    for vnode in [labelled, plain, both] {
+        scene.see_vnode(vnode.clone());
+        assert!(scene.pair.nodes.vnode(&name(VNODE)).is_none(), "taken over: {}", vnode["metadata"]);
+        let found = restarted(&vnode);
+        assert!(found.pair.nodes.vnode(&name(VNODE)).is_none(), "taken over: {}", vnode["metadata"]);
+    }
+    // It is gone at last, and the binding is well again.
+    scene.pass(Duration::from_mins(6));
+    let create = scene.call(&key());
+    scene.settle(&key(), &create, Err(Refusal::Exists));
+    scene.refuse(&key(), Refusal::Gone);
+    assert!(scene.pair.nodes.rival().is_none());
+}
+
+#[test]
+fn a_node_that_a_user_gave_to_another_binding_is_known_by_its_annotation_and_gets_its_labels_back() {
+    let mut given = Scene::new().vnode(VNODE);
+    let theirs = another_bindings()["metadata"]["labels"].clone();
+    for label in [keys::ORIGIN, keys::CLUSTER_BINDING] {
+        given["metadata"]["labels"][label] = theirs[label].clone();
+        let scene = restarted(&given);
+        let labels = scene.call(&key()).body().unwrap()["metadata"]["labels"].clone();
+        assert_eq!(labels[keys::ORIGIN], *scene.pair.origin.label, "at the start");
+        let mut scene = Scene::new();
+        leave_watch(&mut scene, &given);
+        let look = look_at(&scene, "Node", VNODE);
+        answer(&mut scene, &key(), &look, given.clone());
+        let labels = scene.call(&key()).body().unwrap()["metadata"]["labels"].clone();
+        assert_eq!(labels[keys::ORIGIN], *scene.pair.origin.label, "at work");
+    }
+}
+
+#[test]
+fn law_06_a_stripped_node_whose_lease_another_binding_renews_is_not_taken_over() {
+    let bare = stripped(&Scene::new());
+    let mut scene = restarted(&bare);
+    let look = look_at(&scene, "Lease", VNODE);
+    let mut lease = lease(bare["metadata"]["uid"].as_str().unwrap());
+    lease["metadata"]["annotations"] = json!({keys::ORIGIN: "v-cluster/w-uid"});
+    answer(&mut scene, &key(), &look, lease);
+    assert!(matches!(scene.plan(&key()), Plan::Wait(_)));
+    assert!(!event(&scene, "VirtualNodeUnclear").contains("give it the label"));
 }
 
 #[test]
