@@ -143,6 +143,8 @@ pub struct Pair {
     pub(crate) origin: Origin,
     pub(crate) home: Home,
     pub(crate) bindings: Bindings,
+    /// Whether this process plans, and so asks what only answers can tell.
+    pub(crate) leads: bool,
     /// The latest time on the wall, to notice when the clock is set back.
     wall: jiff::Timestamp,
     pub(crate) connections: Connections,
@@ -167,6 +169,7 @@ impl Pair {
             origin,
             home,
             bindings: Bindings::new(binding_uid),
+            leads: false,
             wall: jiff::Timestamp::UNIX_EPOCH,
             connections: Connections::default(),
             out_of_sync: OutOfSync::default(),
@@ -192,6 +195,7 @@ impl Pair {
             // What these know stays as it is.
             origin: _,
             home: _,
+            leads: _,
             wall: _,
             bindings: _,
             connections: _,
@@ -423,7 +427,12 @@ impl Model for Pair {
         }
     }
 
+    fn follow(&mut self) {
+        self.leads = false;
+    }
+
     fn take_lead(&mut self, now: Now) {
+        self.leads = true;
         self.be_at(now);
         // What we proved in an earlier term is older than what another leader has done since.
         self.doubt_evidence();

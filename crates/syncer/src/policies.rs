@@ -78,6 +78,11 @@ impl Policies {
         self.serving(side).said().filter(|_| self.serving(side).unknown())
     }
 
+    /// Whether policies have not been listed since their kind went.
+    pub(crate) fn unlisted(&self, side: Side) -> bool {
+        self.serving(side).unreadable()
+    }
+
     /// Whether discovery, which says what the absence of a policy means, may not be read.
     pub(crate) fn unclear(&self, side: Side) -> bool {
         self.serving(side).said() == Some(Served::Unclear)

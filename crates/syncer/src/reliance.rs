@@ -26,6 +26,7 @@ use tapestry_cluster::{Side, Uid};
 
 use crate::bindings::Bound;
 use crate::pair::Pair;
+use crate::policies::Served;
 use crate::terms::Stop;
 
 impl Pair {
@@ -81,7 +82,14 @@ impl Pair {
     /// Whether everything may be planned and all policies are known.
     #[must_use]
     pub fn ready(&self) -> bool {
-        self.operational_terms().is_some() && self.policies.unknown(Side::Virtual).is_none()
+        self.operational_terms().is_some() && self.policies_unknown().is_none()
+    }
+
+    /// Why it is not known which policies there are, as far as this process can tell: one that follows does not ask discovery, so for
+    /// it the list counts that it has read since their kind was gone.
+    fn policies_unknown(&self) -> Option<Served> {
+        let tells = self.leads || self.policies.unlisted(Side::Virtual);
+        self.policies.unknown(Side::Virtual).filter(|_| tells)
     }
 
     /// Whether the virtual cluster is known, and the one that the binding was made in as far as that is pinned.
@@ -120,8 +128,7 @@ impl Pair {
     /// What is missing before the process may call itself ready; `None` when nothing is.
     #[must_use]
     pub fn lacks(&self) -> Option<String> {
-        let policies =
-            || self.policies.unknown(Side::Virtual).map(|served| Stop::PoliciesUnknown(served).message().to_owned());
+        let policies = || self.policies_unknown().map(|served| Stop::PoliciesUnknown(served).message().to_owned());
         let lists = || (!self.ready()).then(|| "waiting for both clusters and initial lists".to_owned());
         let out_of_sync = self.out_of_sync.tell(&self.connections);
         out_of_sync.or_else(policies).or_else(lists).or_else(|| self.refused.tell())

@@ -6,7 +6,7 @@ use serde_json::json;
 use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Epoch};
 use tapestry_cluster::{Answer, Refusal, Side, Uid, Verb};
-use tapestry_engine::Plan;
+use tapestry_engine::{Model as _, Plan};
 
 use crate::nodes::departure::Departure;
 use crate::nodes::lending::LendingState;
@@ -203,6 +203,34 @@ fn policies_deleted_with_their_definition_evict_no_pod_and_nothing_new_is_lent()
         let known = conditions.iter().find(|condition| condition["type"] == "PoliciesKnown").unwrap();
         assert_eq!((&known["status"], &known["reason"]), (&json!("False"), &json!("PoliciesNotServed")));
         assert!(!scene.pair.ready());
+    }
+}
+
+#[test]
+fn a_process_that_follows_is_ready_again_when_it_has_listed_the_policies_of_a_kind_that_is_back() {
+    for leads in [true, false] {
+        let mut scene = lent(true);
+        if leads {
+            let now = scene.now;
+            scene.pair.take_lead(now);
+        } else {
+            scene.pair.follow();
+        }
+        scene.lose_policy_of(Side::Virtual, "all");
+        scene.see(Fact::Policy(Side::Virtual, Change::Unserved));
+        assert!(!scene.pair.ready() && scene.pair.lacks().is_some());
+        scene.see_policy_as("all", "uid-all-2", json!({"cluster": "east"}), 2);
+        scene.see(Fact::Policy(Side::Virtual, Change::Listed(Epoch(2))));
+        // Only the leader asks discovery, and until it has an answer it does not rely on the list.
+        assert_eq!((scene.pair.ready(), scene.pair.lacks().is_none()), (!leads, !leads), "leads: {leads}");
+        if leads {
+            scene.discover(Side::Virtual, SERVED);
+            assert!(scene.pair.ready());
+        } else {
+            let now = scene.now;
+            scene.pair.take_lead(now);
+            assert!(!scene.pair.ready(), "a new leader asks first");
+        }
     }
 }
 
