@@ -16,6 +16,7 @@ use foldhash::fast::RandomState;
 use serde_json::json;
 use tapestry_api::binding::Phase;
 use tapestry_api::{BindingCondition, Status, keys};
+use tapestry_cluster::connect::AccessRefused;
 use tapestry_cluster::feed::Change;
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Sub, Target, Uid, Verb, kind};
@@ -108,6 +109,8 @@ pub struct Keeper {
     replaced: bool,
     /// Who the virtual cluster last said it is, kept while it does not answer.
     identity: Option<Uid>,
+    /// It answers and forbids to ask who it is.
+    unnamed: bool,
     work: Work,
     kubeconfig: Option<Trouble>,
 }
@@ -127,6 +130,7 @@ impl Keeper {
             binding: None,
             replaced: false,
             identity: None,
+            unnamed: false,
             work: Work::default(),
             kubeconfig: None,
         }
@@ -153,6 +157,14 @@ impl Keeper {
     fn in_own_cluster(&self) -> bool {
         let pinned = self.binding.as_ref().and_then(|binding| binding.virtual_cluster.as_deref());
         self.origin.is_own_cluster(self.identity.as_ref(), pinned)
+    }
+
+    /// Whether Leases may be renewed and the binding may say why nothing else is done. While a cluster that has never said who it is
+    /// forbids to ask, it is ours if it has our binding, with our cluster pinned in its status, and nodes of our origin.
+    fn may_keep(&self) -> bool {
+        let pinned = self.binding.as_ref().and_then(|binding| binding.virtual_cluster.as_deref());
+        let proven = pinned == Some(self.origin.virtual_cluster()) && !self.names.is_empty();
+        self.in_own_cluster() || (self.unnamed && self.identity.is_none() && proven)
     }
 
     fn is_foreign(&self, row: &KeptNode) -> bool {
@@ -248,7 +260,7 @@ impl Keeper {
     }
 
     fn plan_lease(&self, vnode: &Name, now: Now) -> Plan<leases::Why> {
-        match self.node(vnode).filter(|_| self.in_own_cluster()) {
+        match self.node(vnode).filter(|_| self.may_keep()) {
             Some(row) => self.leases.plan(vnode, &row.uid, &self.origin, now),
             None => Plan::Rest,
         }
@@ -280,7 +292,7 @@ impl Keeper {
 
     /// Merges our conditions into those that are there: an apply would take away what it leaves out, and `Pair` applies the rest.
     fn plan_binding(&self, now: Now) -> Plan<ReportWhy> {
-        let Some(row) = self.binding.as_ref().filter(|_| self.in_own_cluster()) else { return Plan::Rest };
+        let Some(row) = self.binding.as_ref().filter(|_| self.may_keep()) else { return Plan::Rest };
         let lapse = self.report_lapse(row, now);
         if lapse.is_some() || self.lapses.stands_in() {
             // A process that does not lead need not report whether its syncer works.
@@ -340,6 +352,7 @@ impl Model for Keeper {
             // Whether it is gone is for `Pair` to prove; our Leases are renewed all the same.
             Fact::Binding(Change::Gone { .. } | Change::Listed(_) | Change::Unserved | Change::Reached(_)) => {}
             Fact::Connection(connection) => {
+                self.unnamed = matches!(connection, Connection::Refused(AccessRefused::Right(_)));
                 if let Connection::Up(identity) = connection {
                     self.identity = Some(identity);
                 }

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use k8s_openapi::ByteString;
 use serde::Deserialize;
 use tapestry_api::{Binding, Invalid, keys};
-use tapestry_cluster::connect::Trust;
+use tapestry_cluster::connect::{ConnectError, Trust};
 use tapestry_cluster::feed::Row as _;
 use tapestry_cluster::gate::carry_out;
 use tapestry_cluster::{Cluster, Kind, Name, Refusal, Side, Target, Uid, Verb, kind};
@@ -113,9 +113,22 @@ impl Syncer {
         Ok(Physical { cluster, home, digest: found.digest() })
     }
 
+    /// Makes certain that the virtual cluster is the one that our origin names; asks only a cluster that has not said so yet.
+    async fn confirm_home(&self) -> Result<(), StartError> {
+        if self.virtual_cluster.identity().is_some() {
+            return Ok(());
+        }
+        let identity = self.virtual_cluster.ask_identity().await.map_err(StartError::ConnectVirtual)?;
+        if identity.as_str() != self.origin.virtual_cluster() || !self.virtual_cluster.pin(&identity) {
+            let why = format!("cluster {identity} answers, and the binding was made in another one");
+            return Err(StartError::ConnectVirtual(ConnectError::Unreachable(why)));
+        }
+        Ok(())
+    }
+
     /// Our binding as it is now.
     async fn read_own_binding(&self) -> Result<BindingRow, StartError> {
-        let row = read_binding(&self.virtual_cluster, &self.name).await?;
+        let row = read_binding(&self.virtual_cluster, &self.name, Verb::Get).await?;
         if row.uid().as_str() == &*self.uid { Ok(row) } else { Err(StartError::Replaced(self.name.clone())) }
     }
 
@@ -173,9 +186,10 @@ reasons! {
     }
 }
 
-async fn read_binding(virtual_cluster: &Cluster, name: &Name) -> Result<BindingRow, StartError> {
+/// `verb`: whether what is found has to be evidence, from a cluster that says which one it is.
+async fn read_binding(virtual_cluster: &Cluster, name: &Name, verb: Verb) -> Result<BindingRow, StartError> {
     let unreadable = |why: String| StartError::ReadObject { what: format!("ClusterBinding {name}"), why };
-    let object = read(virtual_cluster, Verb::Get, (&kind::CLUSTER_BINDING, None, name.clone())).await?;
+    let object = read(virtual_cluster, verb, (&kind::CLUSTER_BINDING, None, name.clone())).await?;
     let row = BindingRow::decode(&object).map_err(|error| unreadable(error.to_string()))?;
     row.ok_or_else(|| unreadable("not a ClusterBinding".to_owned()))
 }
@@ -206,7 +220,8 @@ async fn read(
     answer.map(|answer| answer.object).map_err(|refusal| {
         let why = refusal.message().to_owned();
         match refusal {
-            Refusal::Gone | Refusal::Denied(_) | Refusal::Invalid(_) => StartError::ReadObject { what, why },
+            Refusal::Denied(_) => StartError::Denied { what, why },
+            Refusal::Gone | Refusal::Invalid(_) => StartError::ReadObject { what, why },
             _ => StartError::Unanswered { what, why },
         }
     })

@@ -19,13 +19,18 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let mut scene = Self {
+        let mut scene = Self::unasked();
+        scene.see(Fact::Connection(Connection::Up(Uid::new("v-cluster"))));
+        scene
+    }
+
+    /// Before the cluster has said who it is.
+    fn unasked() -> Self {
+        Self {
             keeper: Keeper::new(Origin::new("v-cluster", "b-uid", "east"), "b-uid"),
             now: Now { wall: "2026-01-01T00:00:00Z".parse().unwrap(), steady: Duration::from_secs(100) },
             rv: 1,
-        };
-        scene.see(Fact::Connection(Connection::Up(Uid::new("v-cluster"))));
-        scene
+        }
     }
 
     /// Nothing was there before it.
@@ -226,6 +231,40 @@ fn a_lease_says_whose_node_it_is_and_is_told_so_once() {
     scene.settle(&lease(), &renewal, Ok(Answer { object }));
     scene.pass(Duration::from_secs(20));
     assert!(scene.call(&lease()).body().unwrap()["metadata"]["annotations"].is_null());
+}
+
+#[test]
+fn law_01_while_the_cluster_forbids_to_ask_who_it_is_its_binding_and_nodes_prove_enough_for_leases_and_a_condition() {
+    let refused = || Fact::Connection(Connection::Refused(AccessRefused::Right("no".to_owned())));
+    let started = |pinned: &Value, there: bool| {
+        let mut scene = Scene::unasked();
+        scene.see(refused());
+        scene.see_binding("b-uid", &json!({"virtualClusterUID": pinned}));
+        if there {
+            scene.see_node(&json!([]));
+        }
+        scene.see(Fact::Node(Change::Listed(Epoch(1))));
+        scene.see(stopped());
+        scene
+    };
+    let silent = |scene: &Scene| [lease(), taint(), Key::Binding].iter().all(|key| scene.plan(key) == Plan::Rest);
+    let mut scene = started(&json!("v-cluster"), true);
+    assert_eq!(scene.call(&lease()).why, "LookForLease");
+    assert_eq!(scene.conditions()[0]["type"], "Connected");
+    assert_eq!(scene.plan(&taint()), Plan::Rest, "a node is written to only in a cluster that says who it is");
+    for unproven in [
+        Connection::Down("no answer".to_owned()),
+        Connection::Refused(AccessRefused::Credentials),
+        Connection::Up(Uid::new("another")),
+    ] {
+        scene.see(Fact::Connection(unproven.clone()));
+        assert!(silent(&scene), "{unproven:?}");
+    }
+    scene.see(refused());
+    assert!(silent(&scene), "it has said that it is another one");
+    assert!(silent(&started(&Value::Null, true)), "nothing is pinned");
+    assert!(silent(&started(&json!("another"), true)), "another cluster is pinned");
+    assert!(silent(&started(&json!("v-cluster"), false)), "no node of our origin");
 }
 
 /// The node as an event or an answer has it.

@@ -25,6 +25,14 @@ pub enum StartError {
         /// What the API server said.
         why: String,
     },
+    /// An object that must be there may not be read.
+    #[error("cannot read {what}: {why}")]
+    Denied {
+        /// Which one.
+        what: String,
+        /// What the API server said.
+        why: String,
+    },
     /// The virtual cluster did not answer when it was asked for an object.
     #[error("cannot read {what}: {why}")]
     Unanswered {
@@ -62,6 +70,7 @@ impl StartError {
             }
             Self::ConnectPhysical(_) => "check the kubeconfig in the Secret that the binding's secretRef names",
             Self::ReadObject { .. } => "check that it exists and that this identity may read it",
+            Self::Denied { .. } => "grant the syncer's account this right (deploy/rbac/virtual.yaml)",
             Self::InvalidBinding { .. } => "edit the binding as the message says",
             Self::Cancelled => "start it again",
             Self::Replaced(_) => "start the syncer again to serve the new binding; a Deployment does so by itself",
@@ -71,7 +80,7 @@ impl StartError {
     /// `PascalCase`, for the condition.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
-            Self::BadName(_) | Self::ReadObject { .. } => "KubeconfigUnusable",
+            Self::BadName(_) | Self::ReadObject { .. } | Self::Denied { .. } => "KubeconfigUnusable",
             Self::ConnectVirtual(ConnectError::Unreachable(_)) | Self::Unanswered { .. } => "VirtualClusterSilent",
             Self::ConnectVirtual(error) | Self::ConnectPhysical(error) => error.reason(),
             Self::InvalidBinding { why, .. } => why.reason(),

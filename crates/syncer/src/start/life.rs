@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use tapestry_cluster::connect::ConnectError;
 use tapestry_cluster::gate::LiveGate;
 use tapestry_engine::Desk;
 use tapestry_engine::lead::{Leadership, campaign};
@@ -115,7 +116,11 @@ impl Syncer {
     async fn connect_in_time(&self) -> Result<Physical, RunError> {
         let mut wait = AGAIN.0;
         loop {
-            let (why, generation) = match self.read_own_binding().await {
+            let row = match self.confirm_home().await {
+                Ok(()) => self.read_own_binding().await,
+                Err(why) => Err(why),
+            };
+            let (why, generation) = match row {
                 Ok(row) => match self.connect_as(&row).await {
                     Ok(physical) => return Ok(physical),
                     Err(why) => (why, Some(row.generation())),
@@ -124,13 +129,15 @@ impl Syncer {
                 Err(why) => (why, None),
             };
             let trouble = Trouble { reason: why.reason(), message: why.told(), generation };
+            self.ready.set(Some(trouble.message.clone()));
             // When the virtual cluster does not answer, that says nothing of what was wrong before.
-            let known = self.work.borrow().stopped_for(&trouble) || matches!(why, StartError::Unanswered { .. });
-            if !known {
+            let unanswered =
+                matches!(why, StartError::Unanswered { .. } | StartError::ConnectVirtual(ConnectError::Unreachable(_)));
+            if !unanswered && !self.work.borrow().stopped_for(&trouble) {
                 tracing::error!(
                     reason = trouble.reason,
                     message = trouble.message,
-                    "the physical cluster cannot be used: only Leases are renewed"
+                    "the syncer cannot work yet: only Leases are renewed"
                 );
                 self.work.send_replace(Work::Stopped(trouble));
                 wait = AGAIN.0;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use tapestry_api::keys;
-use tapestry_cluster::connect::ConnectError;
+use tapestry_cluster::connect::{AccessRefused, ConnectError};
 use tapestry_cluster::feed::Row as _;
-use tapestry_cluster::{Cluster, Name};
+use tapestry_cluster::{Cluster, Name, Verb};
 use tapestry_engine::clock::{Clock, SystemClock};
 use tapestry_engine::lead::{LeaseTimings, Seat};
 use tapestry_engine::serve::Readiness;
@@ -75,17 +75,16 @@ impl Syncer {
         let Config { binding, virtual_cluster, clock, meters, readiness, cancel, election, vital, wait } = config;
         // Served while it waits.
         let meters = meters.of(&binding);
+        let ready = readiness.gate(&format!("binding {binding}"));
         let mut pause = AGAIN.0;
         let origin = loop {
-            match find_origin(&virtual_cluster, &name).await {
+            let why = match find_origin(&virtual_cluster, &name, wait).await {
                 Ok(origin) => break origin,
-                Err(why @ (StartError::ConnectVirtual(_) | StartError::Unanswered { .. })) if wait => {
-                    let refused = matches!(why, StartError::ConnectVirtual(ConnectError::Refused(_)));
-                    let what = if refused { "refuses the kubeconfig" } else { "cannot be reached" };
-                    tracing::error!(why = why.told(), again_in = ?pause, "the virtual cluster {what}");
-                }
-                Err(why) => return Err(why),
-            }
+                Err(why) => why,
+            };
+            let Some(what) = hindrance(&why).filter(|_| wait) else { return Err(why) };
+            tracing::error!(why = why.told(), again_in = ?pause, "the virtual cluster {what}");
+            ready.set(Some(why.told()));
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(AGAIN.1);
         };
@@ -99,7 +98,7 @@ impl Syncer {
             clock,
             seat,
             meters,
-            ready: readiness.gate(&format!("binding {binding}")),
+            ready,
             kept: readiness.gate(&format!("the Leases of binding {binding}")),
             cancel,
             work: channel::Sender::new(Work::default()),
@@ -111,17 +110,49 @@ impl Syncer {
     }
 }
 
-/// The UID of the binding, and the origin that all objects made for it carry.
-async fn find_origin(virtual_cluster: &Cluster, name: &Name) -> Result<(Box<str>, Origin), StartError> {
-    let identity = virtual_cluster.ask_identity().await.map_err(StartError::ConnectVirtual)?;
+/// What the virtual cluster does that may pass while the process waits: it must not exit for it, because the restarts of its
+/// Deployment would only be further apart.
+fn hindrance(why: &StartError) -> Option<&'static str> {
+    match why {
+        StartError::ConnectVirtual(ConnectError::Refused(_)) => Some("refuses the kubeconfig"),
+        StartError::ConnectVirtual(_) | StartError::Unanswered { .. } => Some("cannot be reached"),
+        StartError::Denied { .. } => Some("does not let us read the binding"),
+        StartError::BadName(_)
+        | StartError::ConnectPhysical(_)
+        | StartError::ReadObject { .. }
+        | StartError::InvalidBinding { .. }
+        | StartError::Replaced(_)
+        | StartError::Cancelled => None,
+    }
+}
+
+/// The UID of the binding, and the origin that all objects made for it carry. `keeps`: it is for a syncer that keeps nodes alive.
+async fn find_origin(virtual_cluster: &Cluster, name: &Name, keeps: bool) -> Result<(Box<str>, Origin), StartError> {
+    let identity = match virtual_cluster.ask_identity().await {
+        Ok(identity) => identity,
+        Err(ConnectError::Refused(refused @ AccessRefused::Right(_))) if keeps => {
+            let pinned = find_pinned(virtual_cluster, name).await?;
+            return pinned.ok_or(StartError::ConnectVirtual(refused.into()));
+        }
+        Err(error) => return Err(StartError::ConnectVirtual(error)),
+    };
     // Before anything is read: what does not exist is believed only of a pinned cluster.
     if !virtual_cluster.pin(&identity) {
         let why = format!("cluster {identity} answers, which is another one than before");
         return Err(StartError::ConnectVirtual(ConnectError::Unreachable(why)));
     }
-    let uid: Box<str> = read_binding(virtual_cluster, name).await?.uid().as_str().into();
+    let uid: Box<str> = read_binding(virtual_cluster, name, Verb::Get).await?.uid().as_str().into();
     let origin = Origin::new(identity.as_str(), &uid, name.as_str());
     Ok((uid, origin))
+}
+
+/// The same by what the binding's status pins, while the cluster answers and forbids to ask which one it is. It is only enough for
+/// the keeper; the work waits until the cluster says that it is this one.
+async fn find_pinned(virtual_cluster: &Cluster, name: &Name) -> Result<Option<(Box<str>, Origin)>, StartError> {
+    let row = read_binding(virtual_cluster, name, Verb::Peek).await?;
+    let pinned = row.parsed().ok().and_then(|binding| binding.pinned.virtual_cluster.clone());
+    let uid = row.uid().as_str();
+    Ok(pinned.map(|cluster| (uid.into(), Origin::new(&cluster, uid, name.as_str()))))
 }
 
 /// The election Lease of the syncers of a binding.

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use prometheus_client::registry::Registry;
 use serde_json::json;
@@ -10,23 +11,35 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use tapestry_engine::serve::Readiness;
+
 use super::*;
 
 const BINDINGS: [&str; 2] = ["east", "west"];
 
-/// An API server that knows who it is and any binding, and refuses everything else.
-async fn answer(mut stream: TcpStream) {
+/// An API server that knows who it is and any binding, and refuses everything else; and what else it refuses for now.
+#[derive(Clone, Default)]
+struct Refuses {
+    identity: Arc<AtomicBool>,
+    bindings: Arc<AtomicBool>,
+}
+
+async fn answer(mut stream: TcpStream, refuses: Refuses) {
     let mut request = vec![0; 64 << 10];
     while let Ok(length @ 1..) = stream.read(&mut request).await {
         let head = String::from_utf8_lossy(&request[..length]).into_owned();
         let path = head.split(' ').nth(1).unwrap_or_default();
         let (code, body) = match path.rsplit_once('/') {
-            Some(("/api/v1/namespaces", "kube-system")) => {
+            Some(("/api/v1/namespaces", "kube-system")) if !refuses.identity.load(Ordering::Relaxed) => {
                 (200, json!({"kind": "Namespace", "metadata": {"name": "kube-system", "uid": "v-cluster"}}))
             }
-            Some((kind, name)) if kind.ends_with("/clusterbindings") => {
+            Some((kind, name)) if kind.ends_with("/clusterbindings") && !refuses.bindings.load(Ordering::Relaxed) => {
                 let metadata = json!({"name": name, "uid": name, "resourceVersion": "1", "generation": 1});
-                (200, json!({"kind": "ClusterBinding", "metadata": metadata, "spec": {}}))
+                let spec = json!({
+                    "clusterID": name, "secretRef": {"name": "s", "namespace": "t"}, "mountNamespace": "mount",
+                });
+                let pinned = json!({"virtualClusterUID": if name == "new" { None } else { Some("v-cluster") }});
+                (200, json!({"kind": "ClusterBinding", "metadata": metadata, "spec": spec, "status": pinned}))
             }
             _ => (403, json!({"kind": "Status", "code": 403, "message": "no"})),
         };
@@ -38,13 +51,13 @@ async fn answer(mut stream: TcpStream) {
     }
 }
 
-async fn serve(tasks: &mut JoinSet<()>) -> Cluster {
+async fn serve(tasks: &mut JoinSet<()>, refuses: Refuses) -> Cluster {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tasks.spawn(async move {
         let mut streams = JoinSet::new();
         while let Ok((stream, _)) = listener.accept().await {
-            streams.spawn(answer(stream));
+            streams.spawn(answer(stream, refuses.clone()));
         }
     });
     let kubeconfig = format!(
@@ -102,7 +115,7 @@ async fn two_bindings_in_one_process_share_each_metric_and_are_named_in_every_li
     let _logs = tracing::subscriber::set_default(lines.with_max_level(tracing::Level::DEBUG).finish());
     let mut registry = Registry::with_prefix("tapestry_syncer");
     let (meters, cancel) = (Meters::register(&mut registry), CancellationToken::new());
-    let cluster = serve(&mut tasks).await;
+    let cluster = serve(&mut tasks, Refuses::default()).await;
     for binding in BINDINGS {
         let election = Some(("us".to_owned(), tapestry_engine::lead::LeaseTimings::default()));
         let config = Config::new(binding, cluster.clone(), meters.clone());
@@ -153,7 +166,7 @@ async fn a_syncer_that_waits_for_its_virtual_cluster_is_counted_and_can_be_stopp
     let meters = Meters::register(&mut registry);
     let gone = {
         let mut tasks = JoinSet::new();
-        serve(&mut tasks).await
+        serve(&mut tasks, Refuses::default()).await
     };
     let config = Config { wait: true, ..Config::new("east", gone, meters) };
     let (cancel, open) = (config.cancel.clone(), Syncer::open(config));
@@ -166,4 +179,56 @@ async fn a_syncer_that_waits_for_its_virtual_cluster_is_counted_and_can_be_stopp
     let both = async { tokio::join!(open, stop).0 };
     let opened = tokio::time::timeout(Duration::from_secs(20), both).await.expect("it goes on");
     assert!(matches!(opened, Err(StartError::Cancelled)));
+}
+
+/// Opens a syncer that waits, or not, for what it may not read.
+async fn open(binding: &str, cluster: &Cluster, readiness: &Readiness, wait: bool) -> Result<Syncer, StartError> {
+    let config = Config::new(binding, cluster.clone(), Meters::register(&mut Registry::default()));
+    Syncer::open(Config { readiness: readiness.clone(), wait, ..config }).await
+}
+
+/// Waits until readiness tells this.
+async fn lacks(readiness: &Readiness, words: &str) {
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while !readiness.waiting_for().iter().any(|told| told.contains(words)) {
+        assert!(std::time::Instant::now() < deadline, "{:?}", readiness.waiting_for());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_that_forbids_to_ask_who_it_is_is_served_by_what_the_binding_pins_and_confirmed_before_any_work() {
+    let (mut tasks, refuses, readiness) = (JoinSet::new(), Refuses::default(), Readiness::default());
+    refuses.identity.store(true, Ordering::Relaxed);
+    let cluster = serve(&mut tasks, refuses.clone()).await;
+    let syncer = open("east", &cluster, &readiness, true).await.unwrap();
+    assert_eq!(syncer.origin, Origin::new("v-cluster", "east", "east"));
+    assert!(cluster.identity().is_none(), "nothing proves that yet");
+    assert!(matches!(syncer.confirm_home().await, Err(StartError::ConnectVirtual(_))));
+    assert!(open("east", &cluster, &readiness, false).await.is_err(), "a user who asks is told");
+
+    // A binding that pins nothing has no node: its syncer waits, and says for what.
+    let waits = async { open("new", &cluster, &readiness, true).await.map(drop) };
+    let told = async {
+        lacks(&readiness, "namespaces/kube-system").await;
+        refuses.identity.store(false, Ordering::Relaxed);
+    };
+    let (opened, ()) = tokio::join!(waits, told);
+    opened.unwrap();
+    syncer.confirm_home().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_syncer_that_may_not_read_its_binding_stays_up_says_so_and_starts_when_it_may() {
+    let (mut tasks, refuses, readiness) = (JoinSet::new(), Refuses::default(), Readiness::default());
+    refuses.bindings.store(true, Ordering::Relaxed);
+    let cluster = serve(&mut tasks, refuses.clone()).await;
+    assert!(matches!(open("east", &cluster, &readiness, false).await, Err(StartError::Denied { .. })));
+    let waits = async { open("east", &cluster, &readiness, true).await.map(drop) };
+    let told = async {
+        lacks(&readiness, "cannot read ClusterBinding east").await;
+        refuses.bindings.store(false, Ordering::Relaxed);
+    };
+    let (opened, ()) = tokio::join!(waits, told);
+    opened.unwrap();
 }

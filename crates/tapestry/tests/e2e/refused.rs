@@ -117,6 +117,19 @@ async fn lease_age(harness: &Harness) -> Result<f64> {
     Ok(harness.now().duration_since(renewed).as_secs_f64())
 }
 
+/// Leases are renewed for longer than a node stays ready without, and the pod stays.
+async fn keeps_running(harness: &Harness, web: &Value) -> Result<()> {
+    let (began, mut oldest) = (Instant::now(), 0.0_f64);
+    while began.elapsed() < Duration::from_secs(55) {
+        oldest = oldest.max(lease_age(harness).await?);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    ensure!(oldest < 25.0, "a Lease was {oldest} s old");
+    harness.vnode_ready(harness.node()).await?;
+    assert_eq!(uid(&harness.vpod("web").await?), uid(web));
+    Ok(())
+}
+
 /// Waits until the process says that it is not ready, with these words.
 async fn lacks(syncer: &Process, words: &str, within: Duration) -> Result<()> {
     eventually(&format!("/readyz says {words:?}"), within, async || {
@@ -189,16 +202,8 @@ async fn law_12_without_the_right_to_be_elected_node_leases_are_renewed_and_ever
                 lacks(syncer, "patch leases", SOON).await?;
                 ensure!(!syncer.leads().await?, "it cannot lead");
             }
-            // Longer than a node stays ready without a renewal.
-            let (began, mut oldest) = (Instant::now(), 0.0_f64);
             let rv = binding["metadata"]["resourceVersion"].clone();
-            while began.elapsed() < Duration::from_secs(55) {
-                oldest = oldest.max(lease_age(harness).await?);
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            }
-            ensure!(oldest < 25.0, "a Lease was {oldest} s old");
-            harness.vnode_ready(harness.node()).await?;
-            assert_eq!(uid(&harness.vpod("web").await?), uid(&web));
+            keeps_running(harness, &web).await?;
             assert_eq!(
                 harness.binding().await?["metadata"]["resourceVersion"],
                 rv,
@@ -214,6 +219,54 @@ async fn law_12_without_the_right_to_be_elected_node_leases_are_renewed_and_ever
             for syncer in [first, second] {
                 let _ = syncer.end(Signal::Terminate).await?;
             }
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn law_12_a_syncer_started_without_the_right_to_identify_its_cluster_renews_leases_and_says_so() -> Result<()> {
+    pattern("nameless")
+        .run_without(async |harness| {
+            let role = own_account(harness).await?;
+            let syncer = Process::new(harness, "info")?;
+            syncer.start()?;
+            syncer.ready().await?;
+            harness.vnode_ready(harness.node()).await?;
+            harness.virtual_side.create(&harness.bound("web").build()).await?;
+            let (web, _) = harness.runs("web").await?;
+            let _ = syncer.end(Signal::Terminate).await?;
+
+            let identity = Lacking::take(&harness.virtual_side, CLUSTER_ROLE, role, "namespaces", "get").await?;
+            syncer.start()?;
+            let told = ready(harness, "False", "RightMissing", SOON).await?;
+            ensure!(told.contains("namespaces/kube-system") && told.contains("deploy/rbac"), "{told}");
+            lacks(&syncer, "namespaces/kube-system", SOON).await?;
+            keeps_running(harness, &web).await?;
+
+            identity.give_back().await?;
+            ready(harness, "True", "Ready", HEALED).await?;
+            syncer.ready().await?;
+            let _ = syncer.end(Signal::Terminate).await?;
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn law_12_a_syncer_started_without_the_right_to_read_its_binding_stays_up_and_starts_when_it_may() -> Result<()> {
+    pattern("unread-binding")
+        .run_without(async |harness| {
+            let role = own_account(harness).await?;
+            let binding = Lacking::take(&harness.virtual_side, CLUSTER_ROLE, role, "clusterbindings", "get").await?;
+            let syncer = Process::new(harness, "info")?;
+            syncer.start()?;
+            lacks(&syncer, "cannot read ClusterBinding unread-binding", SOON).await?;
+            let pid = syncer.pid()?;
+            binding.give_back().await?;
+            syncer.ready().await?;
+            assert_eq!(syncer.pid()?, pid, "it was not restarted");
+            let _ = syncer.end(Signal::Terminate).await?;
             Ok(())
         })
         .await
