@@ -11,6 +11,7 @@ mod supervise;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -63,6 +64,8 @@ pub struct Syncer {
     work: channel::Sender<Work>,
     /// reload --why the kubeconfig of the Secret is not in use--> keeper
     kubeconfig: channel::Sender<Option<Trouble>>,
+    /// Whether reload has found that another binding has our name.
+    replaced: AtomicBool,
     /// keeper --the generation of the binding--> reload
     generation: channel::Sender<i64>,
     /// Where the election and the keeper run.

@@ -2,6 +2,7 @@
 //! The work may fail and start again; the keeper goes on meanwhile. Decides nothing about objects.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tapestry_cluster::connect::ConnectError;
 use tapestry_cluster::gate::LiveGate;
@@ -107,9 +108,13 @@ impl Syncer {
 
     async fn live(self: Arc<Self>, leadership: Leadership, stop: CancellationToken) -> Result<(), RunError> {
         match stop.run_until_cancelled(self.connect_in_time()).await.transpose()? {
-            Some(physical) => self.work(physical, leadership, stop).await,
-            None => Ok(()),
+            Some(physical) => Arc::clone(&self).work(physical, leadership, stop).await?,
+            None => return Ok(()),
         }
+        if self.replaced.load(Ordering::Relaxed) {
+            return Err(RunError::Start(StartError::Replaced(self.name.clone())));
+        }
+        Ok(())
     }
 
     /// Connects the physical cluster, however long that takes; says why it takes long.

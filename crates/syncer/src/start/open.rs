@@ -1,6 +1,7 @@
 //! How a syncer is opened: its configuration, and how it finds its binding. Connects no physical cluster yet.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use tapestry_api::keys;
 use tapestry_cluster::connect::{AccessRefused, ConnectError};
@@ -103,6 +104,7 @@ impl Syncer {
             cancel,
             work: channel::Sender::new(Work::default()),
             kubeconfig: channel::Sender::new(None),
+            replaced: AtomicBool::new(false),
             generation: channel::Sender::new(0),
             vital,
             span,

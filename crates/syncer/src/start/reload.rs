@@ -3,6 +3,7 @@
 //! the kubeconfig and never its text. Reads the Secret by name: to watch it would take the right to list all kubeconfigs.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tapestry_cluster::{Cluster, Uid};
@@ -26,6 +27,8 @@ enum Outcome {
     Broken(StartError),
     /// The binding or the virtual cluster does not say which one it is.
     Unknown,
+    /// Another binding has our name: ours is gone.
+    Replaced,
 }
 
 impl Syncer {
@@ -58,6 +61,11 @@ impl Syncer {
                     Some(Trouble { reason: why.reason(), message, generation: None })
                 }
                 Outcome::Unknown => self.kubeconfig.borrow().clone(),
+                // The keeper's watch shows it too, but after a long absence of the binding's definition its back-off is long.
+                Outcome::Replaced => {
+                    self.replaced.store(true, Ordering::Relaxed);
+                    return stop.cancel();
+                }
             };
             failures = if trouble.is_some() { failures + 1 } else { 0 };
             if self.tell_kubeconfig(trouble) {
@@ -91,7 +99,11 @@ impl Syncer {
 
     async fn try_kubeconfig(&self, cluster: &Cluster, digest: u64) -> Outcome {
         // What is wrong with the binding itself is reported elsewhere; what it said before stays in force.
-        let Ok(row) = self.read_own_binding().await else { return Outcome::Unknown };
+        let row = match self.read_own_binding().await {
+            Ok(row) => row,
+            Err(StartError::Replaced(_)) => return Outcome::Replaced,
+            Err(_) => return Outcome::Unknown,
+        };
         let Ok(binding) = self.require_valid(&row) else { return Outcome::Unknown };
         let found = match self.find_kubeconfig(binding).await {
             Ok(found) if found.digest() == digest => return Outcome::Current,

@@ -1,9 +1,10 @@
-//! Two bindings served by one process: what they count and log is told apart.
+//! How a syncer starts, waits and ends, against an API server that knows little. Two bindings served by one process: what they
+//! count and log is told apart.
 
 use std::collections::HashSet;
 use std::io;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use prometheus_client::registry::Registry;
 use serde_json::json;
@@ -17,29 +18,41 @@ use super::*;
 
 const BINDINGS: [&str; 2] = ["east", "west"];
 
-/// An API server that knows who it is and any binding, and refuses everything else; and what else it refuses for now.
+/// An API server that knows who it is, any binding and its Secret, and refuses everything else.
 #[derive(Clone, Default)]
-struct Refuses {
+struct Server {
+    /// It does not say who it is.
     identity: Arc<AtomicBool>,
+    /// It does not show bindings.
     bindings: Arc<AtomicBool>,
+    /// How often a binding was read, and after how many reads another one has its name; 0 for never.
+    reads: Arc<AtomicUsize>,
+    lasts: usize,
+    /// The Secret that bindings name.
+    kubeconfig: String,
 }
 
-async fn answer(mut stream: TcpStream, refuses: Refuses) {
+async fn answer(mut stream: TcpStream, server: Server) {
     let mut request = vec![0; 64 << 10];
     while let Ok(length @ 1..) = stream.read(&mut request).await {
         let head = String::from_utf8_lossy(&request[..length]).into_owned();
         let path = head.split(' ').nth(1).unwrap_or_default();
         let (code, body) = match path.rsplit_once('/') {
-            Some(("/api/v1/namespaces", "kube-system")) if !refuses.identity.load(Ordering::Relaxed) => {
+            Some(("/api/v1/namespaces", "kube-system")) if !server.identity.load(Ordering::Relaxed) => {
                 (200, json!({"kind": "Namespace", "metadata": {"name": "kube-system", "uid": "v-cluster"}}))
             }
-            Some((kind, name)) if kind.ends_with("/clusterbindings") && !refuses.bindings.load(Ordering::Relaxed) => {
-                let metadata = json!({"name": name, "uid": name, "resourceVersion": "1", "generation": 1});
-                let spec = json!({
-                    "clusterID": name, "secretRef": {"name": "s", "namespace": "t"}, "mountNamespace": "mount",
-                });
+            Some((kind, name)) if kind.ends_with("/clusterbindings") && !server.bindings.load(Ordering::Relaxed) => {
+                let reads = server.reads.fetch_add(1, Ordering::Relaxed);
+                let uid = if (1..=reads).contains(&server.lasts) { "another" } else { name };
+                let metadata = json!({"name": name, "uid": uid, "resourceVersion": "1", "generation": 1});
+                let secret = json!({"name": "s", "namespace": "t", "insecureSkipTLSVerify": true});
+                let spec = json!({"clusterID": name, "secretRef": secret, "mountNamespace": "mount"});
                 let pinned = json!({"virtualClusterUID": if name == "new" { None } else { Some("v-cluster") }});
                 (200, json!({"kind": "ClusterBinding", "metadata": metadata, "spec": spec, "status": pinned}))
+            }
+            Some((_, "s")) if !server.kubeconfig.is_empty() => {
+                let kubeconfig = ByteString(server.kubeconfig.clone().into_bytes());
+                (200, json!({"kind": "Secret", "metadata": {"uid": "s"}, "data": {keys::KUBECONFIG: kubeconfig}}))
             }
             _ => (403, json!({"kind": "Status", "code": 403, "message": "no"})),
         };
@@ -51,19 +64,22 @@ async fn answer(mut stream: TcpStream, refuses: Refuses) {
     }
 }
 
-async fn serve(tasks: &mut JoinSet<()>, refuses: Refuses) -> Cluster {
+async fn serve(tasks: &mut JoinSet<()>, mut server: Server) -> Cluster {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tasks.spawn(async move {
-        let mut streams = JoinSet::new();
-        while let Ok((stream, _)) = listener.accept().await {
-            streams.spawn(answer(stream, refuses.clone()));
-        }
-    });
     let kubeconfig = format!(
         "{{kind: Config, current-context: c, contexts: [{{name: c, context: {{cluster: c, user: u}}}}], \
          clusters: [{{name: c, cluster: {{server: 'http://{address}'}}}}], users: [{{name: u, user: {{token: t}}}}]}}"
     );
+    if server.lasts > 0 {
+        server.kubeconfig.clone_from(&kubeconfig);
+    }
+    tasks.spawn(async move {
+        let mut streams = JoinSet::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            streams.spawn(answer(stream, server.clone()));
+        }
+    });
     Cluster::connect("virtual", &kubeconfig, Trust::Operator, "test").await.unwrap()
 }
 
@@ -115,7 +131,7 @@ async fn two_bindings_in_one_process_share_each_metric_and_are_named_in_every_li
     let _logs = tracing::subscriber::set_default(lines.with_max_level(tracing::Level::DEBUG).finish());
     let mut registry = Registry::with_prefix("tapestry_syncer");
     let (meters, cancel) = (Meters::register(&mut registry), CancellationToken::new());
-    let cluster = serve(&mut tasks, Refuses::default()).await;
+    let cluster = serve(&mut tasks, Server::default()).await;
     for binding in BINDINGS {
         let election = Some(("us".to_owned(), tapestry_engine::lead::LeaseTimings::default()));
         let config = Config::new(binding, cluster.clone(), meters.clone());
@@ -166,7 +182,7 @@ async fn a_syncer_that_waits_for_its_virtual_cluster_is_counted_and_can_be_stopp
     let meters = Meters::register(&mut registry);
     let gone = {
         let mut tasks = JoinSet::new();
-        serve(&mut tasks, Refuses::default()).await
+        serve(&mut tasks, Server::default()).await
     };
     let config = Config { wait: true, ..Config::new("east", gone, meters) };
     let (cancel, open) = (config.cancel.clone(), Syncer::open(config));
@@ -198,9 +214,9 @@ async fn lacks(readiness: &Readiness, words: &str) {
 
 #[tokio::test]
 async fn a_cluster_that_forbids_to_ask_who_it_is_is_served_by_what_the_binding_pins_and_confirmed_before_any_work() {
-    let (mut tasks, refuses, readiness) = (JoinSet::new(), Refuses::default(), Readiness::default());
-    refuses.identity.store(true, Ordering::Relaxed);
-    let cluster = serve(&mut tasks, refuses.clone()).await;
+    let (mut tasks, server, readiness) = (JoinSet::new(), Server::default(), Readiness::default());
+    server.identity.store(true, Ordering::Relaxed);
+    let cluster = serve(&mut tasks, server.clone()).await;
     let syncer = open("east", &cluster, &readiness, true).await.unwrap();
     assert_eq!(syncer.origin, Origin::new("v-cluster", "east", "east"));
     assert!(cluster.identity().is_none(), "nothing proves that yet");
@@ -211,7 +227,7 @@ async fn a_cluster_that_forbids_to_ask_who_it_is_is_served_by_what_the_binding_p
     let waits = async { open("new", &cluster, &readiness, true).await.map(drop) };
     let told = async {
         lacks(&readiness, "namespaces/kube-system").await;
-        refuses.identity.store(false, Ordering::Relaxed);
+        server.identity.store(false, Ordering::Relaxed);
     };
     let (opened, ()) = tokio::join!(waits, told);
     opened.unwrap();
@@ -220,15 +236,25 @@ async fn a_cluster_that_forbids_to_ask_who_it_is_is_served_by_what_the_binding_p
 
 #[tokio::test]
 async fn a_syncer_that_may_not_read_its_binding_stays_up_says_so_and_starts_when_it_may() {
-    let (mut tasks, refuses, readiness) = (JoinSet::new(), Refuses::default(), Readiness::default());
-    refuses.bindings.store(true, Ordering::Relaxed);
-    let cluster = serve(&mut tasks, refuses.clone()).await;
+    let (mut tasks, server, readiness) = (JoinSet::new(), Server::default(), Readiness::default());
+    server.bindings.store(true, Ordering::Relaxed);
+    let cluster = serve(&mut tasks, server.clone()).await;
     assert!(matches!(open("east", &cluster, &readiness, false).await, Err(StartError::Denied { .. })));
     let waits = async { open("east", &cluster, &readiness, true).await.map(drop) };
     let told = async {
         lacks(&readiness, "cannot read ClusterBinding east").await;
-        refuses.bindings.store(false, Ordering::Relaxed);
+        server.bindings.store(false, Ordering::Relaxed);
     };
     let (opened, ()) = tokio::join!(waits, told);
     opened.unwrap();
+}
+
+#[tokio::test]
+async fn a_syncer_whose_watches_fail_notices_by_reading_its_binding_that_another_one_has_its_name() {
+    // It is read by the start, before connecting, and then to follow its kubeconfig.
+    let (mut tasks, server) = (JoinSet::new(), Server { lasts: 2, ..Server::default() });
+    let cluster = serve(&mut tasks, server).await;
+    let syncer = open("east", &cluster, &Readiness::default(), true).await.unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(30), syncer.serve()).await.expect("it does not end");
+    assert!(matches!(ended, Err(RunError::Start(StartError::Replaced(_)))), "{ended:?}");
 }
