@@ -5,6 +5,7 @@
 mod api_access;
 mod dns;
 mod downward;
+pub mod fields;
 pub mod keys;
 mod metadata;
 mod needs;

@@ -8,9 +8,13 @@ mod shape;
 mod tests;
 mod words;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
+use serde::Deserialize;
+
 pub use self::shape::SecurityShape;
+use crate::shape::{Text, nullable};
 
 /// How much a pod may ask of its host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,4 +96,26 @@ pub fn check<'t>(
     let others = CHECKS.into_iter().filter(|(_, at, _)| *at != skipped);
     let others = others.filter_map(|(check, _, find)| Some(Violation { check, message: find(spec)? }));
     app_armor.into_iter().chain(others).collect()
+}
+
+/// As [`check`], from the JSON of a whole pod: before its copy is created, and before every later push of something that counts,
+/// such as ephemeral containers. As in Kubernetes, the whole pod is judged each time, not only what is new.
+///
+/// The error may repeat content of the pod.
+pub fn check_pod(level: Level, pod: &str) -> Result<Vec<Violation>, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct Pod<'a> {
+        #[serde(borrow, default, deserialize_with = "nullable")]
+        metadata: Metadata<'a>,
+        #[serde(borrow)]
+        spec: SecurityShape<'a>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Metadata<'a> {
+        #[serde(borrow, deserialize_with = "nullable")]
+        annotations: BTreeMap<Text<'a>, Text<'a>>,
+    }
+    let pod: Pod<'_> = serde_json::from_str(pod)?;
+    Ok(check(level, &pod.spec, pod.metadata.annotations.iter().map(|(key, value)| (&**key, &**value))))
 }

@@ -4,10 +4,12 @@
 mod containers;
 mod dns;
 mod needs;
+mod pods;
+mod properties;
 
 use super::*;
 
-fn frame() -> Frame<'static> {
+pub(super) fn frame() -> Frame<'static> {
     Frame {
         name: "web-7d4b9c-x2x9q-abcdefghij",
         namespace: "mount",
@@ -31,11 +33,11 @@ fn mapped(kind: DependentKind, name: &str) -> String {
 }
 
 /// Of a pod that can reach the virtual cluster.
-fn reaching() -> Frame<'static> {
+pub(super) fn reaching() -> Frame<'static> {
     Frame { virtual_api_server: Some(("api.virtual", 6443)), virtual_dns: Some("10.1.2.3"), ..frame() }
 }
 
-fn vpod(name: &str, spec: &Value) -> String {
+pub(super) fn vpod(name: &str, spec: &Value) -> String {
     json!({ "metadata": { "name": name, "namespace": "team1", "uid": "u1" }, "spec": spec }).to_string()
 }
 

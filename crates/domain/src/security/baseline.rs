@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::shape::{Container, Profile, SecurityShape};
 use super::words::{Setters, containers, joined, listed, plural, quote, quoted};
-use crate::excerpt::excerpt;
+use crate::excerpt::cut;
 
 /// What may be added to the default capabilities' set: its own members.
 const CAPABILITIES: [&str; 13] = [
@@ -65,7 +65,10 @@ pub(super) fn app_armor<'t>(
     }
     let count = values.len() + annotated.len();
     // The value is cut, never the key, which says where to look.
-    let annotated = annotated.into_iter().map(|(key, value)| format!("\"{key}={:?}\"", excerpt(value)));
+    let annotated = annotated.into_iter().map(|(key, value)| {
+        let (value, more) = cut(value);
+        format!("\"{key}={:?}\"", format!("{value}{more}"))
+    });
     Some(format!(
         "{} ({} must not set AppArmor profile type to {})",
         plural("forbidden AppArmor profile", "forbidden AppArmor profiles", count),

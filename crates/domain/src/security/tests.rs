@@ -2,6 +2,7 @@
 //! They must not know how a check finds what it finds.
 
 mod baseline;
+mod controls;
 mod restricted;
 
 use std::collections::BTreeMap;
