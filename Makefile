@@ -150,6 +150,11 @@ rbac: need-rust ## write deploy/rbac from the declared rights
 	@cargo build --quiet --workspace --bin rbac
 	'$(debug)/rbac' deploy/rbac
 
+.PHONY: podspec
+podspec: need-rust ## write docs/reference/podspec.md from the table of a pod's fields
+	@cargo build --quiet --workspace --bin podspec
+	'$(debug)/podspec' docs/reference
+
 .PHONY: release
 release: need-rust ## the optimised binaries
 	@$(call heading,release build)
@@ -186,7 +191,7 @@ clean: need-rust ## remove what cargo built (the test control planes stay)
 .PHONY: generated
 generated: $(call alone,build)
 	@$(call heading,generated files)
-	'$(debug)/crds' --check deploy/crds && '$(debug)/rbac' --check deploy/rbac && echo 'up to date'
+	'$(debug)/crds' --check deploy/crds && '$(debug)/rbac' --check deploy/rbac && '$(debug)/podspec' --check docs/reference && echo 'up to date'
 
 .PHONY: demo-check
 demo-check:

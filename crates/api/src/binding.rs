@@ -156,11 +156,12 @@ pub struct ClusterBindingSpec {
     #[serde(default, rename = "insecureSkipTLSVerify", skip_serializing_if = "Not::not")]
     pub insecure_skip_tls_verify: bool,
 
-    /// Where pods reach the API server of the virtual cluster. Not used yet: pods get no address of an API server.
+    /// Where pods reach the API server of the virtual cluster. Pods then get its address and a token for it, as in any cluster.
+    /// Default: pods get no address of an API server, and no token but those that they ask for.
     #[serde(default, rename = "virtualAPIServer", skip_serializing_if = "Option::is_none")]
     pub virtual_api_server: Option<VirtualApiServer>,
 
-    /// Where pods reach the DNS of the virtual cluster. Not used yet: pods use the physical cluster's.
+    /// Where pods reach the DNS of the virtual cluster. Default: pods use the physical cluster's.
     #[serde(default, rename = "virtualDNS", skip_serializing_if = "Option::is_none")]
     pub virtual_dns: Option<VirtualDns>,
 
@@ -223,11 +224,11 @@ pub struct Guard {
 /// An address of the virtual API server that pods in the physical cluster can reach.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
 pub struct VirtualApiServer {
-    /// Host name or IP address. Not used yet.
+    /// Host name or IP address.
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[A-Za-z0-9.:-]+$"))]
     pub host: String,
 
-    /// Port. Default: 443. Not used yet.
+    /// Port. Default: 443.
     #[serde(default = "https")]
     #[schemars(range(min = 1, max = 65535))]
     pub port: i32,
@@ -240,7 +241,7 @@ fn https() -> i32 {
 /// A name server of the virtual cluster that pods in the physical cluster can reach.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
 pub struct VirtualDns {
-    /// IP address, version 4 or 6. Not used yet.
+    /// IP address, version 4 or 6.
     #[schemars(length(max = 45), extend("anyOf" = [{ "format": "ipv4" }, { "format": "ipv6" }]))]
     pub ip: String,
 }

@@ -109,3 +109,6 @@ impl fmt::Display for BindingCondition {
 
 /// Reason of condition `Ready` of a binding that is being deleted together with the definition of bindings.
 pub const DEFINITION_DELETED: &str = "DefinitionDeleted";
+
+/// Reason of condition `Ready` of a binding whose deletion its syncer carries out.
+pub const DELETING: &str = "Deleting";

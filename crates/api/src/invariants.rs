@@ -7,12 +7,14 @@ use std::collections::BTreeMap;
 use serde::Deserialize as _;
 use serde_json::Value;
 use tapestry_domain::capacity::{self, Limit};
+use tapestry_domain::dependents::DependentKind;
 use tapestry_domain::quantity::Quantity;
 use tapestry_domain::request::PodShape;
 use tapestry_domain::resources::{ResourceName, Resources};
 
 use crate::keys;
 
+mod dependents;
 mod foreign;
 
 pub use foreign::ForeignObjects;
@@ -29,6 +31,12 @@ pub struct Snapshot<'a> {
     pub vnodes: Vec<&'a Value>,
     /// All physical nodes.
     pub pnodes: Vec<&'a Value>,
+    /// ConfigMaps and Secrets of the virtual cluster.
+    pub sources: Vec<(DependentKind, &'a Value)>,
+    /// ConfigMaps and Secrets of the mount namespace.
+    pub dependents: Vec<(DependentKind, &'a Value)>,
+    /// Whether pods get what they need to reach the virtual API server.
+    pub api_access: bool,
     /// What policies allow on a physical node; `None`: nothing.
     pub limits: &'a dyn Fn(&str) -> Option<Vec<Limit>>,
 }
@@ -57,6 +65,7 @@ impl Snapshot<'_> {
         for vnode in &self.vnodes {
             self.leased_within(vnode, &mut found);
         }
+        self.dependents_follow(&mut found);
         found
     }
 

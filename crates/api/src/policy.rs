@@ -34,21 +34,33 @@ pub const TIME_ZONE: &str = "UTC";
     derive = "Default",
     derive = "PartialEq",
     doc = "ResourceLeasingPolicy says how much of which physical nodes is lent, and when. Of several policies that select \
-           a node and whose window is open, the one with the highest priority holds, then the oldest, then the first by name. A policy found in the \
+           a node and whose window is open, the one with the highest priority applies, then the oldest, then the first by name. A policy found in the \
            physical cluster is its owner's and restricts all others.",
     printcolumn(name = "Cluster", type_ = "string", json_path = ".spec.cluster"),
-    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(
         name = "Active",
-        type_ = "boolean",
-        json_path = ".status.activeTimeWindow",
-        description = "Whether a time window is open"
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Active\")].status",
+        description = "Whether it lends nodes"
+    ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Active\")].reason",
+        description = "Why, or why not"
     ),
     printcolumn(
         name = "Nodes",
         type_ = "integer",
         json_path = ".status.nodes",
-        description = "Nodes on which it is in force"
+        description = "Nodes that it applies to"
+    ),
+    printcolumn(
+        name = "Open",
+        type_ = "boolean",
+        json_path = ".status.activeTimeWindow",
+        description = "Whether a time window is open",
+        priority = 1
     ),
     printcolumn(
         name = "Next",
@@ -184,11 +196,11 @@ pub struct ResourceLeasingPolicyStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_applied_time: Option<Time>,
 
-    /// On how many nodes the policy holds, not counting those where another one does.
+    /// To how many nodes the policy applies, not counting those where another policy overrides it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<i64>,
 
-    /// On how many nodes of each cluster the policy holds; each syncer writes its own.
+    /// To how many nodes of each cluster the policy applies; each syncer writes its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub clusters: Vec<ClusterShare>,
@@ -198,13 +210,13 @@ pub struct ResourceLeasingPolicyStatus {
     pub observed_generation: Option<i64>,
 }
 
-/// On how many nodes of one cluster the policy holds.
+/// To how many nodes of one cluster the policy applies.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterShare {
     /// Name of the ClusterBinding.
     pub name: String,
 
-    /// On how many of its nodes the policy holds, not counting those where another one does.
+    /// To how many of its nodes the policy applies, not counting those where another policy overrides it.
     pub nodes: i64,
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::body::Asked;
 use crate::connect::CALL_DEADLINE;
 use crate::watch::{PAGE, encode};
-use crate::{Cluster, Kind};
+use crate::{Cluster, Kind, Name};
 
 /// A list that could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -35,11 +35,32 @@ struct Metadata {
 impl Cluster {
     /// All objects of a kind, in all namespaces, as new as etcd.
     pub async fn list(&self, kind: &'static Kind) -> Result<Vec<Value>, ListError> {
+        self.list_as(kind, None, "application/json").await
+    }
+
+    /// The same of one namespace.
+    pub async fn list_in(&self, kind: &'static Kind, namespace: &Name) -> Result<Vec<Value>, ListError> {
+        self.list_as(kind, Some(namespace), "application/json").await
+    }
+
+    /// The same of all namespaces, without anything but metadata.
+    pub async fn list_metadata(&self, kind: &'static Kind) -> Result<Vec<Value>, ListError> {
+        self.list_as(kind, None, "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").await
+    }
+
+    async fn list_as(
+        &self,
+        kind: &'static Kind,
+        namespace: Option<&Name>,
+        accept: &'static str,
+    ) -> Result<Vec<Value>, ListError> {
         let failed = |why: String| ListError { what: kind.plural, cluster: self.name().to_owned(), why };
         let (mut all, mut more) = (Vec::new(), String::new());
         loop {
-            let path = format!("{}?limit={PAGE}&continue={}", kind.path(None, None), encode(&more));
-            let request = Request::get(path).body(Body::empty()).map_err(|error| failed(error.to_string()))?;
+            let path =
+                format!("{}?limit={PAGE}&continue={}", kind.path(namespace.map(Name::as_str), None), encode(&more));
+            let request = Request::get(path).header(http::header::ACCEPT, accept);
+            let request = request.body(Body::empty()).map_err(|error| failed(error.to_string()))?;
             let (code, _, body) =
                 self.exchange(request, CALL_DEADLINE, Asked::Page).await.map_err(|why| failed(why.into()))?;
             if code != 200 {

@@ -21,7 +21,7 @@ pub struct Rv(u64);
 
 /// A name that could escape its segment of a URL path.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?} is not a name: it must be 1 to 253 letters, digits, '-', '.', '_' or ':'")]
+#[error("{0:?} is not a name of an object")]
 pub struct BadName(String);
 
 /// The UID of an object; `None` when the text is not an object that has one.

@@ -42,6 +42,17 @@ impl Connection {
     fn is_trouble(&self) -> bool {
         matches!(self, Self::Down(_) | Self::Refused(_))
     }
+
+    /// One log line for a change of state.
+    fn log(&self, cluster: &str) {
+        match self {
+            Self::Unknown => {}
+            Self::Up(uid) => tracing::info!(cluster, %uid, "the cluster answers"),
+            Self::Down(why) => tracing::warn!(cluster, why, "the cluster does not answer"),
+            Self::Refused(why) => tracing::warn!(cluster, %why, "the cluster refuses the syncer's account"),
+            Self::Restored(what) => tracing::warn!(cluster, what, "the cluster was restored from a backup"),
+        }
+    }
 }
 
 /// Probes until the receiver is dropped. The value changes only when the state does.
@@ -84,7 +95,7 @@ pub async fn probe(
         connection_tx.send_if_modified(|state| {
             let changed = !state.is_as(&seen);
             if changed {
-                tracing::info!(cluster = cluster.name(), ?seen, "connection");
+                seen.log(cluster.name());
                 *state = seen;
             }
             changed

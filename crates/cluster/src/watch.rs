@@ -603,7 +603,11 @@ fn refused(text: &[u8], code: Option<u16>) -> End {
     if code == 410 {
         return End::Expired;
     }
-    End::Failed(format!("HTTP {code} {}", status.message))
+    End::Failed(if status.message.is_empty() {
+        format!("HTTP {code}")
+    } else {
+        format!("HTTP {code} {}", status.message)
+    })
 }
 
 fn backoff(failures: u32) -> Duration {

@@ -24,6 +24,18 @@ pub enum Format {
     Json,
 }
 
+impl Format {
+    /// Whether lines are JSON objects.
+    #[must_use]
+    pub fn is_json(self) -> bool {
+        match self {
+            Self::Auto => !std::io::stderr().is_terminal(),
+            Self::Text => false,
+            Self::Json => true,
+        }
+    }
+}
+
 /// Changes what is logged while the process runs.
 #[derive(Clone)]
 pub struct LogLevel(Handle<Targets, Registry>);
@@ -42,14 +54,9 @@ impl LogLevel {
 pub fn start(filter: &Filter, format: Format) -> LogLevel {
     let (filter, handle) = reload::Layer::new(filter.targets());
     let terminal = std::io::stderr().is_terminal();
-    let json = match format {
-        Format::Auto => !terminal,
-        Format::Text => false,
-        Format::Json => true,
-    };
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(terminal);
     let registry = tracing_subscriber::registry().with(filter);
-    let started = if json {
+    let started = if format.is_json() {
         registry.with(lines.json().flatten_event(true).with_current_span(false)).try_init()
     } else {
         registry.with(lines).try_init()

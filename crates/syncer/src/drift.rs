@@ -7,6 +7,7 @@ use tapestry_api::keys;
 use tapestry_cluster::kind;
 use tracing::Instrument as _;
 
+use crate::dependents::{KINDS, kind_of};
 use crate::start::{LookError, Syncer};
 
 impl Syncer {
@@ -23,6 +24,13 @@ impl Syncer {
         let pair = self.look_at(physical).await?;
         let (vpods, vnodes) = tokio::try_join!(vside.list(&kind::POD), vside.list(&kind::NODE))?;
         let (ppods, pnodes) = tokio::try_join!(pside.list(&kind::POD), pside.list(&kind::NODE))?;
+        let (mut sources, mut copies) = (Vec::new(), Vec::new());
+        for dependent in KINDS {
+            let kind = kind_of(dependent);
+            let lists = tokio::try_join!(vside.list_metadata(kind), pside.list_in(kind, &home.mount))?;
+            sources.extend(lists.0.into_iter().map(|source| (dependent, source)));
+            copies.extend(lists.1.into_iter().map(|copy| (dependent, copy)));
+        }
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let vnodes: Vec<&Value> = vnodes
             .iter()
@@ -40,6 +48,9 @@ impl Syncer {
             ppods: ppods.iter().collect(),
             vnodes: vnodes.clone(),
             pnodes: pnodes.iter().collect(),
+            sources: sources.iter().map(|(kind, source)| (*kind, source)).collect(),
+            dependents: copies.iter().map(|(kind, copy)| (*kind, copy)).collect(),
+            api_access: pair.dependents.api_access(),
             limits: &|node| pair.limits_of(node, now),
         };
         Ok(snapshot.violations())

@@ -4,9 +4,10 @@
 use indexmap::IndexMap;
 use serde_json::{Value, json};
 use tapestry_api::{Binding, Status};
-use tapestry_cluster::{Name, Side, Target, Verb, kind};
+use tapestry_cluster::{Name, Side, Target, Uid, Verb, kind};
 use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
 
+use crate::dependents::Id;
 use crate::json::stable_hash;
 use crate::nodes::row::{Condition, VNode};
 use crate::pair::Key;
@@ -43,6 +44,15 @@ impl Event {
         let whom = json!({
             "apiVersion": "v1", "kind": "Pod", "namespace": vpod.namespace.as_str(),
             "name": vpod.name.as_str(), "uid": vpod.uid.as_str(),
+        });
+        Self::write(&whom, "Warning", reason, message, now)
+    }
+
+    /// A warning about a ConfigMap or Secret.
+    pub(crate) fn about_dependent(id: &Id, uid: &Uid, reason: &str, message: &str, now: Now) -> Option<Self> {
+        let whom = json!({
+            "apiVersion": "v1", "kind": id.kind.as_str(), "namespace": id.namespace.as_str(),
+            "name": id.name.as_str(), "uid": uid.as_str(),
         });
         Self::write(&whom, "Warning", reason, message, now)
     }

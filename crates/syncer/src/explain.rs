@@ -1,7 +1,7 @@
 //! Why a node lends what it lends, and when a cluster lends: the syncer's own figures, for people.
 //! Decides nothing: every value here is one that plans use.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -34,7 +34,7 @@ pub struct NodeStory {
     pub message: String,
     /// When the calendar next changes something.
     pub until: Option<Timestamp>,
-    /// The policies that select it, the one that holds first.
+    /// The policies that select it, the one that applies first.
     pub policies: Vec<PolicyStory>,
     /// One line for each resource.
     pub resources: Vec<Figure>,
@@ -48,7 +48,7 @@ pub struct PolicyStory {
     pub name: String,
     /// Whether it is the owner's, in the physical cluster.
     pub owner: bool,
-    /// Whether it holds on the node.
+    /// Whether it applies to the node.
     pub holds: bool,
     /// Whether one of its windows is open.
     pub open: bool,
@@ -104,8 +104,22 @@ pub struct Agenda {
     pub cluster: String,
     /// How many nodes policies cover.
     pub nodes: usize,
+    /// What keeps nodes from being lent whatever the hours are.
+    pub stops: Vec<StopStory>,
     /// Without gaps, from the first moment asked for to the last.
     pub spans: Vec<Span>,
+}
+
+/// What keeps nodes from being lent.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StopStory {
+    /// As in condition `Lending` of the nodes.
+    pub reason: String,
+    /// The same for people.
+    pub message: String,
+    /// How many nodes.
+    pub nodes: usize,
 }
 
 /// A time in which nothing changes by the calendar.
@@ -215,9 +229,33 @@ impl Pair {
             edges.extend(spans.into_iter().flat_map(|(start, end)| [start, end]).filter(|at| from < *at && *at < to));
         }
         let edges: Vec<Timestamp> = edges.into_iter().collect();
+        let stops = self.stops(&edges);
         let spans = edges.windows(2).map(|edge| self.span(edge[0], edge[1])).collect();
         let nodes = self.nodes.pnodes().filter(|pnode| self.terms_by_hours(pnode, from).is_some()).count();
-        Some(Agenda { binding: binding.name.to_string(), cluster: binding.cluster_id.to_string(), nodes, spans })
+        let (binding, cluster) = (binding.name.to_string(), binding.cluster_id.to_string());
+        Some(Agenda { binding, cluster, nodes, stops, spans })
+    }
+
+    /// What keeps nodes from being lent at these moments, other than hours. At some of them an owner's hours may hide another stop.
+    fn stops(&self, edges: &[Timestamp]) -> Vec<StopStory> {
+        let mut most = BTreeMap::new();
+        for at in edges {
+            let mut here = BTreeMap::<_, usize>::new();
+            let stops = self.nodes.pnodes().filter_map(|pnode| self.terms_by_hours(pnode, *at)?.stop);
+            for stop in stops.filter(|stop| !stop.is_hours()) {
+                *here.entry((stop.reason().as_str(), stop.message())).or_default() += 1;
+            }
+            for (stop, nodes) in here {
+                let known = most.entry(stop).or_default();
+                *known = nodes.max(*known);
+            }
+        }
+        let tell = |((reason, message), nodes): ((&str, &str), usize)| StopStory {
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            nodes,
+        };
+        most.into_iter().map(tell).collect()
     }
 
     fn span(&self, from: Timestamp, to: Timestamp) -> Span {

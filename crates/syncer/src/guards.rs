@@ -48,6 +48,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) origin: &'a Origin,
     /// The namespace of both.
     pub(crate) mount: &'a Name,
+    /// Host and port at which pods reach the virtual API server.
+    pub(crate) server: Option<(&'a str, u16)>,
     pub(crate) now: Now,
 }
 

@@ -6,6 +6,7 @@ mod breaker;
 mod catch_up;
 mod connections;
 pub mod csinodes;
+pub mod dependents;
 pub mod drift;
 mod events;
 pub mod explain;

@@ -4,11 +4,14 @@
 mod ends;
 mod leaves;
 
+use std::sync::Arc;
+
 use tapestry_cluster::feed::Change;
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::watch::WatchState;
 use tapestry_cluster::watches::Watched;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Rv, Side, Uid};
+use tapestry_domain::dependents::DependentKind;
 use tapestry_engine::{Dirty, Model, Now, Plan, reasons};
 
 use crate::bindings::{self, BindingRow, Bindings};
@@ -17,6 +20,8 @@ use crate::catch_up::{self, CatchUp};
 use crate::connections::{Connections, Transition};
 use crate::csinodes::row::{PCsiNode, VCsiNode};
 use crate::csinodes::{self, CsiNodes};
+use crate::dependents::row::{DependentCopy, Source};
+use crate::dependents::{self, Dependents};
 use crate::events::{self, Events};
 use crate::guards::row::GuardRow;
 use crate::guards::{self, Guard, Guards};
@@ -48,6 +53,10 @@ pub enum Key {
     Pod(Uid),
     /// A physical pod of our origin that does not say whose copy it is.
     Stray(Uid),
+    /// A ConfigMap or Secret that pods need, and its copy.
+    Dependent(Arc<dependents::Id>),
+    /// The tokens of a virtual pod.
+    Token(Uid),
     /// Whether a cluster serves policies at all.
     Serving(Side),
     /// Whether the virtual cluster serves bindings.
@@ -79,6 +88,10 @@ pub enum Fact {
     VPod(Change<VPod>),
     /// About a physical pod.
     PPod(Change<PPod>),
+    /// About a ConfigMap or Secret of the virtual cluster.
+    Source(DependentKind, Change<Source>),
+    /// About a copy of one in the physical cluster.
+    DependentCopy(DependentKind, Change<DependentCopy>),
     /// About a backstop in the physical cluster.
     Guard(Guard, Change<GuardRow>),
     /// About the way to a cluster.
@@ -99,6 +112,8 @@ impl Fact {
             Self::VCsiNode(change) => change.is_progress(),
             Self::VPod(change) => change.is_progress(),
             Self::PPod(change) => change.is_progress(),
+            Self::Source(_, change) => change.is_progress(),
+            Self::DependentCopy(_, change) => change.is_progress(),
             Self::Guard(_, change) => change.is_progress(),
             Self::Connection(..) | Self::Watch(..) => false,
         }
@@ -124,6 +139,10 @@ reasons! {
         Pod(pods::Why),
         /// [`Key::Stray`].
         Stray(pods::strays::Why),
+        /// [`Key::Dependent`].
+        Dependent(dependents::plan::Why),
+        /// [`Key::Token`].
+        Token(dependents::tokens::Why),
         /// [`Key::Serving`].
         Serving(policies::serving::Why),
         /// [`Key::Policy`].
@@ -156,6 +175,7 @@ pub struct Pair {
     pub(crate) prerequisites: Prerequisites,
     pub(crate) guards: Guards,
     pub(crate) pods: Pods,
+    pub(crate) dependents: Dependents,
     pub(crate) breaker: Breaker,
     pub(crate) catch_up: CatchUp,
     pub(crate) events: Events,
@@ -180,6 +200,7 @@ impl Pair {
             prerequisites: Prerequisites::default(),
             guards: Guards::default(),
             pods: Pods::new(entropy),
+            dependents: Dependents::default(),
             breaker: Breaker::default(),
             catch_up: CatchUp::default(),
             events: Events::default(),
@@ -205,6 +226,7 @@ impl Pair {
             nodes: _,
             prerequisites: _,
             guards: _,
+            dependents: _,
             catch_up: _,
             events: _,
         } = self;
@@ -330,6 +352,8 @@ impl Model for Pair {
             Fact::VCsiNode(change) => self.csinodes.observe_virtual(change, &self.nodes, dirty),
             Fact::VPod(change) => self.see_vpod(change, now, dirty),
             Fact::PPod(change) => self.see_ppod(change, now, dirty),
+            Fact::Source(kind, change) => self.dependents.observe_source(kind, change, dirty),
+            Fact::DependentCopy(kind, change) => self.see_dependent_copy(kind, change, dirty),
             Fact::Guard(guard, change) => self.see_guard(guard, change, now, dirty),
             Fact::Watch(watched, state) => self.see_watch(&watched, state, now, dirty),
             Fact::Connection(side, connection) => self.see_connection(side, connection, now, dirty),
@@ -351,6 +375,8 @@ impl Model for Pair {
             Key::CsiNode(vnode) => self.plan_csinode(vnode, now).map(Why::CsiNode),
             Key::Pod(uid) => self.plan_pod(uid, now).map(Why::Pod),
             Key::Stray(uid) => self.plan_stray(uid, now).map(Why::Stray),
+            Key::Dependent(id) => self.plan_dependent(id, now).map(Why::Dependent),
+            Key::Token(uid) => self.plan_token(uid, now).map(Why::Token),
             Key::Serving(side) => self.plan_serving(*side, now).map(Why::Serving),
             Key::BindingServing => self.when_operational(|_| self.bindings.plan_serving(now)).map(Why::BindingServing),
             Key::Policy(side, uid) => self.plan_policy(*side, uid, now).map(Why::Policy),
@@ -393,6 +419,8 @@ impl Model for Pair {
             (Why::CsiNode(why), Key::CsiNode(vnode)) => self.settle_csinode(vnode, why, call, done, now, dirty),
             (Why::Pod(why), Key::Pod(uid)) => self.settle_pod(uid, why, call, done, now, dirty),
             (Why::Stray(why), Key::Stray(uid)) => self.settle_stray(uid, why, done, now, dirty),
+            (Why::Dependent(why), Key::Dependent(id)) => self.settle_dependent(id, why, call, done, now, dirty),
+            (Why::Token(why), Key::Token(uid)) => self.settle_token(uid, why, call, done, now, dirty),
             (Why::Serving(why), Key::Serving(side)) => {
                 if self.policies.settle_serving(*side, why, call, done, now, dirty) {
                     self.change_policies(now, dirty);
@@ -418,6 +446,8 @@ impl Model for Pair {
                 | Why::CsiNode(_)
                 | Why::Pod(_)
                 | Why::Stray(_)
+                | Why::Dependent(_)
+                | Why::Token(_)
                 | Why::Serving(_)
                 | Why::Policy(_)
                 | Why::Event(_)
@@ -457,13 +487,15 @@ impl Model for Pair {
             .chain(Guard::ALL.map(Key::Guard));
         let nodes = self.nodes.keys().chain(self.csinodes.keys(&self.nodes));
         let rest = self.policies.keys().chain(self.events.keys()).chain(self.catch_up.keys());
-        fixed.chain(nodes).chain(self.pods.keys()).chain(rest).collect()
+        fixed.chain(nodes).chain(self.pods.keys()).chain(self.dependents.keys()).chain(rest).collect()
     }
 
     fn side(&self, key: &Key) -> Option<Side> {
         match key {
             Key::Pod(uid) => self.pods.side(uid),
-            Key::Prerequisite(_) | Key::Guard(_) | Key::Stray(_) => Some(Side::Physical),
+            Key::Prerequisite(_) | Key::Guard(_) | Key::Stray(_) | Key::Dependent(_) | Key::Token(_) => {
+                Some(Side::Physical)
+            }
             Key::Serving(side) | Key::Policy(side, _) | Key::CatchUp(side, _) => Some(*side),
             Key::BindingServing => Some(Side::Virtual),
             Key::Binding | Key::Node(_) | Key::CsiNode(_) | Key::Event(_) => None,

@@ -31,7 +31,7 @@ use tapestry_engine::table::Put;
 use tapestry_engine::{Table, reasons};
 
 use self::admissions::Admissions;
-use self::case::{Admitted, Case, Ended, NotAdmitted, Proof, Told};
+use self::case::{Admitted, Case, Ended, Known, NotAdmitted, Proof, Told};
 use self::digest::Amend;
 use self::row::{Mapping, PPod, VPod};
 use self::strays::Strays;
@@ -113,6 +113,8 @@ pub(crate) struct Pods {
     used: HashMap<Name, Resources, RandomState>,
     /// Where the random part of names comes from; passed in, so that plans stay pure and tests repeatable.
     entropy: Entropy,
+    /// How many pods have a copy of which it is not known what it needs.
+    unread: usize,
     /// How many marks were drawn.
     marks: u64,
     /// When a name was last asked for and could not be drawn.
@@ -135,6 +137,7 @@ impl Pods {
             residents: HashMap::default(),
             used: HashMap::default(),
             entropy,
+            unread: 0,
             marks: 0,
             nameless: None,
             strays: Strays::default(),
@@ -286,12 +289,17 @@ impl Pods {
     }
 
     /// Takes over what is said of a virtual pod; says whether its deletion is news.
-    fn take_vpod(&mut self, uid: &Uid, row: VPod, epoch: Option<Epoch>) -> bool {
+    fn take_vpod(&mut self, uid: &Uid, mut row: VPod, epoch: Option<Epoch>) -> bool {
         let deleting = row.deleting();
+        let needs = row.needs.take();
+        let readable = row.unreadable.is_none();
         let grown = self.vpods.get(uid).is_some_and(|known| row.request.fits_within(&known.request).is_err());
         let mapping = row.mapping.clone();
         let Put::Fresh(before) = self.vpods.put(row, epoch) else { return false };
         let case = self.case(uid);
+        if readable {
+            case.needs = Known::Yes(needs);
+        }
         let asked = deleting && before.as_ref().is_none_or(|before| before.deleting.is_none());
         let former = before.and_then(|before| before.mapping);
         case.unmarked &= former == mapping;

@@ -130,7 +130,8 @@ impl Pair {
     pub fn lacks(&self) -> Option<String> {
         let policies = || self.policies_unknown().map(|served| Stop::PoliciesUnknown(served).message().to_owned());
         let lists = || (!self.ready()).then(|| "waiting for both clusters and initial lists".to_owned());
+        let connection = || if self.ready() { None } else { self.tell_connection() };
         let out_of_sync = self.out_of_sync.tell(&self.connections);
-        out_of_sync.or_else(policies).or_else(lists).or_else(|| self.refused.tell())
+        out_of_sync.or_else(connection).or_else(policies).or_else(lists).or_else(|| self.refused.tell())
     }
 }

@@ -189,11 +189,24 @@ pub static RIGHTS: &[Right] = {
             .part("eviction"),
         in_virtual(Everywhere, &kind::EVENT, &["create"], "Write events on pods, nodes and bindings."),
         in_virtual(
-            System,
-            &kind::SECRET,
-            &["get"],
-            "The binding's kubeconfig. If a binding names a Secret in another namespace, create the same Role there.",
+            Everywhere,
+            &kind::CONFIG_MAP,
+            &["get", "list", "watch"],
+            "ConfigMaps that pods on virtual nodes name are copied.",
         ),
+        in_virtual(
+            Everywhere,
+            &kind::SECRET,
+            &["get", "list", "watch"],
+            "Secrets that pods on virtual nodes name are copied; also the binding's kubeconfig.",
+        ),
+        in_virtual(
+            Everywhere,
+            &kind::SERVICE_ACCOUNT,
+            &["create"],
+            "Tokens that pods on virtual nodes ask for, bound to these pods.",
+        )
+        .part("token"),
         in_virtual(
             System,
             &kind::LEASE,
@@ -220,6 +233,18 @@ pub static RIGHTS: &[Right] = {
         ),
         in_physical(Mount, &kind::POD, &["get", "create", "patch", "delete"], "Copies of virtual pods."),
         in_physical(Mount, &kind::POD, &["patch"], "Resize the copy of a resized pod.").part("resize"),
+        in_physical(
+            Mount,
+            &kind::CONFIG_MAP,
+            &["get", "list", "watch", "create", "patch", "delete"],
+            "Copies of ConfigMaps that pods name.",
+        ),
+        in_physical(
+            Mount,
+            &kind::SECRET,
+            &["get", "list", "watch", "create", "patch", "delete"],
+            "Copies of Secrets that pods name, and their tokens.",
+        ),
         in_physical(Mount, &kind::SERVICE_ACCOUNT, &["create"], "The copies' ServiceAccount, which has no rights."),
         in_physical(
             Mount,

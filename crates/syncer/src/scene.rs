@@ -6,6 +6,7 @@ use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Epoch};
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Answer, Call, Refusal, Side, Uid};
+use tapestry_domain::dependents::DependentKind;
 use tapestry_engine::{Dirty, Listed, Model as _, Now, Plan, Reason};
 
 use crate::bindings::BindingRow;
@@ -41,6 +42,8 @@ pub(crate) fn why(key: &Key, call: &Call) -> Why {
         Key::CsiNode(_) => Why::CsiNode(named(call)),
         Key::Pod(_) => Why::Pod(named(call)),
         Key::Stray(_) => Why::Stray(named(call)),
+        Key::Dependent(_) => Why::Dependent(named(call)),
+        Key::Token(_) => Why::Token(named(call)),
         Key::Serving(_) => Why::Serving(named(call)),
         Key::Policy(..) => Why::Policy(named(call)),
         Key::Event(_) => Why::Event(named(call)),
@@ -100,6 +103,10 @@ impl Scene {
             Fact::PNode(Change::Listed(Epoch(1))),
             Fact::VPod(Change::Listed(Epoch(1))),
             Fact::PPod(Change::Listed(Epoch(1))),
+            Fact::Source(DependentKind::ConfigMap, Change::Listed(Epoch(1))),
+            Fact::Source(DependentKind::Secret, Change::Listed(Epoch(1))),
+            Fact::DependentCopy(DependentKind::ConfigMap, Change::Listed(Epoch(1))),
+            Fact::DependentCopy(DependentKind::Secret, Change::Listed(Epoch(1))),
             Fact::Connection(Side::Virtual, Connection::Up(Uid::new("v-cluster"))),
             Fact::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))),
         ] {

@@ -37,7 +37,7 @@ use crate::origin::{Home, Origin};
 use crate::pair::Pair;
 use crate::watches::Scope;
 
-pub use errors::{RunError, StartError};
+pub use errors::{NAMES, RunError, StartError};
 pub use look::LookError;
 pub use meters::Meters;
 pub use open::Config;
@@ -152,7 +152,7 @@ impl Syncer {
         let what = format!("Secret {}/{}", reference.namespace, reference.name);
         let (namespace, name) = (Name::parse(&reference.namespace)?, Name::parse(&reference.name)?);
         let object = read(&self.virtual_cluster, Verb::Peek, (&kind::SECRET, Some(namespace), name)).await?;
-        let unreadable = |why: &str| StartError::ReadObject { what: what.clone(), why: why.to_owned() };
+        let unreadable = |why: &str| StartError::ReadSecret { what: what.clone(), why: why.to_owned() };
         // No error text of the parser: it may quote what it could not read.
         let mut secret: Secret = serde_json::from_slice(&object).map_err(|_| unreadable("it is not a Secret"))?;
         let kubeconfig =
@@ -224,6 +224,7 @@ async fn read(
         let why = refusal.message().to_owned();
         match refusal {
             Refusal::Denied(_) => StartError::Denied { what, why },
+            Refusal::Gone | Refusal::Invalid(_) if kind == &kind::SECRET => StartError::ReadSecret { what, why },
             Refusal::Gone | Refusal::Invalid(_) => StartError::ReadObject { what, why },
             _ => StartError::Unanswered { what, why },
         }

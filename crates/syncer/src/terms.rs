@@ -140,6 +140,11 @@ impl Stop {
         self.force() == Force::Owner
     }
 
+    /// Whether the calendar alone stops it.
+    pub(crate) fn is_hours(self) -> bool {
+        matches!(self, Self::Hours | Self::OwnerHours)
+    }
+
     /// Which clock runs: each starts from zero, so that no pod runs out of grace on another.
     pub(crate) fn clock(self, rules: &Rules) -> Clock {
         match self.force() {

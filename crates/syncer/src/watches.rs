@@ -16,6 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bindings::BindingRow;
 use crate::csinodes::row::{PCsiNode, VCsiNode};
+use crate::dependents::row::{DependentCopy, Source};
+use crate::dependents::{KINDS, kind_of};
 use crate::guards::Guard;
 use crate::guards::row::GuardRow;
 use crate::nodes::row::{PNode, VNode};
@@ -101,6 +103,19 @@ fn watch_all(scope: Scope<'_>, entries: &mut impl Entries) {
     entries.add((Physical, Query::all(&kind::POD)), move |json| PPod::decode(json, &whose), Fact::PPod);
     entries.add((Virtual, ours(&kind::CSI_NODE, origin)), VCsiNode::decode, Fact::VCsiNode);
     entries.add((Physical, Query::all(&kind::CSI_NODE)), PCsiNode::decode, Fact::PCsiNode);
+    for kind in KINDS {
+        // Of all of them, because any may be named by a pod; only their metadata, because values are read when they are carried.
+        let query = Query { metadata_only: true, ..Query::all(kind_of(kind)) };
+        entries.add((Virtual, query), move |json| Source::decode(json, kind), move |change| Fact::Source(kind, change));
+        // By namespace alone: a copy that lost our labels is still seen.
+        let query = Query { namespace: Some(home.mount.clone()), ..Query::all(kind_of(kind)) };
+        let whose = origin.clone();
+        entries.add(
+            (Physical, query),
+            move |json| DependentCopy::decode(json, kind, &whose),
+            move |change| Fact::DependentCopy(kind, change),
+        );
+    }
     for guard in Guard::ALL {
         // Other namespaces belong to the owner.
         let query = Query { namespace: Some(home.mount.clone()), ..ours(guard.kind(), origin) };

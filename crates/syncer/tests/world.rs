@@ -24,11 +24,13 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::probe::Connection;
-use tapestry_cluster::{Call, Name, Side, Uid, Verb, kind};
+use tapestry_cluster::{Call, Kind, Name, Side, Uid, Verb, kind};
+use tapestry_domain::dependents::DependentKind;
 use tapestry_domain::quantity::Quantity;
 use tapestry_domain::resources::{ResourceName, Resources};
 use tapestry_syncer::bindings::BindingRow;
 use tapestry_syncer::csinodes::row::{PCsiNode, VCsiNode};
+use tapestry_syncer::dependents::row::{DependentCopy, Source};
 use tapestry_syncer::guards::Guard;
 use tapestry_syncer::guards::row::GuardRow;
 use tapestry_syncer::keeper::row::{KeptBinding, KeptNode};
@@ -51,6 +53,8 @@ use Side::{Physical, Virtual};
 /// What one process runs.
 type Syncer = Beside<Pair, Keeper>;
 
+const KINDS: [(DependentKind, &Kind); 2] =
+    [(DependentKind::ConfigMap, &kind::CONFIG_MAP), (DependentKind::Secret, &kind::SECRET)];
 const NODES: [&str; 2] = ["n1", "n2"];
 /// Pods that the user creates and deletes.
 const PODS: usize = 12;
@@ -64,6 +68,7 @@ fn stage(config: Config) -> Schedule<Syncer> {
     let mut schedule = Schedule::new(config, move |birth| life(birth, &for_life))
         .rule(one_copy_per_pod)
         .on_call(only_with_reason)
+        .on_call(no_copy_in_use_is_removed)
         .on_call({
             let origin = Rc::clone(&origin);
             move |world, _, call| no_foreign_object_is_changed(world, call, &origin)
@@ -100,6 +105,7 @@ fn set_the_stage(world: &mut World) {
     {
         world.make(side, &kind::NAMESPACE, json!({"metadata": {"name": namespace}}));
     }
+    world.make(Virtual, &kind::SERVICE_ACCOUNT, json!({"metadata": {"name": "default", "namespace": "demo"}}));
     for node in NODES {
         lend(world, node);
         world.make(Physical, &kind::CSI_NODE, csinode(node, "zone"));
@@ -156,22 +162,37 @@ fn pair_life(birth: Birth, origin: &Rc<Origin>) -> Life<Pair> {
         let decode = move |json: &_| GuardRow::decode(json, guard, &mount, &origin);
         Observer::rows(Physical, guard.kind(), decode, move |change| Fact::Guard(guard, change)).only(labelled(&label))
     };
+    let sources = KINDS.map(|(dependent, kind)| {
+        Observer::rows(
+            Virtual,
+            kind,
+            move |json| Source::decode(json, dependent),
+            move |change| Fact::Source(dependent, change),
+        )
+    });
+    let copies = KINDS.map(|(dependent, kind)| {
+        let origin = Rc::clone(origin);
+        let decode = move |json: &_| DependentCopy::decode(json, dependent, &origin);
+        let fact = move |change| Fact::DependentCopy(dependent, change);
+        Observer::rows(Physical, kind, decode, fact).only(|copy| copy["metadata"]["namespace"] == "mount")
+    });
+    let observers = vec![
+        Observer::rows(Virtual, &kind::CLUSTER_BINDING, BindingRow::decode, Fact::Binding),
+        Observer::rows(Virtual, &kind::POLICY, PolicyRow::decode, |change| Fact::Policy(Virtual, change)),
+        Observer::rows(Physical, &kind::POLICY, PolicyRow::decode, |change| Fact::Policy(Physical, change)),
+        Observer::rows(Virtual, &kind::NODE, VNode::decode, Fact::VNode).only(labelled(&label)),
+        Observer::rows(Virtual, &kind::CSI_NODE, VCsiNode::decode, Fact::VCsiNode).only(labelled(&label)),
+        Observer::rows(Physical, &kind::CSI_NODE, PCsiNode::decode, Fact::PCsiNode),
+        guard(Guard::Quota),
+        guard(Guard::NetworkPolicy),
+        Observer::rows(Virtual, &kind::POD, move |json| VPod::decode(json, &here), Fact::VPod)
+            .only(|pod| pod["spec"]["nodeName"].is_string()),
+        Observer::rows(Physical, &kind::NODE, PNode::decode, Fact::PNode),
+        Observer::rows(Physical, &kind::POD, move |json| PPod::decode(json, &own), Fact::PPod),
+    ];
     Life {
         model: Pair::new((**origin).clone(), home, &binding_uid(), entropy),
-        observers: vec![
-            Observer::rows(Virtual, &kind::CLUSTER_BINDING, BindingRow::decode, Fact::Binding),
-            Observer::rows(Virtual, &kind::POLICY, PolicyRow::decode, |change| Fact::Policy(Virtual, change)),
-            Observer::rows(Physical, &kind::POLICY, PolicyRow::decode, |change| Fact::Policy(Physical, change)),
-            Observer::rows(Virtual, &kind::NODE, VNode::decode, Fact::VNode).only(labelled(&label)),
-            Observer::rows(Virtual, &kind::CSI_NODE, VCsiNode::decode, Fact::VCsiNode).only(labelled(&label)),
-            Observer::rows(Physical, &kind::CSI_NODE, PCsiNode::decode, Fact::PCsiNode),
-            guard(Guard::Quota),
-            guard(Guard::NetworkPolicy),
-            Observer::rows(Virtual, &kind::POD, move |json| VPod::decode(json, &here), Fact::VPod)
-                .only(|pod| pod["spec"]["nodeName"].is_string()),
-            Observer::rows(Physical, &kind::NODE, PNode::decode, Fact::PNode),
-            Observer::rows(Physical, &kind::POD, move |json| PPod::decode(json, &own), Fact::PPod),
-        ],
+        observers: observers.into_iter().chain(sources).chain(copies).collect(),
         facts: Side::BOTH.map(|side| Fact::Connection(side, connection(side, true))).into(),
     }
 }
@@ -222,7 +243,7 @@ fn only_with_reason(world: &World, _leader: usize, call: &Call) -> Result<(), St
     };
     let hits = there.filter(meets);
     match (&call.verb, call.target.side, hits) {
-        (Verb::Delete { .. }, Physical, Some(ppod)) => {
+        (Verb::Delete { .. }, Physical, Some(ppod)) if call.target.kind == &kind::POD => {
             // It belongs to the pod that recorded it, if no other pod names it; otherwise to the pod it points to.
             let said = |vpod: &Value, key: &str| vpod["metadata"]["annotations"][key].clone();
             let names = |vpod: &&Value| said(vpod, keys::PHYSICAL_POD_NAME) == ppod["metadata"]["name"];
@@ -276,6 +297,10 @@ fn no_foreign_object_is_changed(world: &World, call: &Call, origin: &Origin) -> 
     if call.target.side != Physical || call.is_read() || matches!(call.verb, Verb::Create(_)) {
         return Ok(());
     }
+    // Without a UID these create.
+    if call.target.uid.is_none() && matches!(call.verb, Verb::Carry { .. } | Verb::Token { .. }) {
+        return Ok(());
+    }
     let Some(uid) = &call.target.uid else { return Err(format!("{call} names no UID")) };
     let path =
         call.target.namespace.as_ref().map_or(String::new(), |namespace| format!("{namespace}/{}", call.target.name));
@@ -283,6 +308,47 @@ fn no_foreign_object_is_changed(world: &World, call: &Call, origin: &Origin) -> 
     let hits = object["metadata"]["uid"] == uid.as_str();
     let ours = object["metadata"]["annotations"][keys::ORIGIN] == *origin.full;
     if hits && !ours { Err(format!("{call} changes a foreign object")) } else { Ok(()) }
+}
+
+/// All ConfigMaps and Secrets of a side.
+fn dependents(world: &World, side: Side) -> impl Iterator<Item = (DependentKind, &Value)> {
+    let of = |kind: DependentKind| move |object| (kind, object);
+    let maps = world.list(side, &kind::CONFIG_MAP).map(of(DependentKind::ConfigMap));
+    maps.chain(world.list(side, &kind::SECRET).map(of(DependentKind::Secret)))
+}
+
+/// A copy of a ConfigMap or Secret is not removed while a copied pod uses it, but to be created again.
+fn no_copy_in_use_is_removed(world: &World, _leader: usize, call: &Call) -> Result<(), String> {
+    let Verb::Delete { .. } = &call.verb else { return Ok(()) };
+    let dependent = [&kind::CONFIG_MAP, &kind::SECRET].contains(&call.target.kind);
+    if !dependent || call.target.side != Physical || call.why == "ReplaceDependent" {
+        return Ok(());
+    }
+    let path = format!("mount/{}", call.target.name);
+    let there = world.get(Physical, call.target.kind, &path);
+    // A call that a precondition refuses does no harm.
+    let meets = |object: &&Value| {
+        let rv = call.target.rv.map(|rv| rv.to_string());
+        object["metadata"]["uid"].as_str() == call.target.uid.as_ref().map(Uid::as_str)
+            && rv.is_none_or(|rv| object["metadata"]["resourceVersion"] == rv)
+    };
+    let named = |volume: &Value| {
+        let secrets = volume["projected"]["sources"].as_array().into_iter().flatten();
+        let names = match call.target.kind.kind {
+            "ConfigMap" => vec![&volume["configMap"]["name"]],
+            _ => secrets.map(|source| &source["secret"]["name"]).chain([&volume["secret"]["secretName"]]).collect(),
+        };
+        names.into_iter().any(|name| *name == *call.target.name.as_str())
+    };
+    let uses = |ppod: &&Value| alive(ppod) && ppod["spec"]["volumes"].as_array().into_iter().flatten().any(&named);
+    let living = |ppod: &&Value| {
+        let vpod = world.list(Virtual, &kind::POD).find(|vpod| vpod["metadata"]["uid"].as_str() == owner_of(ppod));
+        vpod.is_some_and(alive)
+    };
+    match there.filter(meets).and_then(|_| world.list(Physical, &kind::POD).filter(uses).find(living)) {
+        Some(ppod) => Err(format!("{call} although {} uses it", ppod["metadata"]["name"])),
+        None => Ok(()),
+    }
 }
 
 /// After the faults: every pod that should run has one copy with the same status; nothing else of ours is left.
@@ -294,6 +360,9 @@ fn converged(world: &World) -> Result<(), String> {
         ppods: world.list(Physical, &kind::POD).collect(),
         vnodes: world.list(Virtual, &kind::NODE).collect(),
         pnodes: world.list(Physical, &kind::NODE).collect(),
+        sources: dependents(world, Virtual).collect(),
+        dependents: dependents(world, Physical).collect(),
+        api_access: false,
         limits: &|_| Some(Vec::new()),
     };
     let violations = snapshot.violations();

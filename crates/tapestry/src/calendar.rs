@@ -4,7 +4,7 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan as _, Zoned};
 use serde::Serialize;
 use tapestry_engine::clock::{Clock as _, SystemClock};
-use tapestry_syncer::explain::Agenda;
+use tapestry_syncer::explain::{Agenda, StopStory};
 use tapestry_syncer::start::Syncer;
 
 use crate::access::{Access, ask_all, block_on};
@@ -110,7 +110,12 @@ fn render(agenda: &Agenda, today: &Zoned, days: u16) -> String {
     let zone = today.time_zone().iana_name().unwrap_or("local time");
     let hours = ["00", "03", "06", "09", "12", "15", "18", "21"].map(|hour| format!("{hour:6}")).concat();
     let binding = plain(&agenda.binding);
-    let title = format!("{binding} ({} nodes), {zone}\n{:12}{}\n", agenda.nodes, "", hours.trim_end());
+    let stops = agenda.stops.iter().map(|StopStory { reason, message, nodes }| {
+        let (nodes, are) = if *nodes == 1 { ("1 node".to_owned(), "is") } else { (format!("{nodes} nodes"), "are") };
+        plain(&format!("{nodes} {are} not lent at any hour: {reason}: {message}")) + "\n"
+    });
+    let stops: String = stops.collect();
+    let title = format!("{binding} ({} nodes), {zone}\n{stops}{:12}{}\n", agenda.nodes, "", hours.trim_end());
     let days = (0..i64::from(days)).map_while(|day| today.checked_add(day.days()).ok());
     let lines = days.map(|day| {
         let cells: String = (0..COLUMNS).map(|column| cell(agenda, &day, column)).collect();
@@ -159,10 +164,11 @@ mod tests {
             policies: BTreeSet::default(),
             leased: Resources::default(),
         };
-        let agenda = Agenda {
+        let mut agenda = Agenda {
             binding: "east".into(),
             cluster: "east".into(),
             nodes: 3,
+            stops: vec![],
             spans: vec![
                 span("2026-01-01T00:00:00Z", "2026-01-01T06:00:00Z", 3),
                 span("2026-01-01T06:00:00Z", "2026-01-01T20:00:00Z", 0),
@@ -179,6 +185,9 @@ mod tests {
         );
         assert_eq!(render(&agenda, &today, 2), expected);
         assert!(expected.lines().all(|line| line.chars().count() <= 80));
+        agenda.stops.push(StopStory { reason: "Suspended".into(), message: "it is suspended".into(), nodes: 1 });
+        let said = "east (3 nodes), UTC\n1 node is not lent at any hour: Suspended: it is suspended\n     ";
+        assert!(render(&agenda, &today, 2).starts_with(said));
     }
 
     #[test]

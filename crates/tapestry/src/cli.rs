@@ -42,7 +42,7 @@ enum Verb {
 impl Args {
     pub(crate) fn run(self) -> ExitCode {
         let ended = match self.verb {
-            Verb::Syncer(args) => args.run(),
+            Verb::Syncer(args) => return args.run(),
             Verb::Status(args) => args.run(),
             Verb::Drift(args) => return args.run(),
             Verb::Resume(args) => args.run(),

@@ -52,6 +52,6 @@ impl Election {
 }
 
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let duration: SignedDuration = text.parse().map_err(|error: jiff::Error| error.to_string())?;
+    let duration: SignedDuration = text.parse().map_err(|_| "not a duration; use 30s or 5m".to_owned())?;
     Duration::try_from(duration).map_err(|_| "a duration cannot be negative".to_owned())
 }

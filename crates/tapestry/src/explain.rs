@@ -144,7 +144,7 @@ fn render(story: &NodeStory, zone: &TimeZone) -> String {
         .collect();
     if !policies.is_empty() {
         text += "\n";
-        text += &table(["POLICY", "WHOSE", "HOLDS", "OPEN", "UNTIL", "PRIORITY"], &policies);
+        text += &table(["POLICY", "WHOSE", "APPLIES", "OPEN", "UNTIL", "PRIORITY"], &policies);
     }
     text
 }

@@ -57,6 +57,12 @@ impl Failure {
         let _ = std::io::stderr().write_all(self.to_string().as_bytes());
         ExitCode::from(self.exit)
     }
+
+    /// The same as a line of the log.
+    pub(crate) fn log(&self) -> ExitCode {
+        tracing::error!(cause = self.cause, hint = self.hint, "{}", self.what);
+        ExitCode::from(self.exit)
+    }
 }
 
 impl fmt::Display for Failure {

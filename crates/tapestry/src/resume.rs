@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::json;
 use tapestry_api::binding::RESUME_DELETION;
-use tapestry_api::condition::DEFINITION_DELETED;
+use tapestry_api::condition::{DEFINITION_DELETED, DELETING};
 use tapestry_api::{BindingCondition, keys};
 
 use crate::access::{Access, block_on};
@@ -41,16 +41,23 @@ impl Args {
         let server = self.access.server().await?;
         let binding = server.binding(name).await?;
         let status = binding.status.unwrap_or_default();
-        let unconfirmed = |condition: &Condition| {
-            condition.type_ == BindingCondition::Ready.as_str() && condition.reason == DEFINITION_DELETED
-        };
-        if binding.metadata.deletion_timestamp.is_some() && status.conditions.iter().any(unconfirmed) {
+        let deleting = binding.metadata.deletion_timestamp.is_some();
+        let is_ready = |condition: &&Condition| condition.type_ == BindingCondition::Ready.as_str();
+        let ready = status.conditions.iter().find(is_ready).map(|condition| &*condition.reason);
+        if deleting && ready == Some(DEFINITION_DELETED) {
             let annotations = json!({keys::RESUME: RESUME_DELETION});
             let patch = json!({"metadata": {"uid": binding.metadata.uid, "annotations": annotations}});
             server.patch_binding(name, &patch).await?;
             return say(&format!("Resumed: binding {name} is being deleted, and all its pods will end.\n"));
         }
         let Some(trip) = status.breaker else {
+            if deleting && ready != Some(DELETING) {
+                return Err(Failure::new(
+                    format!("cannot resume {name} yet"),
+                    format!("binding {name} is being deleted and its syncer has not reported yet"),
+                    "try again in a few seconds; if it stays like this, check that its syncer runs (`tapestry status`)",
+                ));
+            }
             return say(&format!("Nothing to resume: the breaker of {name} has not tripped.\n"));
         };
         let patch =

@@ -14,6 +14,7 @@ use tapestry_api::{ClusterBinding, keys};
 use tapestry_cluster::body::Asked;
 use tapestry_cluster::refusal::Status;
 use tapestry_cluster::{Cluster, Name, kind};
+use tapestry_syncer::start::NAMES;
 
 use crate::failure::Failure;
 
@@ -110,8 +111,8 @@ impl Server {
 }
 
 fn binding_path(name: &str) -> Result<String, Failure> {
-    let hint = "names are lower-case letters, digits, '-' and '.'; list bindings with `kubectl get clusterbindings`";
-    let name = Name::parse(name).map_err(|bad| Failure::new("no such ClusterBinding", bad, hint))?;
+    let hint = || format!("{NAMES}; list bindings with `kubectl get clusterbindings`");
+    let name = Name::parse(name).map_err(|bad| Failure::new("no such ClusterBinding", bad, hint()))?;
     Ok(kind::CLUSTER_BINDING.path(None, Some(name.as_str())))
 }
 

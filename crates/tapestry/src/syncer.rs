@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -9,12 +10,13 @@ use clap::ValueEnum;
 use prometheus_client::registry::Registry;
 use tapestry_cluster::Cluster;
 use tapestry_engine::serve::{Readiness, listen, serve_debug, serve_health, serve_metrics};
-use tapestry_engine::telemetry::{self, BadFilter, Filter, Format};
+use tapestry_engine::telemetry::{self, BadFilter, Filter, Format, LogLevel};
 use tapestry_syncer::start::{Config, Meters, StartError, Syncer, user_agent};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span};
 
 use crate::access;
 use crate::election::Election;
@@ -73,43 +75,56 @@ enum LogFormat {
 }
 
 impl Args {
-    pub(crate) fn run(self) -> Result<(), Failure> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        // Leases and leadership have their own thread: they are renewed whatever keeps the others busy.
-        let vital = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let served = runtime.block_on(self.serve(vital.handle().clone()));
-        vital.shutdown_background();
-        served
-    }
-
-    async fn serve(self, vital: Handle) -> Result<(), Failure> {
-        let Self { cluster_binding, virtual_kubeconfig, metrics_address, health_address, debug_address, .. } = self;
-        let election = self.election.parse()?;
+    pub(crate) fn run(self) -> ExitCode {
         let format = match self.log_format {
             LogFormat::Auto => Format::Auto,
             LogFormat::Text => Format::Text,
             LogFormat::Json => Format::Json,
         };
-        let filter = self.log.parse::<Filter>();
-        let filter = filter
-            .map_err(|bad| Failure::new("cannot start logging with this --log", bad, BadFilter::HINT).wrong_usage())?;
-        let level = telemetry::start(&filter, format);
+        let level = match self.log.parse::<Filter>() {
+            Ok(filter) => telemetry::start(&filter, format),
+            Err(bad) => {
+                let what = "cannot start logging with this --log";
+                return Failure::new(what, bad, BadFilter::HINT).wrong_usage().report();
+            }
+        };
+        // Lines of this process that no syncer writes name the binding too.
+        let span = tracing::error_span!("syncer", binding = self.cluster_binding);
+        match self.run_in(level, &span) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) if format.is_json() => span.in_scope(|| failure.log()),
+            Err(failure) => failure.report(),
+        }
+    }
+
+    fn run_in(self, level: LogLevel, span: &Span) -> Result<(), Failure> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        // Leases and leadership have their own thread: they are renewed whatever keeps the others busy.
+        let vital = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let served = runtime.block_on(self.serve(vital.handle().clone(), level, span));
+        vital.shutdown_background();
+        served
+    }
+
+    async fn serve(self, vital: Handle, level: LogLevel, span: &Span) -> Result<(), Failure> {
+        let Self { cluster_binding, virtual_kubeconfig, metrics_address, health_address, debug_address, .. } = self;
+        let election = self.election.parse()?;
         let (metrics, health) = (open(metrics_address).await?, open(health_address).await?);
         let cancel = CancellationToken::new();
         let readiness = Readiness::default();
         let reached = readiness.gate("the virtual cluster");
         let mut endpoints = tokio::task::JoinSet::new();
-        endpoints.spawn(serve_health(health, readiness.clone(), cancel.clone()));
+        endpoints.spawn(serve_health(health, readiness.clone(), cancel.clone()).instrument(span.clone()));
         let mut registry = Registry::with_prefix("tapestry_syncer");
         let meters = Meters::register(&mut registry);
         // From the beginning: scrapes must not wait for a cluster that does not answer.
-        endpoints.spawn(serve_metrics(metrics, Arc::new(registry), cancel.clone()));
+        endpoints.spawn(serve_metrics(metrics, Arc::new(registry), cancel.clone()).instrument(span.clone()));
         if let DebugAddress(Some(address)) = debug_address {
-            endpoints.spawn(serve_debug(open(address).await?, level, cancel.clone()));
+            endpoints.spawn(serve_debug(open(address).await?, level, cancel.clone()).instrument(span.clone()));
         }
 
         let virtual_cluster = connect(virtual_kubeconfig, &cluster_binding).await?;
-        endpoints.spawn(cancel_on_signal(cancel.clone()));
+        endpoints.spawn(cancel_on_signal(cancel.clone()).instrument(span.clone()));
         let config = Config {
             readiness,
             cancel,

@@ -9,7 +9,7 @@ use tapestry_domain::names::{DnsLabel, DnsSubdomain};
 use tapestry_domain::security::Level;
 use tapestry_domain::selector::Selector;
 
-use super::{ClusterBinding, ClusterBindingSpec, EVICT_AFTER_SECONDS, Guard, Partition, PodSecurity};
+use super::{ClusterBinding, ClusterBindingSpec, EVICT_AFTER_SECONDS, Guard, Partition, PodSecurity, VirtualApiServer};
 use crate::invalid::{Invalid, Problems};
 use crate::{keys, selector};
 
@@ -54,6 +54,10 @@ pub struct Binding {
     pub evict_after: Option<Duration>,
     /// Limits in the physical cluster; all off by default.
     pub guard: Guard,
+    /// Host and port at which pods reach the virtual API server.
+    pub virtual_api_server: Option<(String, u16)>,
+    /// Address of the virtual cluster's DNS, as pods reach it.
+    pub virtual_dns: Option<String>,
     /// The clusters this binding was first connected to.
     pub pinned: Pinned,
 }
@@ -104,6 +108,12 @@ impl Binding {
             given => given,
         };
         let priority_class = problems.keep("spec.podPriorityClassName", DnsSubdomain::parse(priority_class));
+        let virtual_api_server =
+            spec.virtual_api_server.as_ref().and_then(|server| parse_server(server, &mut problems));
+        let virtual_dns = spec.virtual_dns.as_ref().and_then(|dns| {
+            let ip = dns.ip.parse::<std::net::IpAddr>().map_err(|_| "is not an IP address");
+            problems.keep("spec.virtualDNS.ip", ip).map(|ip| ip.to_string())
+        });
         let status = status.as_ref();
         let pinned = Pinned {
             physical_cluster: status.and_then(|status| status.physical_cluster_uid.clone()),
@@ -135,10 +145,18 @@ impl Binding {
                     Partition::Evict => Some(seconds(spec.evict_after_seconds.unwrap_or(EVICT_AFTER_SECONDS))),
                 },
                 guard: spec.guard.unwrap_or_default(),
+                virtual_api_server,
+                virtual_dns,
                 pinned,
             })
         };
         problems.or(read())
+    }
+
+    /// Host and port at which pods reach the virtual API server.
+    #[must_use]
+    pub fn virtual_api_server(&self) -> Option<(&str, u16)> {
+        self.virtual_api_server.as_ref().map(|(host, port)| (host.as_str(), *port))
     }
 
     /// Whether pods of this virtual namespace are not mirrored.
@@ -151,6 +169,19 @@ impl Binding {
 /// The schema allows no negative number.
 fn seconds(count: i32) -> Duration {
     Duration::from_secs(u64::try_from(count).unwrap_or(0))
+}
+
+/// The host becomes the value of an environment variable: it is a host and nothing else.
+fn parse_server(server: &VirtualApiServer, problems: &mut Problems) -> Option<(String, u16)> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | ':' | '-');
+    let host = if !server.host.is_empty() && server.host.len() <= 253 && server.host.chars().all(legal) {
+        Ok(server.host.clone())
+    } else {
+        Err("is not a host name or IP address")
+    };
+    let port = u16::try_from(server.port).ok().filter(|port| *port > 0).ok_or("is not a port");
+    let host = problems.keep("spec.virtualAPIServer.host", host);
+    host.zip(problems.keep("spec.virtualAPIServer.port", port))
 }
 
 fn parse_cluster_id(id: &str) -> Result<DnsLabel, String> {

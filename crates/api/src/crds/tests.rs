@@ -98,17 +98,10 @@ fn no_field_is_nullable() {
 }
 
 /// Fields that users can write and no code reads yet. A field leaves this list when it has an effect; none may join it.
-const WITHOUT_EFFECT: [&str; 6] = [
-    "ClusterBinding.spec.serviceNamespaces",
-    "ClusterBinding.spec.virtualAPIServer",
-    "ClusterBinding.spec.virtualAPIServer.host",
-    "ClusterBinding.spec.virtualAPIServer.port",
-    "ClusterBinding.spec.virtualDNS",
-    "ClusterBinding.spec.virtualDNS.ip",
-];
+const WITHOUT_EFFECT: [&str; 1] = ["ClusterBinding.spec.serviceNamespaces"];
 
 /// Fields that users can write and code reads. A new field is in one of the two lists.
-const WITH_EFFECT: [&str; 36] = [
+const WITH_EFFECT: [&str; 41] = [
     "ClusterBinding.spec.clusterID",
     "ClusterBinding.spec.directScheduling",
     "ClusterBinding.spec.disableNodeDefaultTaint",
@@ -128,6 +121,11 @@ const WITH_EFFECT: [&str; 36] = [
     "ClusterBinding.spec.secretRef.name",
     "ClusterBinding.spec.secretRef.namespace",
     "ClusterBinding.spec.suspend",
+    "ClusterBinding.spec.virtualAPIServer",
+    "ClusterBinding.spec.virtualAPIServer.host",
+    "ClusterBinding.spec.virtualAPIServer.port",
+    "ClusterBinding.spec.virtualDNS",
+    "ClusterBinding.spec.virtualDNS.ip",
     "ResourceLeasingPolicy.spec.cluster",
     "ResourceLeasingPolicy.spec.exceptDates",
     "ResourceLeasingPolicy.spec.forceReclaim",

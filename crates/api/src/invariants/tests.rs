@@ -63,6 +63,9 @@ fn violations(vpods: &[Value], ppods: &[Value]) -> Vec<String> {
         ppods: ppods.iter().collect(),
         vnodes: Vec::new(),
         pnodes: Vec::new(),
+        sources: Vec::new(),
+        dependents: Vec::new(),
+        api_access: false,
         limits: &|_| Some(Vec::new()),
     };
     snapshot.violations()
@@ -154,6 +157,9 @@ fn law_09_a_node_that_offers_more_than_is_idle_or_allowed_is_found() {
             ppods: vec![&foreign_pod],
             vnodes: vec![&vnode],
             pnodes: vec![&pnode],
+            sources: Vec::new(),
+            dependents: Vec::new(),
+            api_access: false,
             limits: &|_| limits.map(<[_]>::to_vec),
         };
         snapshot.violations()

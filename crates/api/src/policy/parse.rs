@@ -25,7 +25,7 @@ pub struct Policy {
     pub uid: String,
     /// `metadata.generation`, for `observedGeneration` of conditions.
     pub generation: i64,
-    /// `metadata.creationTimestamp`: of two policies of equal priority the older one holds.
+    /// `metadata.creationTimestamp`: of two policies of equal priority the older one applies.
     pub created: Timestamp,
     /// Which bindings it is for.
     pub cluster: Cluster,
@@ -33,7 +33,7 @@ pub struct Policy {
     pub nodes: Selector,
     /// How much of each node is lent; a resource without limit is lent as far as it is idle.
     pub limits: Vec<Limit>,
-    /// Of several policies on a node the highest holds.
+    /// Of several policies for a node the one with the highest priority applies.
     pub priority: i32,
     /// When it lends.
     pub calendar: Calendar,
@@ -114,7 +114,7 @@ impl Policy {
         problems.or(read())
     }
 
-    /// Of the policies that select a node, the one with the least rank holds: highest priority, then oldest, then name.
+    /// Of the policies that select a node, the one with the least rank applies: highest priority, then oldest, then name.
     #[must_use]
     pub fn rank(&self) -> (Reverse<i32>, Timestamp, &str) {
         (Reverse(self.priority), self.created, &self.name)

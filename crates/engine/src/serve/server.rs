@@ -11,6 +11,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 /// Connections at a time. The oldest is closed for the next one: refusing the next one would let slow clients keep a
 /// probe out.
@@ -73,6 +74,6 @@ impl Open {
         while self.order.len() >= CONNECTIONS {
             self.order.pop_front().inspect(AbortHandle::abort);
         }
-        self.order.push_back(self.tasks.spawn(connection));
+        self.order.push_back(self.tasks.spawn(connection.in_current_span()));
     }
 }

@@ -35,6 +35,8 @@ pub(crate) enum Left {
     Nodes,
     /// Copies.
     Pods,
+    /// Copies of ConfigMaps and Secrets.
+    Dependents,
     /// Guards in the mount namespace.
     Guards,
     /// The `ServiceAccount` of the copies.
@@ -106,6 +108,8 @@ impl Pair {
             Some(Left::Nodes)
         } else if !self.pods.none_left() {
             Some(Left::Pods)
+        } else if !self.dependents.none_left() {
+            Some(Left::Dependents)
         } else if !self.guards.none_left() {
             Some(Left::Guards)
         } else {
@@ -119,6 +123,9 @@ impl Pair {
         Some(match self.left() {
             Some(Left::Nodes) => "the binding is being deleted: the syncer deletes its pods, then its virtual nodes",
             Some(Left::Pods) => "the binding is being deleted: physical pods of this binding have not ended yet",
+            Some(Left::Dependents) => {
+                "the binding is being deleted: copies of ConfigMaps and Secrets in the physical cluster go"
+            }
             Some(Left::Guards) => {
                 "the binding is being deleted: its quota or network policy in the physical cluster is still there"
             }

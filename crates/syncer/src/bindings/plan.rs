@@ -54,6 +54,7 @@ impl Pair {
         }
         if news == News::Terms {
             self.prerequisites.reset();
+            self.follow_api_access(dirty);
             self.admit_all(now, dirty);
         }
     }
@@ -68,7 +69,7 @@ impl Pair {
             return Plan::Rest;
         }
         if let Connection::Restored(what) = self.connections.get(Side::Virtual) {
-            let message = format!("the virtual cluster was restored from a backup ({what}): {RESTART}");
+            let message = tell_restored(Side::Virtual, what);
             // Nothing of it can be as new as the row, so the answer to this report is the last word.
             let row = bound.told.as_deref().unwrap_or(row);
             return self.report_connection(row, &Judgement::new(Status::False, "VirtualClusterRestored", message), now);
@@ -146,6 +147,22 @@ impl Pair {
         }
     }
 
+    /// Why one of the clusters cannot be used, as condition `Connected` says it; `None` when both answer and are the right ones.
+    pub(crate) fn tell_connection(&self) -> Option<String> {
+        for side in Side::BOTH {
+            if let Connection::Down(why) = self.connections.get(side) {
+                return Some(format!("the {} cluster does not answer: {why}", side.as_str()));
+            }
+        }
+        match self.connections.get(Side::Virtual) {
+            Connection::Refused(refused) => return Some(format!("virtual cluster: {refused}; {}", refused.hint())),
+            Connection::Restored(what) => return Some(tell_restored(Side::Virtual, what)),
+            Connection::Unknown | Connection::Up(_) | Connection::Down(_) => {}
+        }
+        let Said { status, message, .. } = self.judge_connection(self.bindings.bound()?, self.bindings.row()?).said;
+        (status == Status::False).then_some(message)
+    }
+
     fn judge_connection(&self, bound: &Bound, row: &BindingRow) -> Judgement {
         let no = |reason: &str, message: String| Judgement::new(Status::False, reason, message);
         let out_of_sync = |message| no(PendingReason::WatchOutOfSync.as_str(), message).wording_counts();
@@ -175,16 +192,18 @@ impl Pair {
                 let message = format!("{refused}; running pods stay and nothing new is admitted; {}", refused.hint());
                 no(refused.reason(), message)
             }
-            Connection::Restored(what) => {
-                let message = format!("the physical cluster was restored from a backup ({what}): {RESTART}");
-                no(PHYSICAL_RESTORED, message)
-            }
+            Connection::Restored(what) => no(PHYSICAL_RESTORED, tell_restored(Side::Physical, what)),
             Connection::Unknown => Judgement::new(Status::Unknown, "NotYet", String::new()),
         }
     }
 }
 
-const RESTART: &str = "no pod is touched; restart the syncer to continue from the current state";
+fn tell_restored(side: Side, what: &str) -> String {
+    let side = side.as_str();
+    format!(
+        "the {side} cluster was restored from a backup ({what}): no pod is touched; restart the syncer to continue from the current state"
+    )
+}
 
 pub(super) fn target(row: &BindingRow) -> Target {
     Target::cluster(Side::Virtual, &kind::CLUSTER_BINDING, row.name.clone()).uid(&row.uid)

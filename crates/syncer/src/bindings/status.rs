@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tapestry_api::binding::Phase;
-use tapestry_api::condition::DEFINITION_DELETED;
+use tapestry_api::condition::{DEFINITION_DELETED, DELETING};
 use tapestry_api::{BindingCondition, Status};
 use tapestry_cluster::{Side, Sub, Verb, kind};
 use tapestry_domain::resources::{ResourceName, Resources};
@@ -198,7 +198,7 @@ impl Pair {
             return failed(CLUSTER_ID_IN_USE, rival.tell(bound.binding.cluster_id.as_str()));
         }
         if let Some(told) = self.tell_leaving() {
-            return (Phase::Pending, Said::new(Status::False, "Deleting", told));
+            return (Phase::Pending, Said::new(Status::False, DELETING, told));
         }
         match (row.report.phase, &row.report.ready) {
             _ if self.lists_complete() => {

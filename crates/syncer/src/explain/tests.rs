@@ -66,4 +66,17 @@ fn an_agenda_has_no_gaps_and_tells_how_many_nodes_are_lent_when() {
     assert_eq!(told, expected.map(|(at, lent)| (at.to_owned(), lent)));
     assert!(agenda.spans.windows(2).all(|pair| pair[0].to == pair[1].from));
     assert_eq!(agenda.spans[0].leased.to_string(), "cpu=8 memory=16Gi pods=220");
+    assert!(agenda.stops.is_empty(), "hours are in the chart");
+}
+
+#[test]
+fn an_agenda_says_why_nodes_are_not_lent_at_any_hour() {
+    let mut scene = Scene::new();
+    scene.see_pnode(pnode("n2"));
+    scene.see_binding(json!({"suspend": true}));
+    let from = scene.now.wall;
+    let agenda = scene.pair.agenda(from, from + Duration::from_hours(48)).unwrap();
+    let told: Vec<_> = agenda.stops.iter().map(|stop| (&*stop.reason, stop.nodes)).collect();
+    assert_eq!(told, [("Suspended", 2)]);
+    assert!(agenda.spans.iter().all(|span| span.lent == 0));
 }

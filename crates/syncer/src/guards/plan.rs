@@ -71,7 +71,7 @@ impl Guards {
             Look::Foreign(at) if at + LOOK_AGAIN > now.steady => Plan::Wait(at + LOOK_AGAIN),
             Look::Unknown | Look::Foreign(_) => Why::LookForGuard.call(target, Verb::Peek),
             Look::Missing => {
-                let spec = self.spec(guard, &asks(), now);
+                let spec = self.spec(guard, &asks(), setting);
                 let body = setting.origin.new_object(&target, json!({"spec": spec}));
                 Why::CreateGuard.call(target, Verb::Create(body))
             }
@@ -84,9 +84,10 @@ impl Guards {
         guard: Guard,
         target: Target,
         there: &GuardRow,
-        &Setting { origin, now, .. }: &Setting<'_>,
+        setting: &Setting<'_>,
         asks: impl FnOnce() -> Asks,
     ) -> Plan<Why> {
+        let &Setting { origin, now, .. } = setting;
         let labels: Map<String, Value> = origin
             .labels()
             .into_iter()
@@ -101,7 +102,7 @@ impl Guards {
             patch["metadata"]["annotations"][keys::ORIGIN] = json!(origin.full);
         }
         let asks = asks();
-        let spec = self.spec(guard, &asks, now);
+        let spec = self.spec(guard, &asks, setting);
         if !same(guard, &there.spec, &spec) {
             patch["spec"] = difference(&there.spec, &spec);
         }
@@ -132,10 +133,10 @@ impl Guards {
         next.map_or(Plan::Rest, Plan::Wait)
     }
 
-    fn spec(&self, guard: Guard, asks: &Asks, now: Now) -> Value {
+    fn spec(&self, guard: Guard, asks: &Asks, setting: &Setting<'_>) -> Value {
         match guard {
-            Guard::Quota => json!({"hard": quota_for(&asks.total(&self.grants, now.steady))}),
-            Guard::NetworkPolicy => isolation(),
+            Guard::Quota => json!({"hard": quota_for(&asks.total(&self.grants, setting.now.steady))}),
+            Guard::NetworkPolicy => isolation(setting.server),
         }
     }
 
@@ -192,7 +193,7 @@ impl Guards {
     }
 
     /// The API server showed the object of this name.
-    fn learn(&mut self, guard: Guard, why: Why, answer: &Answer, &Setting { origin, mount, now }: &Setting<'_>) {
+    fn learn(&mut self, guard: Guard, why: Why, answer: &Answer, &Setting { origin, mount, now, .. }: &Setting<'_>) {
         let look = &mut self.looks[guard as usize];
         match (why, GuardRow::decode(&answer.object, guard, mount, origin).ok().flatten()) {
             (Why::LookForGuard | Why::CreateGuard | Why::MendGuard | Why::RemoveGuard, Some(row)) => {

@@ -117,13 +117,13 @@ fn what_the_physical_cluster_adds_to_a_copy_is_not_taken_from_the_quota_twice() 
 
 #[test]
 fn a_difference_takes_away_what_a_stranger_added() {
-    let want = isolation();
+    let want = isolation(None);
     let mut edited = want.clone();
     edited["egress"] = json!([{}]);
     edited["podSelector"]["matchExpressions"] = json!([{"key": "x", "operator": "Exists"}]);
     let patch = difference(&edited, &want);
     assert_eq!(patch, json!({"egress": want["egress"], "podSelector": {"matchExpressions": null}}));
-    assert!(same(Guard::NetworkPolicy, &want, &isolation()) && !same(Guard::NetworkPolicy, &edited, &want));
+    assert!(same(Guard::NetworkPolicy, &want, &isolation(None)) && !same(Guard::NetworkPolicy, &edited, &want));
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_network_policy_is_created_and_restored_under_the_version_that_was_read() {
     assert_eq!(scene.plan(&QUOTA), Plan::Rest);
     let made = scene.make_guard(&POLICY);
     assert_eq!(made["metadata"]["name"], "tapestry-isolation");
-    assert_eq!(made["spec"], isolation());
+    assert_eq!(made["spec"], isolation(None));
     let mut edited = made.clone();
     edited["spec"]["ingress"] = json!([{}]);
     edited["metadata"]["labels"][keys::MANAGED_BY] = json!("me");

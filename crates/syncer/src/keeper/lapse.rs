@@ -110,7 +110,7 @@ impl Lapses {
     fn tell_leases(&self) -> Option<String> {
         let told = self.refused.tell()?;
         Some(format!(
-            "the Leases of the virtual nodes are not renewed, and Kubernetes will mark the nodes Unknown: {told}"
+            "the Leases of the virtual nodes are not renewed, so Kubernetes marks the nodes NotReady after about 40 s and evicts their pods after about 5 min: {told}"
         ))
     }
 

@@ -1,14 +1,20 @@
 //! How the leaf rooms are wired: what each is given of others, and what follows in others from what it says.
 //! Decides nothing itself.
 
+use std::sync::Arc;
+
 use tapestry_cluster::feed::Change;
-use tapestry_cluster::{Answer, Call, Name, Refusal};
+use tapestry_cluster::{Answer, Call, Name, Refusal, Uid};
+use tapestry_domain::dependents::DependentKind;
 use tapestry_engine::{Dirty, Now, Plan};
 
 use super::{Key, Pair};
 use crate::bindings::Bound;
 use crate::bindings::deletion::Left;
 use crate::csinodes;
+use crate::dependents::plan::Notice;
+use crate::dependents::row::DependentCopy;
+use crate::dependents::{self, Id, tokens};
 use crate::guards::plan::Effect;
 use crate::guards::row::GuardRow;
 use crate::guards::{self, Guard};
@@ -42,7 +48,7 @@ impl Pair {
         let setting = prerequisites::Setting { origin: &self.origin, mount: &self.home.mount, pods: &self.pods };
         self.when_operational(|bound| {
             let last = match self.left() {
-                Some(Left::Nodes | Left::Pods | Left::Guards) => false,
+                Some(Left::Nodes | Left::Pods | Left::Dependents | Left::Guards) => false,
                 Some(Left::Account) | None => true,
             };
             self.prerequisites.plan(which, bound, last, &setting)
@@ -72,11 +78,12 @@ impl Pair {
     }
 
     pub(super) fn plan_guard(&self, guard: Guard, now: Now) -> Plan<guards::plan::Why> {
-        let setting = guards::Setting { origin: &self.origin, mount: &self.home.mount, now };
+        let server = self.bindings.bound().and_then(|bound| bound.binding.virtual_api_server());
+        let setting = guards::Setting { origin: &self.origin, mount: &self.home.mount, server, now };
         self.when_operational(|bound| {
             // They are kept until the last copy has gone, and go with the binding.
             let last = match self.left() {
-                Some(Left::Nodes | Left::Pods) => false,
+                Some(Left::Nodes | Left::Pods | Left::Dependents) => false,
                 Some(Left::Guards | Left::Account) | None => true,
             };
             let wanted = guard.wanted(&bound.binding) && !(bound.leaving() && last);
@@ -93,11 +100,69 @@ impl Pair {
         now: Now,
         dirty: &mut Dirty<Key>,
     ) {
-        let setting = guards::Setting { origin: &self.origin, mount: &self.home.mount, now };
+        let setting = guards::Setting { origin: &self.origin, mount: &self.home.mount, server: None, now };
         match self.guards.settle(guard, why, call, done, &setting, dirty) {
             Effect::Nothing => {}
             Effect::QuotaRead => self.grant(now, dirty),
             Effect::Refused => self.admit_all(now, dirty),
         }
+    }
+
+    fn dependents_setting(&self, now: Now) -> dependents::Setting<'_> {
+        // A copied pod whose virtual pod was never seen may need any of them.
+        let may_collect = self.catch_up.done() && self.pods.needs_known();
+        dependents::Setting { origin: &self.origin, mount: &self.home.mount, now, may_collect }
+    }
+
+    pub(super) fn see_dependent_copy(
+        &mut self,
+        kind: DependentKind,
+        change: Change<DependentCopy>,
+        dirty: &mut Dirty<Key>,
+    ) {
+        let progress = matches!(change, Change::Reached(_));
+        self.dependents.observe_copy(kind, change, &self.origin, dirty);
+        if !progress {
+            self.mark_leaving(dirty);
+        }
+    }
+
+    pub(super) fn plan_dependent(&self, id: &Arc<Id>, now: Now) -> Plan<dependents::plan::Why> {
+        self.when_operational(|_| self.dependents.plan(id, &self.dependents_setting(now)))
+    }
+
+    pub(super) fn settle_dependent(
+        &mut self,
+        id: &Arc<Id>,
+        why: dependents::plan::Why,
+        call: &Call,
+        done: Result<Answer, Refusal>,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) {
+        let setting = dependents::Setting { origin: &self.origin, mount: &self.home.mount, now, may_collect: false };
+        match self.dependents.settle(id, why, call, done, &setting, dirty) {
+            Notice::Nothing => {}
+            Notice::Contested => self.events.add(self.dependents.contested(id, now), dirty),
+        }
+        self.mark_leaving(dirty);
+    }
+
+    pub(super) fn plan_token(&self, vuid: &Uid, now: Now) -> Plan<tokens::Why> {
+        self.when_operational(|_| self.dependents.plan_token(vuid, &self.dependents_setting(now)))
+    }
+
+    pub(super) fn settle_token(
+        &mut self,
+        vuid: &Uid,
+        why: tokens::Why,
+        call: &Call,
+        done: Result<Answer, Refusal>,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) {
+        let setting = dependents::Setting { origin: &self.origin, mount: &self.home.mount, now, may_collect: false };
+        self.dependents.settle_token(vuid, why, call, done, &setting, dirty);
+        self.mark_leaving(dirty);
     }
 }

@@ -20,6 +20,7 @@ pub(crate) use self::reason::PendingReason;
 use super::row::{Daemon, VPod};
 use super::{Admitted, NotAdmitted};
 use crate::bindings::Bound;
+use crate::dependents::{Id, Readiness, Trouble};
 use crate::guards::Guard;
 use crate::json::Pairs;
 use crate::nodes::row::VNode;
@@ -78,6 +79,45 @@ impl Verdict {
     }
 }
 
+impl Verdict {
+    /// Why a pod has to wait for what it needs; `None` when it is there, or on its way.
+    pub(super) fn of(readiness: &Readiness<'_>) -> Option<Self> {
+        let (reason, message) = match readiness {
+            Readiness::Ready | Readiness::NotYet => return None,
+            Readiness::Missing(Id { kind, namespace, name }) => (
+                PendingReason::DependentMissing,
+                format!("{} {namespace}/{name} does not exist; the pod starts when it is created", kind.as_str()),
+            ),
+            Readiness::Impossible(kind, name) => (
+                PendingReason::DependentMissing,
+                format!(
+                    "the pod names {} `{}`, and no object can have that name",
+                    kind.as_str(),
+                    name.chars().take(80).collect::<String>().escape_debug()
+                ),
+            ),
+            Readiness::Hindered(Id { kind, namespace, name }, trouble) => match trouble {
+                Trouble::Foreign(copy) => (
+                    PendingReason::DependentConflict,
+                    format!(
+                        "{kind} {namespace}/{name} cannot be copied: {kind} {copy} in the mount namespace was not created by this binding; rename or delete it",
+                        kind = kind.as_str()
+                    ),
+                ),
+                Trouble::Refused(why) => (
+                    PendingReason::DependentRefused,
+                    format!("the physical cluster refused the copy of {} {namespace}/{name}: {why}", kind.as_str()),
+                ),
+                Trouble::Fixed | Trouble::Contested => return None,
+            },
+            Readiness::NoToken(why) => {
+                (PendingReason::TokenRefused, format!("no service account token was issued: {why}"))
+            }
+        };
+        Some(Self { reason, message })
+    }
+}
+
 /// Whether a pod is carried at all, room or not; `None` when the user need not be told why not.
 pub(super) fn eligible(bound: Option<&Bound>, vpod: &VPod) -> Result<(), Option<Verdict>> {
     let Some(Bound { binding, .. }) = bound else { return Err(None) };
@@ -122,7 +162,7 @@ impl Pair {
     /// Admits the pods that fit, in order of arrival; the others learn why not.
     pub(crate) fn admit(&mut self, vnode: &Name, now: Now, dirty: &mut Dirty<Key>) {
         let lent = self.lent(vnode, now.wall);
-        let mut moved = self.ask_out(vnode, lent.as_ref());
+        let mut moved = self.ask_out(vnode, lent.as_ref(), dirty);
         let Some(queue) = self.pods.admissions.waiting(vnode) else { return self.weigh(vnode, None, dirty) };
         let mut held = self.pods.held(vnode).cloned().unwrap_or_default();
         // Lists are still to come: nothing to tell a user of yet.
@@ -162,6 +202,7 @@ impl Pair {
                 self.pods.let_grow(&uid);
             } else if let Some(admitted) = self.choose_name(&uid) {
                 self.pods.case(&uid).admitted = admitted;
+                self.follow_needs(&uid, dirty);
             } else {
                 self.pods.nameless = Some(now.steady);
                 self.pods.case(&uid).not_admitted = Some(Box::new(NotAdmitted::Nameless));
@@ -189,7 +230,7 @@ impl Pair {
 
     /// Less is lent than was promised: pods that are admitted and have no copy yet, and pods that may grow and have not, wait for
     /// admission again. On a node that is only stopped no copy is made, so admitted pods may stay. True when any pod had to.
-    fn ask_out(&mut self, vnode: &Name, lent: Option<&Result<Resources, Stop>>) -> bool {
+    fn ask_out(&mut self, vnode: &Name, lent: Option<&Result<Resources, Stop>>, dirty: &mut Dirty<Key>) -> bool {
         let over = match lent {
             Some(Ok(lent)) => self.pods.held(vnode).is_some_and(|held| held.fits_within(lent).is_err()),
             Some(Err(_)) | None => false,
@@ -199,8 +240,8 @@ impl Pair {
         }
         let promised = |uid: &&Uid| (over && self.pods.unmade(uid)) || self.pods.may_grow(uid);
         let promised: Vec<Uid> = self.pods.residents(vnode).filter(promised).cloned().collect();
-        let bound = self.bindings.bound();
         for uid in &promised {
+            let bound = self.bindings.bound();
             // What follows from more room on this node is what `admit` does next.
             self.pods.apply(
                 uid,
@@ -213,6 +254,7 @@ impl Pair {
                     }
                 },
             );
+            self.follow_needs(uid, dirty);
         }
         !promised.is_empty()
     }

@@ -1,6 +1,7 @@
 //! What is known of one pod beyond its rows: how far it has come, what it was told, how it ended.
 //! Plain values; who changes them, and what follows from them, is in the other files of this room.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tapestry_cluster::{Name, Uid};
@@ -11,6 +12,7 @@ use tapestry_domain::resources::Shortage;
 use super::admission::{PendingReason, Verdict};
 use super::resize::Sizing;
 use super::row::VPod;
+use crate::dependents::needs::Needs;
 use crate::terms::Stop;
 
 /// What we know of one virtual pod beyond its rows. Lost in a crash, and found again by asking.
@@ -20,6 +22,8 @@ pub(super) struct Case {
     pub(super) claimants: Vec<Uid>,
     /// Whether it was admitted, and under which physical name.
     pub(super) admitted: Admitted,
+    /// What it needs besides a node, once it was read; kept until its copy is gone too.
+    pub(super) needs: Known,
     /// The name that its mapping had, when the mapping was removed.
     pub(super) former: Option<Name>,
     /// How far the sizes have come that it asks for and its copy does not have.
@@ -48,6 +52,16 @@ pub(super) struct Case {
     pub(super) mended: bool,
     /// Fingerprints of our last status patch and of the virtual status that was stored: the same again would change nothing.
     pub(super) pushed: Option<(u64, u64)>,
+}
+
+/// What a pod needs besides a node.
+#[derive(Debug, Default, Clone)]
+pub(super) enum Known {
+    /// The pod was never read: perhaps only its copy is left.
+    #[default]
+    No,
+    /// Nothing, or this.
+    Yes(Option<Arc<Needs>>),
 }
 
 /// Whether a pod was admitted, and under which physical name.
@@ -130,6 +144,14 @@ pub(super) struct Last {
 }
 
 impl Case {
+    /// What it needs, if that is anything.
+    pub(super) fn needs(&self) -> Option<&Arc<Needs>> {
+        match &self.needs {
+            Known::Yes(needs) => needs.as_ref(),
+            Known::No => None,
+        }
+    }
+
     /// Whether it was admitted, or has a copy all the same.
     pub(super) fn inside(&self) -> bool {
         self.is_admitted() || !self.claimants.is_empty()

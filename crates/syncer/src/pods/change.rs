@@ -24,11 +24,33 @@ impl Pair {
             // The binding tells how much is held.
             dirty.mark(Key::Binding);
         }
+        self.follow_needs(vuid, dirty);
+        if delta.needs_known() {
+            // Copies that no pod uses may go.
+            dirty.mark_all();
+        }
         self.follow_use(delta.recounted(), now, dirty);
         self.follow_room(&delta, now, dirty);
         self.follow_departure(&delta, dirty);
         self.follow_loss(vuid, now, dirty);
         self.pods.drop_finished(vuid);
+    }
+
+    /// A pod needs other ConfigMaps, Secrets or tokens, or none any more.
+    pub(super) fn follow_needs(&mut self, vuid: &Uid, dirty: &mut Dirty<Key>) {
+        let vpod = self.pods.vpods.get(vuid).map(|vpod| (&vpod.namespace, &vpod.name));
+        self.dependents.follow(vuid, vpod, self.pods.needs_of(vuid), dirty);
+    }
+
+    /// Whether pods are given access to the virtual API server has changed: all of them need something else.
+    pub(crate) fn follow_api_access(&mut self, dirty: &mut Dirty<Key>) {
+        let server = self.bindings.bound().is_some_and(|bound| bound.binding.virtual_api_server.is_some());
+        if self.dependents.set_api_access(server, dirty) {
+            let all: Vec<Uid> = self.pods.cases.keys().cloned().collect();
+            for vuid in all {
+                self.follow_needs(&vuid, dirty);
+            }
+        }
     }
 
     /// There is more or less room on a virtual node, or another pod waits for some.

@@ -66,6 +66,7 @@ impl Pair {
         if let Some(known) = self.pods.vpods.get(&uid) {
             row.inherit(known);
         }
+        row.needs = row.needs.take().map(|needs| self.dependents.share(needs));
         let mut asked = false;
         self.change_pod(&uid, now, dirty, |pods| {
             asked = pods.take_vpod(&uid, row, epoch);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::{Name, Side, Sub, Target, Uid, Verb, kind};
+use tapestry_domain::names;
 use tapestry_domain::podspec::{Frame, Sizes, render_copy};
 use tapestry_engine::{Now, Plan, Reason as _};
 
@@ -14,6 +15,7 @@ use super::row::{PPod, PodCopy, VPod};
 use super::strays::mark;
 use super::{Case, Ended, NotAdmitted, Proof, Why};
 use crate::bindings::Bound;
+use crate::dependents::Readiness;
 use crate::json::fingerprint;
 use crate::origin::Origin;
 use crate::pair::Pair;
@@ -186,7 +188,9 @@ impl Pair {
             Err(None) => return Plan::Rest,
             Err(Some(verdict)) => Some(verdict),
             Ok(()) if vpod.was_copied() => Some(Verdict::mapping_lost()),
-            Ok(()) => case.verdict().or_else(|| self.prerequisites.verdict()),
+            Ok(()) => {
+                case.verdict().or_else(|| self.prerequisites.verdict()).or_else(|| self.lacks_dependent(case, vpod))
+            }
         };
         if let Some(verdict) = &verdict
             && self.nodes.vnode(&vpod.node).is_some()
@@ -204,7 +208,17 @@ impl Pair {
         if vpod.mapping.as_ref().is_none_or(|mapping| mapping.name != *name) {
             return map(vpod, &self.home.mount, name, Why::Map, now);
         }
+        if case.needs().is_some_and(|needs| self.dependents.readiness(&vpod.uid, needs) != Readiness::Ready) {
+            // Woken by what it waits for.
+            return Plan::Rest;
+        }
         self.plan_create(bound, vpod, name, now)
+    }
+
+    /// Why a pod that was admitted has to wait for something that it needs.
+    pub(super) fn lacks_dependent(&self, case: &Case, vpod: &VPod) -> Option<Verdict> {
+        let needs = case.needs().filter(|_| case.is_admitted())?;
+        Verdict::of(&self.dependents.readiness(&vpod.uid, needs))
     }
 
     /// A physical pod points back to this virtual pod, which does not name it: one that another virtual pod names is given back,
@@ -284,11 +298,10 @@ impl Pair {
             priority_class: Some(&bound.binding.priority_class),
             service_account: keys::POD_SERVICE_ACCOUNT,
             explicit_requests: crate::guards::explicit_requests(&bound.binding),
-            // Admission lets no pod in that would use them.
-            dependent_name: &|_, _| String::new(),
-            token_secret: "",
-            virtual_api_server: None,
-            virtual_dns: None,
+            dependent_name: &|_, name| names::dependent_name(&self.origin.label, vpod.namespace.as_str(), name),
+            token_secret: &names::token_secret_name(&self.origin.label, vpod.uid.as_str(), vpod.name.as_str()),
+            virtual_api_server: bound.binding.virtual_api_server(),
+            virtual_dns: bound.binding.virtual_dns.as_deref(),
             labels: self.origin.labels().into(),
             annotations: [
                 (keys::VIRTUAL_POD_GENERATION, vpod.generation.to_string()),

@@ -4,6 +4,8 @@
 mod outline;
 mod physical;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -11,7 +13,6 @@ use serde_json::value::RawValue;
 use tapestry_api::keys;
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
-use tapestry_domain::dependents::DependentKind;
 use tapestry_domain::names::is_physical_pod_name;
 use tapestry_domain::podspec::{Need, Sizes, SpecNeeds, Unsupported, unsupported};
 use tapestry_domain::ports::HostPorts;
@@ -27,6 +28,7 @@ pub use self::physical::PPod;
 pub(crate) use self::physical::{Back, PodCopy, Stray};
 use super::admission::PendingReason;
 use super::digest::{Containers, Phase, StatusDigest};
+use crate::dependents::needs::Needs;
 use crate::json::{Meta, Pairs};
 use crate::origin::Home;
 
@@ -62,6 +64,8 @@ pub struct VPod {
     pub(crate) born: i64,
     /// `spec.terminationGracePeriodSeconds`.
     pub(crate) grace: u32,
+    /// What it needs besides a node; taken out of the row when it is put into the table.
+    pub(crate) needs: Option<Arc<Needs>>,
     /// What we cannot carry yet.
     pub(crate) unsupported: Option<Box<Unsupported>>,
     /// Metadata and spec as JSON, until the copy exists.
@@ -201,7 +205,9 @@ impl VPod {
         row.priority = spec.priority.unwrap_or_default();
         let grace = |grace: i64| u32::try_from(grace.max(0)).unwrap_or(u32::MAX);
         row.grace = spec.termination_grace_period_seconds.map_or(DEFAULT_GRACE, grace);
-        row.unsupported = if wanted { read_unsupported(raw_spec)? } else { None };
+        let needs: SpecNeeds<'_> = serde_json::from_str(raw_spec.get())?;
+        row.needs = Needs::read(&needs, &row.namespace, spec.service_account_name.as_deref());
+        row.unsupported = if wanted { read_unsupported(&needs).map(Box::new) } else { None };
         row.raw = wanted.then(|| render_raw(&meta, &row.namespace, raw_spec));
         row.sizes = if meta.generation > 1 { Some(Box::new(Sizes::read(raw_spec.get())?)) } else { None };
         row.ports = read_ports(raw_spec)?;
@@ -255,6 +261,7 @@ impl VPod {
             spared: false,
             priority: 0,
             grace: DEFAULT_GRACE,
+            needs: None,
             unsupported: None,
             raw: None,
             sizes: None,
@@ -377,25 +384,10 @@ fn read_ports(spec: &RawValue) -> Result<HostPorts, serde_json::Error> {
     serde_json::from_str(spec.get())
 }
 
-fn read_unsupported(spec: &RawValue) -> Result<Option<Box<Unsupported>>, serde_json::Error> {
-    let needs: SpecNeeds<'_> = serde_json::from_str(spec.get())?;
-    Ok(unsupported(&needs).or_else(|| not_provided(&needs)).map(Box::new))
-}
-
-/// What the transformation carries and the syncer does not provide: without it a copy would wait for ever.
-fn not_provided(needs: &SpecNeeds<'_>) -> Option<Unsupported> {
-    if let Some(reference) = needs.references(false).first() {
-        let what = match reference.kind {
-            DependentKind::ConfigMap => Need::ConfigMap,
-            DependentKind::Secret => Need::Secret,
-        };
-        return Some(Unsupported::new(what, &reference.name));
-    }
-    if let Some(token) = needs.tokens(false).first() {
-        let volume = token.key.rsplit_once('.').map_or(&*token.key, |(volume, _)| volume);
-        return Some(Unsupported::new(Need::ServiceAccountToken, volume));
-    }
-    needs.readiness_gates().next().map(|gate| Unsupported::new(Need::ReadinessGate, gate))
+/// What is not carried; readiness gates are not yet.
+fn read_unsupported(needs: &SpecNeeds<'_>) -> Option<Unsupported> {
+    let gate = || needs.readiness_gates().next().map(|gate| Unsupported::new(Need::ReadinessGate, gate));
+    unsupported(needs).or_else(gate)
 }
 
 /// What the copy will be made from: no managedFields, no status.

@@ -371,10 +371,11 @@ impl Pair {
     }
 
     fn verdict_of(&self, vpod: &VPod) -> Option<Verdict> {
-        match self.eligible(vpod) {
-            Err(verdict) => verdict,
-            Ok(()) => self.pods.cases.get(&vpod.uid)?.verdict(),
+        if let Err(verdict) = self.eligible(vpod) {
+            return verdict;
         }
+        let case = self.pods.cases.get(&vpod.uid)?;
+        case.verdict().or_else(|| self.lacks_dependent(case, vpod))
     }
 }
 

@@ -54,6 +54,11 @@ struct Sighting {
 }
 
 impl Strays {
+    /// Whether none is known.
+    pub(super) fn is_empty(&self) -> bool {
+        self.seen.is_empty()
+    }
+
     pub(super) fn keys(&self) -> impl Iterator<Item = Key> {
         self.seen.keys().cloned().map(Key::Stray)
     }

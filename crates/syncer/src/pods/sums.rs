@@ -2,13 +2,16 @@
 //! Kept by differences around every change of a pod, so that one pod's change costs the same in a cluster of any size.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use tapestry_cluster::{Name, Uid};
 use tapestry_domain::resources::Resources;
 
 use super::Pods;
 use super::admission::may_wait;
+use super::case::{Case, Known};
 use super::row::VPod;
+use crate::dependents::needs::Needs;
 use crate::pair::Pair;
 
 /// What a pod counts for.
@@ -36,6 +39,8 @@ pub(super) struct Delta {
     /// The virtual node it was bound to before and is bound to now.
     lived: Option<Name>,
     lives: Option<Name>,
+    /// The last pod of which it was unknown what it needs is known by now, or gone.
+    all_known: bool,
 }
 
 impl Delta {
@@ -60,6 +65,11 @@ impl Delta {
         self.before.used.iter().chain(&self.after.used).map(|(node, _)| node).collect()
     }
 
+    /// Only now is it known of every copied pod what it needs.
+    pub(super) fn needs_known(&self) -> bool {
+        self.all_known
+    }
+
     /// The virtual node that the pod left, or on which it holds nothing any more.
     pub(super) fn left(&self) -> Option<&Name> {
         let freed = self.before.held.is_some() && self.after.held.is_none();
@@ -78,8 +88,12 @@ impl Pods {
     ) -> Delta {
         let home = |pods: &Self| pods.vpods.get(vuid).map(|vpod| vpod.node.clone());
         let (before, lived) = (self.footprint(vuid, &may_wait), home(self));
+        let unread = self.is_unread(vuid);
         change(self);
         let (after, lives) = (self.footprint(vuid, &may_wait), home(self));
+        let is_unread = self.is_unread(vuid);
+        self.unread = self.unread + usize::from(is_unread) - usize::from(unread);
+        let all_known = unread && !is_unread && self.unread == 0;
         if lived != lives {
             self.moved(vuid, lived.as_ref(), lives.as_ref());
         }
@@ -88,7 +102,26 @@ impl Pods {
         if before.used != after.used {
             self.count(&before.used, &after.used);
         }
-        Delta { before, after, lived, lives }
+        Delta { before, after, lived, lives, all_known }
+    }
+
+    /// What a pod needs besides a node, as long as it or its copy may run.
+    pub(super) fn needs_of(&self, vuid: &Uid) -> Option<&Arc<Needs>> {
+        let case = self.cases.get(vuid).filter(|case| case.inside())?;
+        let vpod = self.vpods.get(vuid).is_some_and(|vpod| !vpod.terminal());
+        let copy = || case.claimants.iter().filter_map(|uid| self.ppods.get(uid)).any(|ppod| !ppod.terminal);
+        case.needs().filter(|_| vpod || copy())
+    }
+
+    /// Whether a pod has a copy, and it is not known what that needs.
+    fn is_unread(&self, vuid: &Uid) -> bool {
+        let unread = |case: &Case| matches!(case.needs, Known::No) && !case.claimants.is_empty();
+        self.cases.get(vuid).is_some_and(unread)
+    }
+
+    /// Whether it is known of every copied pod what it needs.
+    pub(crate) fn needs_known(&self) -> bool {
+        self.unread == 0 && self.strays.is_empty()
     }
 
     fn footprint(&self, vuid: &Uid, may_wait: impl Fn(&VPod) -> bool) -> Footprint {

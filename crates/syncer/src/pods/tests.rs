@@ -421,7 +421,10 @@ fn law_03_foreign_conditions_do_not_make_us_write_and_ours_that_went_are_removed
 fn law_12_pods_that_name_what_we_do_not_carry_yet_are_refused_with_a_message() {
     let mut scene = Scene::new();
     let mut needy = vpod("web");
-    merge(&mut needy, json!({"spec": {"volumes": [{"name": "v", "configMap": {"name": "settings"}}]}}));
+    merge(
+        &mut needy,
+        json!({"spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "settings"}}]}}),
+    );
     scene.see_vpod(&needy);
     let refuse = scene.call(&key("web"));
     let condition = &refuse.body().unwrap().into_owned()["status"]["conditions"][0];

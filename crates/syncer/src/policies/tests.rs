@@ -88,15 +88,17 @@ fn law_12_an_invalid_policy_says_what_to_change_lends_nothing_and_stops_no_other
 }
 
 #[test]
-fn a_policy_that_another_one_outranks_says_who_holds() {
+fn a_policy_that_another_one_overrides_names_it() {
     let mut scene = Scene::new();
     scene.see_policy("first", json!({"cluster": "*", "priority": 5}));
     let status = status_of(&scene, &key("all"));
     let active = condition(&status, "Active");
     assert_eq!((&active["status"], &active["reason"]), (&json!("False"), &json!("Shadowed")));
-    assert!(active["message"].as_str().unwrap().contains("first"));
+    assert_eq!(active["message"], "overridden on its node by policy first");
     assert_eq!(status["nodes"], 0);
-    assert_eq!(status_of(&scene, &key("first"))["nodes"], 1);
+    let first = status_of(&scene, &key("first"));
+    assert_eq!(first["nodes"], 1);
+    assert_eq!(condition(&first, "Active")["message"], "applies to 1 node");
 }
 
 #[test]

@@ -5,6 +5,9 @@ use tapestry_cluster::Name;
 use tapestry_cluster::connect::ConnectError;
 use tapestry_engine::tasks::TaskEnded;
 
+/// The rule for names, as a hint.
+pub const NAMES: &str = "names are 1 to 253 lower-case letters, digits, '-' and '.'";
+
 /// Why a syncer cannot start; a user has to fix each of these.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -23,6 +26,14 @@ pub enum StartError {
         /// Which one.
         what: String,
         /// What the API server said.
+        why: String,
+    },
+    /// The Secret with the kubeconfig cannot be read.
+    #[error("cannot read {what}: {why}")]
+    ReadSecret {
+        /// Which one.
+        what: String,
+        /// What the API server said, or what is missing in it.
         why: String,
     },
     /// An object that must be there may not be read.
@@ -62,14 +73,19 @@ impl StartError {
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::BadName(_) => "names are lower-case letters, digits, '-' and '.'",
+            Self::BadName(_) => NAMES,
             Self::ConnectVirtual(ConnectError::Refused(refused))
             | Self::ConnectPhysical(ConnectError::Refused(refused)) => refused.hint(),
             Self::ConnectVirtual(_) | Self::Unanswered { .. } => {
                 "check --virtual-kubeconfig, and that its API server answers"
             }
             Self::ConnectPhysical(_) => "check the kubeconfig in the Secret that the binding's secretRef names",
-            Self::ReadObject { .. } => "check that it exists and that this identity may read it",
+            Self::ReadObject { .. } => {
+                "check that the object exists and that the syncer's ServiceAccount, or your user for a command, may get it"
+            }
+            Self::ReadSecret { .. } => {
+                "check that the Secret exists and has the key `kubeconfig`, and that the syncer's ServiceAccount, or your user for a command, may get it"
+            }
             Self::Denied { .. } => "grant the syncer's account this right (deploy/rbac/virtual.yaml)",
             Self::InvalidBinding { .. } => "edit the binding as the message says",
             Self::Cancelled => "start it again",
@@ -80,7 +96,9 @@ impl StartError {
     /// `PascalCase`, for the condition.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
-            Self::BadName(_) | Self::ReadObject { .. } | Self::Denied { .. } => "KubeconfigUnusable",
+            Self::BadName(_) | Self::ReadObject { .. } | Self::ReadSecret { .. } | Self::Denied { .. } => {
+                "KubeconfigUnusable"
+            }
             Self::ConnectVirtual(ConnectError::Unreachable(_)) | Self::Unanswered { .. } => "VirtualClusterSilent",
             Self::ConnectVirtual(error) | Self::ConnectPhysical(error) => error.reason(),
             Self::InvalidBinding { why, .. } => why.reason(),
@@ -93,6 +111,16 @@ impl StartError {
     pub(crate) fn told(&self) -> String {
         let cause = std::error::Error::source(self).map_or(String::new(), |cause| format!(": {cause}"));
         format!("{self}{cause}; {}", self.hint())
+    }
+
+    /// What is wrong with the kubeconfig in the Secret, and what to do about it.
+    pub(crate) fn tell_kubeconfig(&self) -> String {
+        let why = match self {
+            Self::ConnectPhysical(ConnectError::InvalidKubeconfig(bad)) => bad.to_string(),
+            Self::ConnectPhysical(error) => error.to_string(),
+            other => other.to_string(),
+        };
+        format!("{why}; {}", self.hint())
     }
 }
 

@@ -141,7 +141,7 @@ impl Syncer {
             if !unanswered && !self.work.borrow().stopped_for(&trouble) {
                 tracing::error!(
                     reason = trouble.reason,
-                    message = trouble.message,
+                    cause = trouble.message,
                     "the syncer cannot work yet: only Leases are renewed"
                 );
                 self.work.send_replace(Work::Stopped(trouble));

@@ -122,6 +122,7 @@ fn hindrance(why: &StartError) -> Option<&'static str> {
         StartError::BadName(_)
         | StartError::ConnectPhysical(_)
         | StartError::ReadObject { .. }
+        | StartError::ReadSecret { .. }
         | StartError::InvalidBinding { .. }
         | StartError::Replaced(_)
         | StartError::Cancelled => None,

@@ -90,7 +90,7 @@ impl Syncer {
                 return false;
             }
             if let Some(Trouble { reason, message, .. }) = &trouble {
-                tracing::warn!(reason, message, "the kubeconfig in the Secret is not in use");
+                tracing::warn!(reason, cause = message, "the kubeconfig in the Secret is not in use");
             }
             *known = trouble;
             true
@@ -129,9 +129,9 @@ impl Syncer {
 /// What becomes of us while the kubeconfig in the Secret cannot be used. Where the one before it led to another cluster, that
 /// stays as it is until a usable one says otherwise: the right one has not been put back.
 fn tell_broken(elsewhere: Option<&Uid>, why: &StartError) -> String {
-    let why = why.told();
+    let why = why.tell_kubeconfig();
     match elsewhere {
-        None => format!("the connection in use is kept, because the new kubeconfig cannot be used: {why}"),
+        None => format!("the kubeconfig in the Secret is not used and the current connection stays: {why}"),
         Some(other) => format!(
             "nothing is written, because the kubeconfig before this one led to cluster {other}, which is not the one this binding was made for, and this one cannot be used: {why}"
         ),
@@ -144,11 +144,11 @@ mod tests {
 
     #[test]
     fn a_broken_kubeconfig_after_one_of_another_cluster_does_not_claim_that_a_connection_is_in_use() {
-        let why = StartError::ReadObject { what: "Secret t/s".to_owned(), why: "it has no key".to_owned() };
+        let why = StartError::ReadSecret { what: "Secret t/s".to_owned(), why: "it has no key".to_owned() };
         let kept = tell_broken(None, &why);
-        assert!(kept.contains("in use is kept") && kept.contains("it has no key"), "{kept}");
+        assert!(kept.contains("current connection stays") && kept.contains("it has no key"), "{kept}");
         let stopped = tell_broken(Some(&Uid::new("other")), &why);
         assert!(stopped.contains("nothing is written") && stopped.contains("cluster other"), "{stopped}");
-        assert!(!stopped.contains("is kept") && stopped.contains("it has no key"), "{stopped}");
+        assert!(!stopped.contains("stays") && stopped.contains("it has no key"), "{stopped}");
     }
 }

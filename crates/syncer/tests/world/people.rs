@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use serde_json::{Value, json};
 use tapestry_api::keys;
-use tapestry_cluster::kind;
+use tapestry_cluster::{Kind, kind};
 use tapestry_testbed::world::World;
 
 use super::{NODES, PODS, Physical, Virtual};
@@ -18,6 +18,22 @@ pub(super) fn pod(name: &str, node: &str, cpu: &str) -> Value {
     })
 }
 
+/// What pods may name in the virtual cluster.
+const DEPENDENTS: [(&Kind, &str); 3] =
+    [(&kind::CONFIG_MAP, "settings"), (&kind::CONFIG_MAP, "extra"), (&kind::SECRET, "settings")];
+
+/// A ConfigMap, a Secret and a token, each perhaps; one ConfigMap is optional.
+fn volumes(rng: &mut Rng) -> Value {
+    let token = json!({"serviceAccountToken": {"audience": "vault", "path": "token"}});
+    let all = [
+        json!({"name": "files", "configMap": {"name": "settings"}}),
+        json!({"name": "extra", "configMap": {"name": "extra", "optional": true}}),
+        json!({"name": "secret", "secret": {"secretName": "settings"}}),
+        json!({"name": "token", "projected": {"sources": [token]}}),
+    ];
+    all.into_iter().filter(|_| rng.bool()).collect()
+}
+
 pub(super) fn csinode(node: &str, topology: &str) -> Value {
     let driver = json!({"name": "d.csi", "nodeID": node, "topologyKeys": [topology], "allocatable": {"count": 8}});
     json!({"metadata": {"name": node}, "spec": {"drivers": [driver]}})
@@ -27,7 +43,21 @@ pub(super) fn csinode(node: &str, topology: &str) -> Value {
 pub(super) fn user(world: &mut World, rng: &mut Rng) {
     let name = format!("p{}", rng.usize(..PODS));
     let path = format!("demo/{name}");
-    match rng.u32(..23) {
+    match rng.u32(..27) {
+        // ConfigMaps and Secrets come, change and go.
+        23..26 => {
+            let (kind, name) = DEPENDENTS[rng.usize(..DEPENDENTS.len())];
+            let data = json!({"a": rng.u8(..4).to_string(), ["b", "c"][rng.usize(..2)]: "x"});
+            if world.get(Virtual, kind, &format!("demo/{name}")).is_some() {
+                world.edit(Virtual, kind, &format!("demo/{name}"), |object| object["data"] = data);
+            } else {
+                world.make(Virtual, kind, json!({"metadata": {"name": name, "namespace": "demo"}, "data": data}));
+            }
+        }
+        26 => {
+            let (kind, name) = DEPENDENTS[rng.usize(..DEPENDENTS.len())];
+            world.delete(Virtual, kind, &format!("demo/{name}"), None);
+        }
         // Removes everything from a virtual node that marks it as ours. Before it has a Lease nothing would prove that it
         // is ours.
         22 => {
@@ -49,6 +79,7 @@ pub(super) fn user(world: &mut World, rng: &mut Rng) {
                 0 => object["metadata"]["finalizers"] = json!(["example.com/wait"]),
                 1 => forge(&mut object, "owner", "app", None),
                 2 => forge(&mut object, "mount", "foreign", Some("made-up")),
+                3 | 4 => object["spec"]["volumes"] = volumes(rng),
                 _ => {}
             }
             world.make(Virtual, &kind::POD, object);
@@ -82,7 +113,26 @@ pub(super) fn owner(world: &mut World, rng: &mut Rng) {
     let ours = |pod: &Value| pod["metadata"]["labels"][keys::MANAGED_BY].is_string();
     // A copy that loses both its labels and its back-pointer is left alone: it could be another user's pod.
     let whole = |pod: &Value| ours(pod) && back(pod).is_some() && pod["metadata"]["annotations"][FORGED].is_null();
-    match rng.u32(..16) {
+    match rng.u32(..20) {
+        // Changes, strips and deletes copies.
+        16 | 17 => {
+            let (kind, _) = DEPENDENTS[rng.usize(..DEPENDENTS.len())];
+            if let Some(path) = world.pick(Physical, kind, rng, ours) {
+                world.edit(Physical, kind, &path, |copy| copy["data"]["a"] = json!("theirs"));
+            }
+        }
+        18 => {
+            let (kind, _) = DEPENDENTS[rng.usize(..DEPENDENTS.len())];
+            if let Some(path) = world.pick(Physical, kind, rng, ours) {
+                world.edit(Physical, kind, &path, |copy| copy["metadata"]["labels"] = json!({}));
+            }
+        }
+        19 => {
+            let (kind, _) = DEPENDENTS[rng.usize(..DEPENDENTS.len())];
+            if let Some(path) = world.pick(Physical, kind, rng, ours) {
+                world.delete(Physical, kind, &path, None);
+            }
+        }
         12 => drop(world.delete(Physical, &kind::CSI_NODE, NODES[rng.usize(..2)], None)),
         13 => {
             let (node, topology) = (NODES[rng.usize(..2)], ["zone", "rack"][rng.usize(..2)]);

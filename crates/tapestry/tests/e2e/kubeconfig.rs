@@ -115,7 +115,7 @@ async fn law_12_a_kubeconfig_that_breaks_while_it_is_in_use_is_reported_and_the_
             ] {
                 harness.give(&kubeconfig).await?;
                 let told = harness.says("KubeconfigCurrent", "False", reason).await?;
-                ensure!(told.contains(words) && told.contains("in use is kept"), "{told}");
+                ensure!(told.contains(words) && told.contains("the current connection stays"), "{told}");
                 ensure!(!told.contains("hunter2"), "a credential is in the message: {told}");
             }
             harness.starts("next").await?;

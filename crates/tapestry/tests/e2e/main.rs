@@ -9,6 +9,7 @@
 //! | [`csinodes`] | which storage drivers they have |
 //! | [`guards`] | limits in the physical cluster: quota, network policy |
 //! | [`pods`], [`kubelet`] | down, up, deletion, admission; the second with the test as the kubelet |
+//! | [`podspec`] | the transformation: every field that an API server knows is classified, and it takes the copies |
 //! | [`patience`] | a physical node in trouble: which cluster evicts |
 //! | [`hostile`] | forged mappings, foreign pods, other bindings: what the syncer must not touch |
 //! | [`rights`] | the syncer's accounts and what they may do; every test here runs under the shipped rights |
@@ -25,15 +26,17 @@
 //! | [`lives`] | what a syncer survives, and what not |
 //! | [`lead`] | several processes of one binding: one leads, the others are ready to |
 //! | [`process`] | the real binary: crashes, signals, error messages, endpoints |
-//! | [`api`], [`refusals`], [`watch`] | what real API servers answer to our objects, calls and watches |
+//! | [`api`], [`refusals`], [`carry`], [`watch`] | what real API servers answer to our objects, calls and watches |
 
 mod absence;
 mod api;
 mod breaker;
 mod calm;
+mod carry;
 mod connections;
 mod crashes;
 mod csinodes;
+mod dependents;
 mod faults;
 mod guards;
 mod hostile;
@@ -49,6 +52,7 @@ mod out_of_sync;
 mod outage;
 mod patience;
 mod pods;
+mod podspec;
 mod process;
 mod progress;
 mod reclaim;

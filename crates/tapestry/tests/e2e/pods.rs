@@ -156,28 +156,23 @@ async fn a_job_completes() -> Result<()> {
 }
 
 #[tokio::test]
-async fn law_12_a_pod_that_needs_an_unsupported_object_says_so() -> Result<()> {
+async fn law_12_a_pod_that_needs_what_is_missing_or_not_supported_says_so() -> Result<()> {
     let volume = |source: Value| {
         let mut volume = source;
         volume["name"] = json!("v");
         ("/spec/volumes", json!([volume]))
     };
-    let token =
-        json!({ "projected": { "sources": [{ "serviceAccountToken": { "path": "token", "audience": "vault" } }] } });
     let cases: Vec<(&str, (&str, Value), &str)> = vec![
-        ("configmap", volume(json!({ "configMap": { "name": "settings" } })), "DependentUnsupported"),
-        ("optional", volume(json!({ "configMap": { "name": "settings", "optional": true } })), "DependentUnsupported"),
-        ("secret", volume(json!({ "secret": { "secretName": "settings" } })), "DependentUnsupported"),
+        ("configmap", volume(json!({ "configMap": { "name": "settings" } })), "DependentMissing"),
+        ("secret", volume(json!({ "secret": { "secretName": "settings" } })), "DependentMissing"),
         ("claim", volume(json!({ "persistentVolumeClaim": { "claimName": "settings" } })), "DependentUnsupported"),
-        ("token", volume(token), "TokenUnsupported"),
-        ("pull", ("/spec/imagePullSecrets", json!([{ "name": "settings" }])), "DependentUnsupported"),
         (
             "env",
             (
                 "/spec/containers/0/env",
                 json!([{ "name": "A", "valueFrom": { "secretKeyRef": { "name": "settings", "key": "a" } } }]),
             ),
-            "DependentUnsupported",
+            "DependentMissing",
         ),
     ];
     pattern("needs")
@@ -192,7 +187,7 @@ async fn law_12_a_pod_that_needs_an_unsupported_object_says_so() -> Result<()> {
                 let told = condition(&vpod, keys::CONDITION_ADMITTED);
                 assert_eq!(told["reason"], *reason, "{name}");
                 let named = value.to_string().contains("settings");
-                ensure!(!named || text(&told["message"]).contains("`settings`"), "{name}: {}", told["message"]);
+                ensure!(!named || text(&told["message"]).contains("settings"), "{name}: {}", told["message"]);
                 assert_eq!(phase(&vpod), "Pending");
                 eventually(&format!("an event about {name}"), SOON, async || {
                     let reasons =

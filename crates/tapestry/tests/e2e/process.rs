@@ -17,7 +17,7 @@ use tapestry_testbed::{Cluster, eventually};
 use self::syncer::{Process, http};
 use crate::fixtures::{Fixture, Home, bare, own};
 use crate::harness::{BINDING, pattern};
-use crate::looks::{LATE, SOON, annotation, condition, name, phase, text, uid};
+use crate::looks::{LATE, SOON, annotation, condition, items, name, phase, text, uid};
 use crate::stub::kubeconfig;
 use crate::timing::timed;
 
@@ -137,7 +137,9 @@ async fn a_terminated_syncer_exits_cleanly_within_five_seconds() -> Result<()> {
             let took = began.elapsed();
             assert_eq!(how, "exit status: 0", "{}", syncer.log()?);
             ensure!(took < Duration::from_secs(5), "{took:?}");
-            ensure!(syncer.log()?.contains("syncer stopped"), "{}", syncer.log()?);
+            for words in ["stopping: waiting for calls in flight", "syncer stopped"] {
+                ensure!(logs_for(&syncer.log()?, words, &harness.name), "{words}: {}", syncer.log()?);
+            }
             let none = json!({ "spec": { "replicas": 0 } });
             harness.virtual_side.patch_subresource("scale", "apps/v1/Deployment", &harness.at("web"), &none).await?;
             Ok(())
@@ -200,6 +202,7 @@ async fn law_10_a_running_syncer_serves_metrics_health_and_log_level_and_logs_no
             harness.virtual_side.create(&harness.bound("last").build()).await?;
             harness.copy("last").await?;
             ensure!(syncer.log()?.len() > quiet, "it logs nothing");
+            ensure!(logs_for(&syncer.log()?, "the log filter was changed", &harness.name), "{}", syncer.log()?);
 
             // The two kubeconfigs' tokens, in no line of a trace.
             let log = syncer.log()?;
@@ -208,7 +211,7 @@ async fn law_10_a_running_syncer_serves_metrics_health_and_log_level_and_logs_no
             }
             // A second process finds the address taken, and says so.
             let second = tokio::process::Command::new(TAPESTRY).args(&syncer.args).kill_on_drop(true).output().await?;
-            let said = failed(&second)?;
+            let said = failed_as_logged(&second)?;
             ensure!(said.contains("--health-address"), "{said}");
             Ok(())
         })
@@ -224,10 +227,36 @@ fn credential(kubeconfig: &str) -> Result<String> {
     Ok(signature[10..50].to_owned())
 }
 
-/// Exit code 1 and the three lines of an error; returns standard error.
-fn failed(output: &Output) -> Result<String> {
+/// Whether a log has a line with these words, and each names the binding.
+fn logs_for(log: &str, words: &str, binding: &str) -> bool {
+    let (mut lines, binding) = (log.lines().filter(|line| line.contains(words)).peekable(), json!(binding));
+    let names = |line: &str| {
+        let line: Value = serde_json::from_str(line).unwrap_or_default();
+        items(&line["spans"]).iter().any(|span| span["binding"] == binding)
+    };
+    lines.peek().is_some() && lines.all(names)
+}
+
+/// Exit code 1; returns standard error.
+fn exited(output: &Output) -> Result<String> {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(output.status.code() == Some(1), "{:?}: {said}", output.status);
+    Ok(said)
+}
+
+/// Exit code 1 of a syncer that logs JSON: its last line says why and what to do. Returns standard error.
+fn failed_as_logged(output: &Output) -> Result<String> {
+    let said = exited(output)?;
+    let lines: Vec<Value> = said.lines().map(serde_json::from_str).collect::<Result<_, _>>().context(said.clone())?;
+    let last = lines.last().with_context(|| said.clone())?;
+    ensure!(last["level"] == "ERROR" && last["message"].is_string() && last["hint"].is_string(), "{said}");
+    ensure!(last["spans"][0]["binding"].is_string(), "it does not name the binding: {said}");
+    Ok(said)
+}
+
+/// Exit code 1 and the three lines of an error; returns standard error.
+fn failed(output: &Output) -> Result<String> {
+    let said = exited(output)?;
     let last = said.lines().position(|line| line.starts_with("tapestry: ")).context(said.clone())?;
     ensure!(said.lines().skip(last).any(|line| line.starts_with("  hint: ")), "no hint: {said}");
     ensure!(!said.contains("panicked"), "{said}");
@@ -258,7 +287,7 @@ async fn law_10_a_syncer_that_cannot_start_says_why_and_shows_no_credential() ->
                 command.args(["--metrics-address", "127.0.0.1:0", "--health-address", "127.0.0.1:0"]);
                 command.args(["--debug-address", "off"]);
                 let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
-                failed(&tokio::time::timeout(SOON, output).await.context("it does not end")??)
+                failed_as_logged(&tokio::time::timeout(SOON, output).await.context("it does not end")??)
             };
             let expect = |said: &str, words: &[&str]| -> Result<()> {
                 for word in words {
@@ -320,6 +349,16 @@ async fn law_10_a_syncer_that_cannot_start_says_why_and_shows_no_credential() ->
             let said = look("unstartable-2").await;
             harness.virtual_side.delete(BINDING, "unstartable-2").await?;
             expect(&said?, &["ClusterBinding unstartable-2 is invalid", "spec.mountNamespace"])?;
+
+            // A binding whose deletion no syncer has answered yet.
+            let held = builders::binding("unstartable-3").cluster_id("unstartable-3").secret("", "");
+            let held = held.with("/metadata/finalizers", json!(["tapestry.io/test"]));
+            harness.virtual_side.create(&held.build()).await?;
+            harness.virtual_side.delete(BINDING, "unstartable-3").await?;
+            let args = ["resume", "unstartable-3", "--kubeconfig", &there];
+            let resumed = tokio::process::Command::new(TAPESTRY).args(args).output().await?;
+            harness.virtual_side.patch(BINDING, "unstartable-3", &json!({"metadata": {"finalizers": null}})).await?;
+            expect(&failed(&resumed)?, &["is being deleted and its syncer has not reported yet", "try again"])?;
 
             // Wrong usage has another exit code.
             let usage = tokio::process::Command::new(TAPESTRY).arg("syncer").output().await?;

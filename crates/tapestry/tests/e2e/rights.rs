@@ -128,7 +128,7 @@ async fn law_10_the_shipped_accounts_may_do_nothing_else() -> Result<()> {
             ensure!(there.list("v1/Pod", "").await.is_ok(), "idle capacity cannot be computed");
             refused("a pod elsewhere", &there.create(&pod("x").namespace("default").build()).await)?;
             refused("a pod elsewhere is deleted", &there.delete("v1/Pod", "default/x").await)?;
-            refused("a Secret", &there.get("v1/Secret", &format!("{}/x", harness.mount)).await)?;
+            refused("a Secret elsewhere", &there.get("v1/Secret", "default/x").await)?;
             refused("all Secrets", &there.list("v1/Secret", "").await)?;
             refused("a node", &there.patch("v1/Node", harness.node(), &json!({ "spec": { "unschedulable": true } })).await)?;
             let theirs = format!("{}/theirs", harness.mount);
@@ -145,8 +145,9 @@ async fn law_10_the_shipped_accounts_may_do_nothing_else() -> Result<()> {
             let here = Objects::connect(&harness.virtual_kubeconfig).await?;
             ensure!(here.get(BINDING, &harness.name).await?.is_some(), "its own binding cannot be read");
             refused("a new pod", &here.create(&harness.pod("x").build()).await)?;
-            refused("a Secret of a user", &here.get("v1/Secret", &harness.at("x")).await)?;
-            refused("all kubeconfigs at once", &here.list("v1/Secret", keys::NAMESPACE).await)?;
+            let change = json!({ "data": {} });
+            refused("a user's Secret is changed", &here.patch("v1/Secret", &harness.at("x"), &change).await)?;
+            refused("a user's ConfigMap is deleted", &here.delete("v1/ConfigMap", &harness.at("x")).await)?;
             refused("a policy", &here.patch(POLICY, &harness.name, &json!({ "spec": { "priority": 1 } })).await)?;
             refused("another Lease", &here.get("coordination.k8s.io/v1/Lease", "kube-system/x").await)?;
             let more: Value = json!({

@@ -10,8 +10,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tapestry_cluster::connect::Trust;
 use tapestry_cluster::feed::{Change, Epoch, Feed, Mailbox, Row};
+use tapestry_cluster::kind::{self, CONFIG_MAP, SECRET};
 use tapestry_cluster::watch::{Query, watch};
-use tapestry_cluster::{Cluster as Connection, Kind, Rv, Uid, kind};
+use tapestry_cluster::{Cluster as Connection, Kind, Rv, Uid};
 use tapestry_syncer::origin::Origin;
 use tapestry_syncer::pods::row::PPod;
 use tapestry_testbed::builders::pod;
@@ -26,8 +27,6 @@ use crate::harness::show_logs;
 use crate::looks::SOON;
 use crate::stub::{Reply, Stub};
 use crate::timing::timed;
-
-static CONFIG_MAP: Kind = Kind { group: "", version: "v1", plural: "configmaps", kind: "ConfigMap", namespaced: true };
 
 /// What these tests keep of any object.
 #[derive(Debug, Clone, PartialEq)]
@@ -125,6 +124,19 @@ async fn things(kubeconfig: &str, query: Query) -> Result<Observer<Thing>> {
     Observer::open(kubeconfig, query, decode).await
 }
 
+/// A watch of metadata, and how many objects came with more than that.
+async fn metadata(kubeconfig: &str, query: Query) -> Result<(Observer<Thing>, Arc<AtomicU32>)> {
+    let whole = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&whole);
+    let decode = move |json: &Bytes| {
+        let object: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(json)?;
+        let more = object.keys().any(|field| !["apiVersion", "kind", "metadata"].contains(&field.as_str()));
+        count.fetch_add(u32::from(more), Ordering::Relaxed);
+        decode(json)
+    };
+    Ok((Observer::open(kubeconfig, Query { metadata_only: true, ..query }, decode).await?, whole))
+}
+
 fn listed(seen: &[Change<Thing>], epoch: u32) -> bool {
     seen.contains(&Change::Listed(Epoch(epoch)))
 }
@@ -198,6 +210,73 @@ async fn law_01_rows_arrive_and_only_a_deletion_timestamp_proves_a_deletion() ->
         assert_eq!(went(&seen, "rows-deleted"), Some(true));
         assert_eq!(went(&seen, "rows-unlabelled"), Some(false), "losing a label is no deletion");
         ensure!(!listed(&seen, 2), "it started over");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn law_10_a_watch_of_metadata_gets_every_change_and_no_value() -> Result<()> {
+    timed(async {
+        let cluster = fixture().await?;
+        let objects = cluster.objects()?;
+        for kind in [&CONFIG_MAP, &SECRET] {
+            let (named, path) = (format!("v1/{}", kind.kind), |name: &str| format!("default/{name}"));
+            let create = async |name: &str, test: &str| {
+                let mut object = labelled(map(name), test);
+                (object["kind"], object["data"]) = (json!(kind.kind), json!({ "a": "aHVzaA==" }));
+                objects.create(&object).await
+            };
+            create("meta-1", "meta").await?;
+            create("meta-held", "meta").await?;
+            let proxy = FaultProxy::to(cluster).await?;
+            let (observer, whole) = metadata(proxy.kubeconfig(), of_test(kind, "meta")).await?;
+            let seen = observer.until("the list is complete", |seen| listed(seen, 1)).await?;
+            assert_eq!(names(&seen, 1), ["meta-1", "meta-held"].into());
+            // A value changes, and nothing else: its version tells.
+            objects.patch(&named, &path("meta-1"), &json!({ "data": { "a": "bmV3cw==" } })).await?;
+            let puts = |seen: &[Change<Thing>], name: &str| {
+                seen.iter().filter(|change| matches!(change, Change::Put(thing, _) if thing.name == name)).count()
+            };
+            observer.until("the change arrives", |seen| puts(seen, "meta-1") == 2).await?;
+            objects
+                .patch(&named, &path("meta-held"), &json!({ "metadata": { "finalizers": ["example.com/held"] } }))
+                .await?;
+            objects.delete(&named, &path("meta-held")).await?;
+            objects.delete(&named, &path("meta-1")).await?;
+            objects.patch(&named, &path("meta-held"), &json!({ "metadata": { "finalizers": null } })).await?;
+            let gone = |seen: &[Change<Thing>]| went(seen, "meta-1").and(went(seen, "meta-held")).is_some();
+            let seen = observer.until("both are gone", gone).await?;
+            assert_eq!(went(&seen, "meta-held"), Some(true));
+            assert_eq!(went(&seen, "meta-1"), Some(false), "an object without a finalizer gets no deletionTimestamp");
+            // It resumes where it was.
+            proxy.cut();
+            create("meta-2", "meta").await?;
+            proxy.restore();
+            let seen = observer.until("it resumes", |seen| was_put(seen, "meta-2")).await?;
+            ensure!(!listed(&seen, 2), "it started over");
+            assert_eq!(whole.load(Ordering::Relaxed), 0, "objects came with more than metadata");
+            objects.delete(&named, &path("meta-2")).await?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_send_metadata_alone_is_a_failure_and_is_not_asked_for_whole_objects() -> Result<()> {
+    timed(async {
+        let tries = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&tries);
+        let stub = Stub::serve(move |_| {
+            count.fetch_add(1, Ordering::Relaxed);
+            Reply::Whole(406, "", json!({ "kind": "Status", "code": 406, "reason": "NotAcceptable" }).to_string())
+        })
+        .await?;
+        let (observer, _) = metadata(&stub.kubeconfig(), query(&SECRET)).await?;
+        let tried = async || Some(()).filter(|()| tries.load(Ordering::Relaxed) >= 3).ok_or("not yet".to_owned());
+        eventually("it is tried again", SOON, tried).await?;
+        assert_eq!(observer.mailbox.drain(), []);
         Ok(())
     })
     .await
@@ -323,8 +402,17 @@ async fn a_server_that_does_not_stream_lists_is_read_in_pages() -> Result<()> {
             let create = async |number: &u32| objects.create(&map(&format!("page-{number}"))).await;
             futures::future::try_join_all(some.iter().map(create)).await?;
         }
+        objects.patch("v1/ConfigMap", "default/page-7", &json!({ "data": { "a": "b" } })).await?;
+        let (brief, whole) = metadata(&cluster.kubeconfig_text()?, query(&CONFIG_MAP)).await?;
         let observer = things(&cluster.kubeconfig_text()?, query(&CONFIG_MAP)).await?;
         let complete = |seen: &[Change<Thing>]| matches!(seen.last(), Some(Change::Listed(_)));
+        let seen = brief.until("the list of metadata is complete", complete).await?;
+        let puts = seen.iter().filter(|change| matches!(change, Change::Put(..))).count();
+        assert_eq!(
+            (puts, whole.load(Ordering::Relaxed)),
+            (numbers.len(), 0),
+            "rows, and objects with more than metadata"
+        );
         let seen = observer.until("the list is complete", complete).await?;
         // The start that the server refused counts as one.
         let puts = seen.iter().filter(|change| matches!(change, Change::Put(..))).count();

@@ -73,3 +73,6 @@ impl World {
         Ok(json!({"metadata": {"creationTimestamp": seconds(now)}, "status": status}).to_string())
     }
 }
+
+#[cfg(test)]
+mod tests;

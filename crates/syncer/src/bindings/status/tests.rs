@@ -130,6 +130,7 @@ fn a_cluster_that_refuses_us_is_reported_with_the_missing_right_and_nothing_is_a
         assert_eq!((&status["phase"], &condition(&status, "Ready")["reason"]), (&json!("Failed"), &json!(reason)));
         let told = condition(&status, "Connected")["message"].as_str().unwrap().to_owned();
         assert!(told.contains(words) && told.contains("nothing new is admitted"), "{told}");
+        assert_eq!(scene.pair.lacks(), Some(told), "readiness says the same");
         scene.see_vpod(&vpod("web"));
         assert_eq!(scene.plan(&Key::Pod(Uid::new("v-web"))), Plan::Rest);
     }

@@ -70,6 +70,14 @@ reasons! {
         TokenUnsupported,
         /// The pod uses a feature that is not carried.
         FeatureUnsupported,
+        /// A ConfigMap or Secret that the pod names does not exist.
+        DependentMissing,
+        /// The name of a copy is taken in the mount namespace.
+        DependentConflict,
+        /// The physical cluster refused a copy of what the pod names.
+        DependentRefused,
+        /// The virtual cluster issued no token for the pod.
+        TokenRefused,
         /// The pod ran and its mapping was removed.
         MappingLost,
         /// The pod names a physical pod that does not point back.
@@ -116,6 +124,10 @@ impl PendingReason {
             | Self::DependentUnsupported
             | Self::TokenUnsupported
             | Self::FeatureUnsupported
+            | Self::DependentMissing
+            | Self::DependentConflict
+            | Self::DependentRefused
+            | Self::TokenRefused
             | Self::MappingLost
             | Self::PhysicalPodUnmarked
             | Self::PhysicalClusterRefused

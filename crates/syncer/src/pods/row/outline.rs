@@ -5,10 +5,11 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tapestry_cluster::Name;
+use tapestry_domain::podspec::SpecNeeds;
 use tapestry_domain::quantity::Quantity;
 use tapestry_domain::resources::{ResourceName, Resources};
 
-use super::{PodJson, SpecJson, read_ports, read_unsupported};
+use super::{PodJson, SpecJson, read_ports};
 use crate::json::Meta;
 use crate::pods::digest::{Phase, StatusDigest};
 
@@ -57,7 +58,7 @@ impl<'a> Outline<'a> {
         let Placed { node_name: node } = serde_json::from_str(spec.get())?;
         let Lived { phase } = serde_json::from_str(status)?;
         let whole = serde_json::from_str::<SpecJson<'_>>(spec.get()).is_ok();
-        let whole = whole && read_ports(spec).is_ok() && read_unsupported(spec).is_ok();
+        let whole = whole && read_ports(spec).is_ok() && serde_json::from_str::<SpecNeeds<'_>>(spec.get()).is_ok();
         Ok(Self { meta, node, phase, status, unreadable: if whole { Part::Status } else { Part::Spec } })
     }
 

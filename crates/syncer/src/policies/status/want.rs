@@ -131,13 +131,18 @@ fn judge_active(
     let (nodes, selected) = (clusters.iter().map(|known| known.nodes).sum::<i64>(), reach.selected);
     match reach.shadowed_by.filter(|_| alone) {
         Some(other) if nodes > 0 => {
-            let message = format!("applies to {nodes} of {selected} nodes; {other} has higher priority on the rest");
+            let message = format!("applies to {nodes} of {selected} nodes, overridden on the others by policy {other}");
             ("True", "Lending", message)
         }
-        None if nodes > 0 => ("True", "Lending", format!("applies to {nodes} nodes")),
-        Some(other) => ("False", "Shadowed", format!("{other} has higher priority on all {selected} nodes")),
+        None if nodes > 0 => ("True", "Lending", format!("applies to {}", count(nodes))),
+        Some(other) if selected == 1 => ("False", "Shadowed", format!("overridden on its node by policy {other}")),
+        Some(other) => ("False", "Shadowed", format!("overridden on all {selected} nodes by policy {other}")),
         None => ("False", "NoNodes", "no node matches the selectors of both policy and binding".to_owned()),
     }
+}
+
+fn count(nodes: i64) -> String {
+    if nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") }
 }
 
 fn condition(row: &PolicyRow, kind: &str, (status, reason, message): Says, now: Now) -> Condition {

@@ -6,6 +6,7 @@ use anyhow::Result;
 use serde_json::Value;
 use tapestry_api::keys;
 use tapestry_domain::capacity::Limit;
+use tapestry_domain::dependents::DependentKind;
 use tapestry_testbed::eventually;
 use tapestry_testbed::invariants::Snapshot;
 
@@ -23,6 +24,15 @@ impl Harness {
         let (vside, pside) = (&self.virtual_side, &self.physical_side);
         let (vpods, vnodes) = tokio::try_join!(vside.list("v1/Pod", ""), vside.list("v1/Node", ""))?;
         let (ppods, pnodes) = tokio::try_join!(pside.list("v1/Pod", ""), pside.list("v1/Node", ""))?;
+        let (configs, secrets) = tokio::try_join!(vside.list("v1/ConfigMap", ""), vside.list("v1/Secret", ""))?;
+        let mount = &*self.mount;
+        let copies = tokio::try_join!(pside.list("v1/ConfigMap", mount), pside.list("v1/Secret", mount))?;
+        let of = |kind: DependentKind| move |object| (kind, object);
+        let sources =
+            configs.iter().map(of(DependentKind::ConfigMap)).chain(secrets.iter().map(of(DependentKind::Secret)));
+        let copies =
+            copies.0.iter().map(of(DependentKind::ConfigMap)).chain(copies.1.iter().map(of(DependentKind::Secret)));
+        let binding = self.binding().await?;
         let origin = self.origin().await?;
         let vnodes: Vec<&Value> =
             vnodes.iter().filter(|vnode| label(vnode, keys::CLUSTER_BINDING) == self.name).collect();
@@ -34,6 +44,9 @@ impl Harness {
             ppods: ppods.iter().collect(),
             vnodes,
             pnodes: pnodes.iter().collect(),
+            sources: sources.collect(),
+            dependents: copies.collect(),
+            api_access: !binding["spec"]["virtualAPIServer"].is_null(),
             limits: &|_| Some(limits.to_vec()),
         };
         Ok(snapshot.violations())

@@ -1,0 +1,407 @@
+//! ConfigMaps, Secrets and tokens that pods need, copied to the mount namespace before the pods and removed after them.
+//! Watches metadata of all ConfigMaps and Secrets of the virtual cluster, and those of our origin in the mount namespace; writes only
+//! the latter. The graph: vpod --reference--> source --name, UID--> copy --origin, namespace, name--> source.
+//! Nothing is ever written to a source (ADR 23), and no value is kept: the gate carries them.
+
+pub(crate) mod needs;
+pub(crate) mod plan;
+pub mod row;
+pub(crate) mod tokens;
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use tapestry_cluster::feed::Change;
+use tapestry_cluster::{Kind, Name, Uid, kind};
+use tapestry_domain::dependents::DependentKind;
+use tapestry_domain::names;
+use tapestry_engine::table::Put;
+use tapestry_engine::{Dirty, Table};
+
+use self::needs::Needs;
+use self::row::{DependentCopy, Of, Source};
+use self::tokens::TokenCase;
+use crate::origin::Origin;
+use crate::pair::Key;
+
+/// A ConfigMap or Secret of the virtual cluster, by name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Id {
+    /// Which of the two.
+    pub kind: DependentKind,
+    /// Its namespace in the virtual cluster.
+    pub namespace: Name,
+    /// Its name there.
+    pub name: Name,
+}
+
+/// What is known of them.
+#[derive(Default)]
+pub(crate) struct Dependents {
+    sources: [Table<Source>; 2],
+    /// Which source has a name now.
+    present: HashMap<Arc<Id>, Uid, RandomState>,
+    copies: [Table<DependentCopy>; 2],
+    /// Those that are used or have a copy.
+    cases: HashMap<Arc<Id>, Case, RandomState>,
+    /// What each pod needs that is inside, or whose copy may run.
+    users: HashMap<Uid, Arc<Needs>, RandomState>,
+    /// By virtual pod.
+    tokens: HashMap<Uid, TokenCase, RandomState>,
+    /// Whether pods get what the virtual cluster injects to reach its API server.
+    api_access: bool,
+    /// Lists of needs, each once; those of pods that are gone stay until there are many.
+    shared: HashSet<Arc<Needs>, RandomState>,
+    sweep_at: usize,
+}
+
+/// So many lists of needs are kept without looking whether they are still used.
+const SWEEP: usize = 64;
+
+/// What is known of one beyond its rows.
+#[derive(Default)]
+struct Case {
+    /// Virtual pods that name it and are inside, or have a copy that may run.
+    users: BTreeSet<Uid>,
+    /// The copy that points back to it.
+    copy: Option<Uid>,
+    /// What is known of a copy that the watch does not show.
+    look: Look,
+    /// When the copy was found changed by another client, and changed back.
+    reverts: VecDeque<Duration>,
+    trouble: Option<Trouble>,
+}
+
+/// What is known of a copy that the watch does not show.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// Creating it will tell.
+    #[default]
+    Unknown,
+    /// Its name is taken: reading it will tell by what.
+    Taken,
+    /// By an object that is not ours, as we saw at this time.
+    Foreign(Duration),
+}
+
+/// Why a dependent is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// An object of the copy's name is there that is not ours.
+    Foreign(Name),
+    /// The physical cluster refuses the copy, in these words.
+    Refused(Box<str>),
+    /// The copy cannot become what the source is (its type, or it is immutable): it is deleted and created again.
+    Fixed,
+    /// Another client keeps changing the copy: it is left alone for a while.
+    Contested,
+}
+
+/// Whether what a pod needs is there.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Readiness<'a> {
+    Ready,
+    /// It is on its way.
+    NotYet,
+    /// The virtual cluster does not have it.
+    Missing(&'a Id),
+    /// The pod names something that cannot exist.
+    Impossible(DependentKind, &'a str),
+    /// It cannot be copied.
+    Hindered(&'a Id, &'a Trouble),
+    /// Its tokens cannot be issued, in these words.
+    NoToken(&'a str),
+}
+
+/// What the room reads of others.
+pub(crate) struct Setting<'a> {
+    pub(crate) origin: &'a Origin,
+    /// The namespace of all copies.
+    pub(crate) mount: &'a Name,
+    pub(crate) now: tapestry_engine::Now,
+    /// Whether copies that no pod uses may be removed: it is known of every copied pod what it needs.
+    pub(crate) may_collect: bool,
+}
+
+/// All kinds that are carried.
+pub(crate) const KINDS: [DependentKind; 2] = [DependentKind::ConfigMap, DependentKind::Secret];
+
+/// The resource of a dependent.
+pub(crate) fn kind_of(kind: DependentKind) -> &'static Kind {
+    match kind {
+        DependentKind::ConfigMap => &kind::CONFIG_MAP,
+        DependentKind::Secret => &kind::SECRET,
+    }
+}
+
+impl Id {
+    /// The name of its copy.
+    pub(crate) fn copy_name(&self, origin: &Origin) -> Option<Name> {
+        Name::parse(&names::dependent_name(&origin.label, self.namespace.as_str(), self.name.as_str())).ok()
+    }
+}
+
+impl Dependents {
+    /// Whether all lists of this kind are in.
+    fn complete(&self, kind: DependentKind) -> bool {
+        self.sources[kind as usize].complete() && self.copies[kind as usize].complete()
+    }
+
+    fn source(&self, id: &Id) -> Option<&Source> {
+        self.sources[id.kind as usize].get(self.present.get(id)?)
+    }
+
+    fn copy(&self, id: &Id) -> Option<&DependentCopy> {
+        self.copies[id.kind as usize].get(self.cases.get(id)?.copy.as_ref()?)
+    }
+
+    /// Whether pods get what the virtual cluster injects to reach its API server.
+    pub(crate) fn api_access(&self) -> bool {
+        self.api_access
+    }
+
+    /// Whether no copy of ours is left.
+    pub(crate) fn none_left(&self) -> bool {
+        self.copies.iter().all(|copies| copies.complete() && copies.is_empty())
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
+        let dependents = self.cases.keys().map(|id| Key::Dependent(Arc::clone(id)));
+        dependents.chain(self.tokens.keys().cloned().map(Key::Token))
+    }
+
+    /// Folds in what the watch says of sources.
+    pub(crate) fn observe_source(&mut self, kind: DependentKind, change: Change<Source>, dirty: &mut Dirty<Key>) {
+        let table = &mut self.sources[kind as usize];
+        match change {
+            Change::Put(row, epoch) => {
+                let (uid, id) = (row.uid.clone(), Arc::clone(&row.id));
+                if let Put::Fresh(_) = table.put(row, Some(epoch)) {
+                    self.present.insert(Arc::clone(&id), uid);
+                    self.mark(&id, dirty);
+                }
+            }
+            Change::Gone { row, .. } => {
+                table.remove_proven(&row.uid, row.rv.before());
+                self.lose_source(&row.id, &row.uid, dirty);
+            }
+            Change::Listed(epoch) => {
+                for uid in table.listed(epoch) {
+                    if let Some(row) = self.sources[kind as usize].remove(&uid) {
+                        self.lose_source(&row.id, &uid, dirty);
+                    }
+                }
+                dirty.mark_all();
+            }
+            Change::Unserved | Change::Reached(_) => {}
+        }
+    }
+
+    /// Its copy stays as long as a pod uses it: running pods keep what they have.
+    fn lose_source(&mut self, id: &Arc<Id>, uid: &Uid, dirty: &mut Dirty<Key>) {
+        if self.present.get(id) == Some(uid) {
+            self.present.remove(id);
+        }
+        self.mark(id, dirty);
+    }
+
+    /// Folds in what the watch says of copies.
+    pub(crate) fn observe_copy(
+        &mut self,
+        kind: DependentKind,
+        change: Change<DependentCopy>,
+        origin: &Origin,
+        dirty: &mut Dirty<Key>,
+    ) {
+        match change {
+            Change::Put(row, epoch) => self.put_copy(kind, row, Some(epoch), origin, dirty),
+            Change::Gone { row, .. } => {
+                // Of a whole namespace nothing leaves the watch but what is deleted, or lost all that marks it as ours.
+                self.copies[kind as usize].remove_proven(&row.uid, row.rv.before());
+                self.lose_copy(&row, dirty);
+            }
+            Change::Listed(epoch) => {
+                for uid in self.copies[kind as usize].listed(epoch) {
+                    if let Some(row) = self.copies[kind as usize].remove(&uid) {
+                        self.lose_copy(&row, dirty);
+                    }
+                }
+                dirty.mark_all();
+            }
+            Change::Unserved | Change::Reached(_) => {}
+        }
+    }
+
+    fn put_copy(
+        &mut self,
+        kind: DependentKind,
+        row: DependentCopy,
+        epoch: Option<tapestry_cluster::feed::Epoch>,
+        origin: &Origin,
+        dirty: &mut Dirty<Key>,
+    ) {
+        let (uid, name, of) = (row.uid.clone(), row.name.clone(), row.of.clone());
+        if !matches!(self.copies[kind as usize].put(row, epoch), Put::Fresh(_)) {
+            return;
+        }
+        match of {
+            // Both ways or not at all (law 5): only under the name that we give it.
+            Of::Source { id, .. } if id.copy_name(origin).as_ref() == Some(&name) => {
+                let case = self.cases.entry(Arc::clone(&id)).or_default();
+                (case.copy, case.look) = (Some(uid), Look::Unknown);
+                self.mark(&id, dirty);
+            }
+            Of::Pod { uid: vuid, .. } => {
+                self.tokens.entry(vuid.clone()).or_default().claim(uid, name);
+                dirty.mark(Key::Pod(vuid.clone()));
+                dirty.mark(Key::Token(vuid));
+            }
+            Of::Source { .. } | Of::Unknown => {}
+        }
+    }
+
+    fn lose_copy(&mut self, row: &DependentCopy, dirty: &mut Dirty<Key>) {
+        match &row.of {
+            Of::Source { id, .. } => {
+                if let Some(case) = self.cases.get_mut(id).filter(|case| case.copy.as_ref() == Some(&row.uid)) {
+                    (case.copy, case.look) = (None, Look::Unknown);
+                }
+                self.mark(id, dirty);
+                self.drop_unused(id);
+            }
+            Of::Pod { uid: vuid, .. } => {
+                if let Some(case) = self.tokens.get_mut(vuid) {
+                    case.lose(&row.uid);
+                }
+                dirty.mark(Key::Pod(vuid.clone()));
+                dirty.mark(Key::Token(vuid.clone()));
+                self.drop_token(vuid);
+            }
+            Of::Unknown => {}
+        }
+    }
+
+    /// A dependent changed: it is planned, and so are the pods that wait for it.
+    fn mark(&self, id: &Arc<Id>, dirty: &mut Dirty<Key>) {
+        let Some(case) = self.cases.get(id) else { return };
+        dirty.mark(Key::Dependent(Arc::clone(id)));
+        for user in &case.users {
+            dirty.mark(Key::Pod(user.clone()));
+        }
+    }
+
+    fn drop_unused(&mut self, id: &Id) {
+        if self.cases.get(id).is_some_and(|case| case.users.is_empty() && case.copy.is_none()) {
+            self.cases.remove(id);
+        }
+    }
+
+    /// What a pod needs now; `None` when it cannot run any more. Says nothing new when it is called again.
+    pub(crate) fn follow(
+        &mut self,
+        vuid: &Uid,
+        pod: Option<(&Name, &Name)>,
+        needs: Option<&Arc<Needs>>,
+        dirty: &mut Dirty<Key>,
+    ) {
+        let before = self.users.get(vuid);
+        if before == needs {
+            return;
+        }
+        let before = match needs {
+            Some(needs) => self.users.insert(vuid.clone(), Arc::clone(needs)),
+            None => self.users.remove(vuid),
+        };
+        let api_access = self.api_access;
+        for (id, _) in before.iter().flat_map(|needs| needs.dependents(api_access)) {
+            if let Some(case) = self.cases.get_mut(id) {
+                case.users.remove(vuid);
+                dirty.mark(Key::Dependent(Arc::clone(id)));
+            }
+        }
+        for (id, _) in needs.iter().flat_map(|needs| needs.dependents(api_access)) {
+            self.cases.entry(Arc::clone(id)).or_default().users.insert(vuid.clone());
+            dirty.mark(Key::Dependent(Arc::clone(id)));
+        }
+        for (id, _) in before.iter().flat_map(|needs| needs.dependents(api_access)) {
+            self.drop_unused(id);
+        }
+        self.want_tokens(vuid, pod, needs, dirty);
+    }
+
+    /// Whether pods get what the virtual cluster injects; says whether that is news. Then every pod has to be followed again.
+    #[must_use]
+    pub(crate) fn set_api_access(&mut self, api_access: bool, dirty: &mut Dirty<Key>) -> bool {
+        if self.api_access == api_access {
+            return false;
+        }
+        let users: Vec<Uid> = self.users.keys().cloned().collect();
+        for vuid in users {
+            self.follow(&vuid, None, None, dirty);
+        }
+        self.api_access = api_access;
+        true
+    }
+
+    /// Pods of one template share one list of needs.
+    pub(crate) fn share(&mut self, needs: Arc<Needs>) -> Arc<Needs> {
+        if let Some(shared) = self.shared.get(&needs) {
+            return Arc::clone(shared);
+        }
+        if self.shared.len() >= self.sweep_at {
+            self.shared.retain(|needs| Arc::strong_count(needs) > 1);
+            self.sweep_at = SWEEP.max(2 * self.shared.len());
+        }
+        self.shared.insert(Arc::clone(&needs));
+        needs
+    }
+
+    /// Whether what a pod needs is there.
+    pub(crate) fn readiness<'a>(&'a self, vuid: &Uid, needs: &'a Needs) -> Readiness<'a> {
+        if let Some((kind, name)) = needs.impossible() {
+            return Readiness::Impossible(kind, name);
+        }
+        let mut readiness = Readiness::Ready;
+        for (id, optional) in needs.dependents(self.api_access) {
+            match self.readiness_of(id, optional) {
+                Readiness::Ready => {}
+                Readiness::NotYet => readiness = Readiness::NotYet,
+                other => return other,
+            }
+        }
+        match (readiness, needs.wants_tokens(self.api_access)) {
+            (Readiness::Ready, true) => self.token_readiness(vuid),
+            (readiness, _) => readiness,
+        }
+    }
+
+    fn readiness_of<'a>(&'a self, id: &'a Id, optional: bool) -> Readiness<'a> {
+        if !self.complete(id.kind) {
+            return Readiness::NotYet;
+        }
+        let Some(source) = self.source(id) else {
+            return if optional { Readiness::Ready } else { Readiness::Missing(id) };
+        };
+        let trouble = self.cases.get(id).and_then(|case| case.trouble.as_ref());
+        match (self.copy(id), trouble) {
+            // It is what another client made of it; a pod that waited for the end of that would wait for ever.
+            (Some(_), Some(Trouble::Contested)) => Readiness::Ready,
+            (Some(copy), _) if copy.holds(source) => Readiness::Ready,
+            (_, Some(trouble @ (Trouble::Foreign(_) | Trouble::Refused(_)))) => Readiness::Hindered(id, trouble),
+            (Some(_) | None, _) => Readiness::NotYet,
+        }
+    }
+}
+
+impl DependentCopy {
+    /// Whether it is what the source says now.
+    fn holds(&self, source: &Source) -> bool {
+        let Of::Source { uid, version, intact, .. } = &self.of else { return false };
+        !self.deleting && *intact && *uid == source.uid && *version == Some(source.rv)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! What one pod needs besides a node: ConfigMaps, Secrets and tokens, as its spec names them.
+//! Must not say whether they are there.
+
+use std::sync::Arc;
+
+use tapestry_cluster::Name;
+use tapestry_domain::dependents::DependentKind;
+use tapestry_domain::podspec::{SpecNeeds, TokenAsk};
+
+use super::Id;
+
+/// What a pod needs.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Needs {
+    /// Sorted, each once, with whether the pod may do without it.
+    dependents: Box<[(Arc<Id>, bool)]>,
+    /// What the injected API-access volume names: the virtual cluster's CA.
+    injected: Box<[(Arc<Id>, bool)]>,
+    /// A required one whose name no object can have.
+    impossible: Option<(DependentKind, Box<str>)>,
+    /// Tokens that the pod itself asks for.
+    tokens: Box<[TokenAsk]>,
+    /// All of them, with that of the injected volume, where it has one.
+    all_tokens: Box<[TokenAsk]>,
+    /// Whose tokens.
+    account: Option<Name>,
+}
+
+impl Needs {
+    /// Reads them; `None` when the pod needs nothing.
+    pub(crate) fn read(spec: &SpecNeeds<'_>, namespace: &Name, account: Option<&str>) -> Option<Arc<Self>> {
+        let mut impossible = None;
+        let mut ids = |api_access: bool| -> Vec<(Arc<Id>, bool)> {
+            let mut found = Vec::new();
+            for reference in spec.references(api_access) {
+                if let Ok(name) = Name::parse(&reference.name) {
+                    let id = Id { kind: reference.kind, namespace: namespace.clone(), name };
+                    found.push((Arc::new(id), reference.optional));
+                } else if !reference.optional {
+                    impossible = Some((reference.kind, reference.name));
+                }
+            }
+            found
+        };
+        let dependents = ids(false);
+        let injected = ids(true).into_iter().filter(|entry| !dependents.contains(entry)).collect();
+        let needs = Self {
+            dependents: dependents.into(),
+            injected,
+            impossible,
+            tokens: spec.tokens(false).into(),
+            all_tokens: spec.tokens(true).into(),
+            account: Name::parse(account.unwrap_or("default")).ok(),
+        };
+        (!needs.is_empty()).then(|| Arc::new(needs))
+    }
+
+    fn is_empty(&self) -> bool {
+        let objects = self.dependents.is_empty() && self.injected.is_empty() && self.impossible.is_none();
+        objects && self.all_tokens.is_empty()
+    }
+
+    /// The objects it needs, and whether it may do without; with `api_access` also those of the injected volume.
+    pub(super) fn dependents(&self, api_access: bool) -> impl Iterator<Item = (&Arc<Id>, bool)> {
+        let injected = self.injected.iter().filter(move |_| api_access);
+        self.dependents.iter().chain(injected).map(|(id, optional)| (id, *optional))
+    }
+
+    /// A required one whose name no object can have.
+    pub(super) fn impossible(&self) -> Option<(DependentKind, &str)> {
+        self.impossible.as_ref().map(|(kind, name)| (*kind, &**name))
+    }
+
+    /// The tokens it needs.
+    pub(super) fn tokens(&self, api_access: bool) -> &[TokenAsk] {
+        if api_access { &self.all_tokens } else { &self.tokens }
+    }
+
+    pub(super) fn wants_tokens(&self, api_access: bool) -> bool {
+        !self.tokens(api_access).is_empty()
+    }
+
+    pub(super) fn account(&self) -> Option<&Name> {
+        self.account.as_ref()
+    }
+}

@@ -1,0 +1,219 @@
+//! What to do about one ConfigMap or Secret. Pure but for `settle`, which folds answers in.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tapestry_cluster::call::CarryMarks;
+use tapestry_cluster::{Answer, Call, Refusal, Side, Target, Verb};
+use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
+
+use super::row::{DependentCopy, Of, Source};
+use super::{Case, Dependents, Id, Look, Setting, Trouble, kind_of};
+use crate::events::Event;
+use crate::origin::Origin;
+use crate::pair::Key;
+
+reasons! {
+    /// What its calls are for.
+    pub enum Why {
+        /// A pod needs it and the mount namespace does not have it.
+        CreateDependent,
+        /// The source changed.
+        UpdateDependent,
+        /// Another client changed the copy.
+        RevertDependent,
+        /// The name of the copy is taken: by what?
+        LookForDependent,
+        /// The copy cannot be changed into what the source is now.
+        ReplaceDependent,
+        /// No pod uses it any more.
+        RemoveDependent,
+    }
+}
+
+/// How long a name that another object has is left alone.
+const LOOK_AGAIN: Duration = Duration::from_mins(5);
+
+/// A copy that another client changes so often in this time is not changed back any more.
+const REVERTS: usize = 3;
+const REVERTS_WITHIN: Duration = Duration::from_mins(10);
+
+/// What users have to be told.
+#[must_use]
+pub(crate) enum Notice {
+    Nothing,
+    /// Another client keeps changing the copy of this source.
+    Contested,
+}
+
+impl Dependents {
+    /// The plan for one of them.
+    pub(crate) fn plan(&self, id: &Arc<Id>, setting: &Setting<'_>) -> Plan<Why> {
+        let Some(case) = self.cases.get(id).filter(|_| self.complete(id.kind)) else { return Plan::Rest };
+        let Some(name) = id.copy_name(setting.origin) else { return Plan::Rest };
+        let target = Target::namespaced(Side::Physical, kind_of(id.kind), setting.mount.clone(), name);
+        let used = !case.users.is_empty();
+        match (self.source(id), self.copy(id)) {
+            (_, Some(copy)) if copy.deleting => Plan::Rest,
+            (_, Some(copy)) if !used => {
+                // Under the version we looked at: the process that leads by then may need it again.
+                let remove =
+                    || Why::RemoveDependent.call(target.uid(&copy.uid).rv(copy.rv), Verb::Delete { grace: None });
+                if setting.may_collect { remove() } else { Plan::Rest }
+            }
+            (Some(source), None) if used => plan_new(case, target, id, source, setting),
+            (Some(source), Some(copy)) => plan_kept(case, target, id, source, copy, setting),
+            // Running pods keep what they have; a pod that is to start says what is missing.
+            (None, _) | (Some(_), None) => Plan::Rest,
+        }
+    }
+
+    /// Folds in how a call ended; says what users have to be told.
+    pub(crate) fn settle(
+        &mut self,
+        id: &Arc<Id>,
+        why: Why,
+        call: &Call,
+        done: Result<Answer, Refusal>,
+        setting: &Setting<'_>,
+        dirty: &mut Dirty<Key>,
+    ) -> Notice {
+        let Some(case) = self.cases.get_mut(id) else { return Notice::Nothing };
+        let mut notice = Notice::Nothing;
+        match (why, done) {
+            (Why::CreateDependent | Why::UpdateDependent, Ok(answer)) => {
+                case.trouble = None;
+                self.learn(id, &answer, setting.origin, dirty);
+            }
+            (Why::RevertDependent, Ok(answer)) => {
+                if case.count_revert(setting.now.steady) {
+                    notice = Notice::Contested;
+                }
+                self.learn(id, &answer, setting.origin, dirty);
+            }
+            (Why::LookForDependent, Ok(answer)) => {
+                if !self.learn(id, &answer, setting.origin, dirty) {
+                    let case = self.cases.entry(Arc::clone(id)).or_default();
+                    case.look = Look::Foreign(setting.now.steady);
+                    case.trouble = Some(Trouble::Foreign(call.target.name.clone()));
+                }
+            }
+            // Changed since we looked, or gone: if it is still ours, the watch brings it back.
+            (Why::RemoveDependent | Why::ReplaceDependent, Ok(_) | Err(Refusal::Gone | Refusal::Replaced)) => {
+                case.trouble = None;
+                self.forget_copy(id, call);
+            }
+            (Why::LookForDependent, Err(Refusal::Gone)) => case.look = Look::Unknown,
+            (Why::UpdateDependent | Why::RevertDependent, Err(Refusal::Gone)) => self.forget_copy(id, call),
+            (Why::CreateDependent, Err(Refusal::Exists)) => case.look = Look::Taken,
+            // Immutable, or of another type: Kubernetes allows no change.
+            (Why::UpdateDependent | Why::RevertDependent, Err(Refusal::Invalid(_))) => {
+                case.trouble = Some(Trouble::Fixed);
+            }
+            (
+                Why::CreateDependent | Why::UpdateDependent | Why::RevertDependent,
+                Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_))),
+            ) => case.trouble = Some(Trouble::Refused(refused.message().into())),
+            // Not what we looked at, or no answer: the watch brings the truth, the next plan is made from it.
+            (
+                Why::CreateDependent
+                | Why::UpdateDependent
+                | Why::RevertDependent
+                | Why::LookForDependent
+                | Why::ReplaceDependent
+                | Why::RemoveDependent,
+                Err(_),
+            ) => return notice,
+        }
+        self.mark(id, dirty);
+        self.drop_unused(id);
+        notice
+    }
+
+    /// Told on a source whose copy another client keeps changing.
+    pub(crate) fn contested(&self, id: &Id, now: Now) -> Option<Event> {
+        let source = self.source(id)?;
+        let message = "another client keeps changing the copy in the physical cluster; it is left as it is for ten minutes, and then restored";
+        Event::about_dependent(id, &source.uid, "CopyContested", message, now)
+    }
+
+    /// Takes over the copy as an answer shows it; says whether it is this dependent's.
+    fn learn(&mut self, id: &Arc<Id>, answer: &Answer, origin: &Origin, dirty: &mut Dirty<Key>) -> bool {
+        let Ok(Some(row)) = DependentCopy::decode(&answer.object, id.kind, origin) else { return false };
+        let ours = matches!(&row.of, Of::Source { id: back, .. } if back == id);
+        self.put_copy(id.kind, row, None, origin, dirty);
+        ours
+    }
+
+    fn forget_copy(&mut self, id: &Arc<Id>, call: &Call) {
+        let Some(uid) = &call.target.uid else { return };
+        self.copies[id.kind as usize].remove(uid);
+        if let Some(case) = self.cases.get_mut(id).filter(|case| case.copy.as_ref() == Some(uid)) {
+            case.copy = None;
+        }
+    }
+}
+
+fn plan_new(case: &Case, target: Target, id: &Id, source: &Source, setting: &Setting<'_>) -> Plan<Why> {
+    match case.look {
+        Look::Foreign(at) if at + LOOK_AGAIN > setting.now.steady => Plan::Wait(at + LOOK_AGAIN),
+        Look::Taken | Look::Foreign(_) => Why::LookForDependent.call(target, Verb::Peek),
+        Look::Unknown => Why::CreateDependent.call(target, carry(id, source, setting.origin)),
+    }
+}
+
+fn plan_kept(
+    case: &Case,
+    target: Target,
+    id: &Id,
+    source: &Source,
+    copy: &DependentCopy,
+    setting: &Setting<'_>,
+) -> Plan<Why> {
+    let target = target.uid(&copy.uid);
+    if case.trouble == Some(Trouble::Fixed) {
+        return Why::ReplaceDependent.call(target.rv(copy.rv), Verb::Delete { grace: None });
+    }
+    let current =
+        matches!(&copy.of, Of::Source { uid, version, .. } if *uid == source.uid && *version == Some(source.rv));
+    if !current {
+        return Why::UpdateDependent.call(target, carry(id, source, setting.origin));
+    }
+    if copy.holds(source) && copy.marked {
+        return Plan::Rest;
+    }
+    match case.contested_until(setting.now.steady) {
+        Some(until) => Plan::Wait(until),
+        None => Why::RevertDependent.call(target, carry(id, source, setting.origin)),
+    }
+}
+
+/// Reads the source and writes the copy, inside the gate: no value comes here.
+fn carry(id: &Id, source: &Source, origin: &Origin) -> Verb {
+    let from = Target::namespaced(Side::Virtual, kind_of(id.kind), id.namespace.clone(), id.name.clone());
+    Verb::Carry { from: Box::new(from.uid(&source.uid)), marks: Box::new(origin.marks()) }
+}
+
+impl Case {
+    /// Another client changed the copy, and we changed it back. True when that is once too often.
+    fn count_revert(&mut self, at: Duration) -> bool {
+        self.reverts.retain(|then| *then + REVERTS_WITHIN > at);
+        self.reverts.push_back(at);
+        let contested = self.reverts.len() >= REVERTS;
+        self.trouble = contested.then_some(Trouble::Contested);
+        contested
+    }
+
+    /// Until when a copy that another client keeps changing is left alone.
+    fn contested_until(&self, now: Duration) -> Option<Duration> {
+        let oldest = *self.reverts.len().checked_sub(REVERTS).and_then(|first| self.reverts.get(first))?;
+        Some(oldest + REVERTS_WITHIN).filter(|until| *until > now)
+    }
+}
+
+impl Origin {
+    /// What every copy carries, as the gate writes it.
+    pub(crate) fn marks(&self) -> CarryMarks {
+        CarryMarks { labels: self.labels().into(), annotations: self.annotations(), salt: self.full.as_ref().into() }
+    }
+}

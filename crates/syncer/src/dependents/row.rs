@@ -1,0 +1,137 @@
+//! What we keep of a ConfigMap or Secret: of the source its metadata, of the copy also whether its data is what we wrote.
+//! Values are hashed while a copy is decoded and are not kept (law 10).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde::Deserialize;
+use tapestry_api::keys;
+use tapestry_cluster::feed::Row;
+use tapestry_cluster::{Name, Rv, Uid};
+use tapestry_domain::dependents::{DependentKind, read_copy};
+
+use super::Id;
+use crate::json::Meta;
+use crate::origin::Origin;
+
+/// A ConfigMap or Secret of the virtual cluster.
+#[derive(Debug, Clone)]
+pub struct Source {
+    pub(super) uid: Uid,
+    pub(super) rv: Rv,
+    pub(super) id: Arc<Id>,
+}
+
+/// A ConfigMap or Secret in the mount namespace that carries our origin.
+#[derive(Debug, Clone)]
+pub struct DependentCopy {
+    pub(super) uid: Uid,
+    pub(super) rv: Rv,
+    pub(super) name: Name,
+    pub(super) deleting: bool,
+    /// Whose copy it says it is.
+    pub(super) of: Of,
+    /// Whether all our labels and annotations are on it.
+    pub(super) marked: bool,
+}
+
+/// Whose copy it says it is. Believed only if its name is the one that we would give it (law 5).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Of {
+    /// Of a ConfigMap or Secret.
+    Source {
+        id: Arc<Id>,
+        uid: Uid,
+        /// The version of the source that it holds.
+        version: Option<Rv>,
+        /// Whether every key that we carried has the value that we wrote.
+        intact: bool,
+    },
+    /// Tokens of a virtual pod.
+    Pod { uid: Uid, refresh: Option<Timestamp> },
+    /// It does not say.
+    Unknown,
+}
+
+impl Row for Source {
+    fn uid(&self) -> &Uid {
+        &self.uid
+    }
+    fn rv(&self) -> Rv {
+        self.rv
+    }
+    fn deleting(&self) -> bool {
+        // Most go without a deletionTimestamp, and nothing is ended because a source is absent.
+        false
+    }
+}
+
+impl Row for DependentCopy {
+    fn uid(&self) -> &Uid {
+        &self.uid
+    }
+    fn rv(&self) -> Rv {
+        self.rv
+    }
+    fn deleting(&self) -> bool {
+        self.deleting
+    }
+}
+
+#[derive(Deserialize)]
+struct Object<'a> {
+    #[serde(borrow)]
+    metadata: Meta<'a>,
+}
+
+impl Source {
+    /// Decodes metadata, with or without the rest of the object.
+    pub fn decode(json: &Bytes, kind: DependentKind) -> Result<Option<Self>, serde_json::Error> {
+        let Object { metadata: meta } = serde_json::from_slice(json)?;
+        let Some(namespace) = meta.namespace else { return Ok(None) };
+        let id = Arc::new(Id { kind, namespace, name: meta.name });
+        Ok(Some(Self { uid: meta.uid, rv: meta.resource_version, id }))
+    }
+}
+
+impl DependentCopy {
+    /// Decodes a copy; `None` when it is another binding's, or nobody's.
+    pub fn decode(json: &Bytes, kind: DependentKind, origin: &Origin) -> Result<Option<Self>, serde_json::Error> {
+        let Object { metadata: meta } = serde_json::from_slice(json)?;
+        // Either mark is enough to know it again; what lacks one gets it back.
+        let labelled = meta.label(keys::ORIGIN) == Some(&*origin.label);
+        let annotated = meta.annotation(keys::ORIGIN) == Some(&*origin.full);
+        if !labelled && !annotated {
+            return Ok(None);
+        }
+        let labels = origin.labels().iter().all(|(key, value)| meta.label(key) == Some(value));
+        let annotations = origin.annotations().iter().all(|(key, value)| meta.annotation(key) == Some(value));
+        Ok(Some(Self {
+            of: Of::read(&meta, json, kind)?,
+            deleting: meta.deletion_timestamp.is_some(),
+            uid: meta.uid,
+            rv: meta.resource_version,
+            name: meta.name,
+            marked: labels && annotations,
+        }))
+    }
+}
+
+impl Of {
+    fn read(meta: &Meta<'_>, json: &Bytes, kind: DependentKind) -> Result<Self, serde_json::Error> {
+        let name = |key: &str| meta.annotation(key).and_then(|text| Name::parse(text).ok());
+        let uid = |key: &str| meta.annotation(key).map(Uid::new);
+        if let Some(uid) = uid(keys::VIRTUAL_POD_UID) {
+            let refresh = meta.annotation(keys::TOKEN_REFRESH).and_then(|text| text.parse().ok());
+            return Ok(Self::Pod { uid, refresh });
+        }
+        let back = (name(keys::VIRTUAL_NAMESPACE), name(keys::VIRTUAL_NAME), uid(keys::VIRTUAL_UID));
+        let (Some(namespace), Some(name), Some(uid)) = back else { return Ok(Self::Unknown) };
+        let version = meta.annotation(keys::VIRTUAL_RESOURCE_VERSION).and_then(|text| text.parse().ok()).map(Rv::new);
+        let text = std::str::from_utf8(json).map_err(serde::de::Error::custom)?;
+        // What cannot be read is written again.
+        let intact = read_copy(kind, text).is_ok_and(|digest| digest.intact);
+        Ok(Self::Source { id: Arc::new(Id { kind, namespace, name }), uid, version, intact })
+    }
+}

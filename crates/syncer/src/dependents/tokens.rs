@@ -1,0 +1,199 @@
+//! The Secret with the tokens of one virtual pod: issued by the virtual cluster, bound to the virtual pod, renewed in time.
+//! Never a token of the physical cluster.
+
+use std::sync::Arc;
+
+use tapestry_api::keys;
+use tapestry_cluster::call::PodRef;
+use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Target, Uid, Verb, kind};
+use tapestry_domain::dependents::DependentKind;
+use tapestry_domain::names;
+use tapestry_engine::{Dirty, Plan, Reason as _, reasons};
+
+use super::needs::Needs;
+use super::row::{DependentCopy, Of};
+use super::{Dependents, Readiness, Setting};
+use crate::pair::Key;
+use crate::terms::steady_at;
+
+reasons! {
+    /// What its calls are for.
+    pub enum Why {
+        /// A pod needs tokens before it starts.
+        CreateToken,
+        /// Most of their life is over.
+        RefreshToken,
+        /// The name of the Secret is taken: by what?
+        LookForToken,
+        /// The pod is gone.
+        RemoveToken,
+    }
+}
+
+/// What is known of the tokens of one pod.
+#[derive(Default)]
+pub(super) struct TokenCase {
+    /// Who needs them; `None` when the pod is gone, or needs none.
+    wanted: Option<Wanted>,
+    /// The Secret, and its name.
+    copy: Option<(Uid, Name)>,
+    taken: bool,
+    /// Why they cannot be issued.
+    failure: Option<Box<str>>,
+}
+
+struct Wanted {
+    needs: Arc<Needs>,
+    namespace: Name,
+    pod: Name,
+}
+
+impl TokenCase {
+    pub(super) fn claim(&mut self, copy: Uid, name: Name) {
+        (self.copy, self.taken) = (Some((copy, name)), false);
+    }
+
+    pub(super) fn lose(&mut self, copy: &Uid) {
+        self.copy.take_if(|(uid, _)| uid == copy);
+    }
+}
+
+impl Dependents {
+    /// A pod needs tokens, or none any more.
+    pub(super) fn want_tokens(
+        &mut self,
+        vuid: &Uid,
+        pod: Option<(&Name, &Name)>,
+        needs: Option<&Arc<Needs>>,
+        dirty: &mut Dirty<Key>,
+    ) {
+        let wants = needs.filter(|needs| needs.wants_tokens(self.api_access));
+        if wants.is_none() && !self.tokens.contains_key(vuid) {
+            return;
+        }
+        let case = self.tokens.entry(vuid.clone()).or_default();
+        case.wanted = match (wants, pod) {
+            (Some(needs), Some((namespace, name))) => {
+                Some(Wanted { needs: Arc::clone(needs), namespace: namespace.clone(), pod: name.clone() })
+            }
+            // The watch does not show the pod, and its copy may run: it keeps its tokens.
+            (Some(_), None) => case.wanted.take(),
+            (None, _) => None,
+        };
+        dirty.mark(Key::Token(vuid.clone()));
+        self.drop_token(vuid);
+    }
+
+    pub(super) fn drop_token(&mut self, vuid: &Uid) {
+        if self.tokens.get(vuid).is_some_and(|case| case.wanted.is_none() && case.copy.is_none()) {
+            self.tokens.remove(vuid);
+        }
+    }
+
+    fn token_copy(&self, case: &TokenCase) -> Option<&DependentCopy> {
+        self.copies[DependentKind::Secret as usize].get(&case.copy.as_ref()?.0)
+    }
+
+    /// Whether the pod's tokens are there.
+    pub(super) fn token_readiness(&self, vuid: &Uid) -> Readiness<'_> {
+        let Some(case) = self.tokens.get(vuid) else { return Readiness::NotYet };
+        match (self.token_copy(case), &case.failure) {
+            (Some(copy), _) if !copy.deleting => Readiness::Ready,
+            (_, Some(failure)) => Readiness::NoToken(failure),
+            (_, None) => Readiness::NotYet,
+        }
+    }
+
+    /// The plan for the tokens of one pod.
+    pub(crate) fn plan_token(&self, vuid: &Uid, setting: &Setting<'_>) -> Plan<Why> {
+        let listed = self.copies[DependentKind::Secret as usize].complete();
+        let Some(case) = self.tokens.get(vuid).filter(|_| listed) else { return Plan::Rest };
+        match (&case.wanted, self.token_copy(case)) {
+            (_, Some(copy)) if copy.deleting => Plan::Rest,
+            (None, Some(copy)) if setting.may_collect => {
+                let target = secret(setting, copy.name.clone()).uid(&copy.uid).rv(copy.rv);
+                Why::RemoveToken.call(target, Verb::Delete { grace: None })
+            }
+            (None, _) => Plan::Rest,
+            (Some(wanted), None) => {
+                let name = names::token_secret_name(&setting.origin.label, vuid.as_str(), wanted.pod.as_str());
+                let Ok(name) = Name::parse(&name) else { return Plan::Rest };
+                let target = secret(setting, name);
+                if case.taken {
+                    return Why::LookForToken.call(target, Verb::Peek);
+                }
+                self.issue(wanted, vuid, setting).map_or(Plan::Rest, |verb| Why::CreateToken.call(target, verb))
+            }
+            (Some(wanted), Some(copy)) => {
+                let Of::Pod { refresh, .. } = copy.of else { return Plan::Rest };
+                if let Some(refresh) = refresh.filter(|refresh| *refresh > setting.now.wall) {
+                    return Plan::Wait(steady_at(refresh, setting.now));
+                }
+                let target = secret(setting, copy.name.clone()).uid(&copy.uid);
+                self.issue(wanted, vuid, setting).map_or(Plan::Rest, |verb| Why::RefreshToken.call(target, verb))
+            }
+        }
+    }
+
+    fn issue(&self, wanted: &Wanted, vuid: &Uid, setting: &Setting<'_>) -> Option<Verb> {
+        let account = wanted.needs.account()?.clone();
+        let account = Target::namespaced(Side::Virtual, &kind::SERVICE_ACCOUNT, wanted.namespace.clone(), account);
+        let mut marks = setting.origin.marks();
+        let back = [
+            (keys::VIRTUAL_POD_NAMESPACE, wanted.namespace.as_str()),
+            (keys::VIRTUAL_POD_NAME, wanted.pod.as_str()),
+            (keys::VIRTUAL_POD_UID, vuid.as_str()),
+        ];
+        marks.annotations.extend(back.map(|(key, value)| (key, value.to_owned())));
+        Some(Verb::Token {
+            account: Box::new(account),
+            pod: Box::new(PodRef { name: wanted.pod.clone(), uid: vuid.clone() }),
+            asks: wanted.needs.tokens(self.api_access).to_vec(),
+            marks: Box::new(marks),
+        })
+    }
+
+    /// Folds in how a call ended.
+    pub(crate) fn settle_token(
+        &mut self,
+        vuid: &Uid,
+        why: Why,
+        call: &Call,
+        done: Result<Answer, Refusal>,
+        setting: &Setting<'_>,
+        dirty: &mut Dirty<Key>,
+    ) {
+        let Some(case) = self.tokens.get_mut(vuid) else { return };
+        match (why, done) {
+            (Why::CreateToken | Why::RefreshToken | Why::LookForToken, Ok(answer)) => {
+                case.failure = None;
+                match DependentCopy::decode(&answer.object, DependentKind::Secret, setting.origin) {
+                    Ok(Some(row)) => self.put_copy(DependentKind::Secret, row, None, setting.origin, dirty),
+                    _ => case.failure = Some(format!("Secret {} is not ours: delete it", call.target.name).into()),
+                }
+            }
+            // Changed since we looked, or gone: if it is still ours, the watch brings it back.
+            (Why::RemoveToken, Ok(_) | Err(Refusal::Gone | Refusal::Replaced))
+            | (Why::RefreshToken, Err(Refusal::Gone)) => {
+                if let Some(uid) = &call.target.uid {
+                    case.lose(uid);
+                    self.copies[DependentKind::Secret as usize].remove(uid);
+                }
+            }
+            (Why::CreateToken, Err(Refusal::Exists)) => case.taken = true,
+            (Why::LookForToken, Err(Refusal::Gone)) => case.taken = false,
+            (Why::CreateToken | Why::RefreshToken, Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_)))) => {
+                case.failure = Some(refused.message().into());
+            }
+            // Not what we looked at, or no answer: the watch brings the truth, the next plan is made from it.
+            (Why::CreateToken | Why::RefreshToken | Why::LookForToken | Why::RemoveToken, Err(_)) => return,
+        }
+        dirty.mark(Key::Token(vuid.clone()));
+        dirty.mark(Key::Pod(vuid.clone()));
+        self.drop_token(vuid);
+    }
+}
+
+fn secret(setting: &Setting<'_>, name: Name) -> Target {
+    Target::namespaced(Side::Physical, &kind::SECRET, setting.mount.clone(), name)
+}
