@@ -64,6 +64,7 @@ async fn a_virtual_node_says_what_it_is_and_copies_no_annotation() -> Result<()>
             let ours = [
                 keys::EXPECTED_METADATA,
                 keys::LAST_SYNC_TIME,
+                keys::ORIGIN,
                 keys::PHYSICAL_NODE_NAME,
                 keys::PHYSICAL_NODE_UID,
                 keys::POLICIES_APPLIED,
