@@ -32,7 +32,7 @@ reasons! {
 }
 
 /// How long a name that another object has is left alone.
-const LOOK_AGAIN: Duration = Duration::from_mins(5);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(5);
 
 /// A copy that another client changes so often in this time is not changed back any more.
 const REVERTS: usize = 3;

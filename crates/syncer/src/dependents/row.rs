@@ -10,6 +10,7 @@ use tapestry_api::keys;
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
 use tapestry_domain::dependents::{DependentKind, read_copy};
+use tapestry_domain::names;
 
 use super::Id;
 use crate::json::Meta;
@@ -96,7 +97,7 @@ impl Source {
 }
 
 impl DependentCopy {
-    /// Decodes a copy; `None` when it is another binding's, or nobody's.
+    /// Decodes a copy; `None` when it does not carry our origin.
     pub fn decode(json: &Bytes, kind: DependentKind, origin: &Origin) -> Result<Option<Self>, serde_json::Error> {
         let Object { metadata: meta } = serde_json::from_slice(json)?;
         // Either mark is enough to know it again; what lacks one gets it back.
@@ -108,7 +109,7 @@ impl DependentCopy {
         let labels = origin.labels().iter().all(|(key, value)| meta.label(key) == Some(value));
         let annotations = origin.annotations().iter().all(|(key, value)| meta.annotation(key) == Some(value));
         Ok(Some(Self {
-            of: Of::read(&meta, json, kind)?,
+            of: Of::read(&meta, json, kind, origin)?,
             deleting: meta.deletion_timestamp.is_some(),
             uid: meta.uid,
             rv: meta.resource_version,
@@ -119,10 +120,15 @@ impl DependentCopy {
 }
 
 impl Of {
-    fn read(meta: &Meta<'_>, json: &Bytes, kind: DependentKind) -> Result<Self, serde_json::Error> {
+    fn read(meta: &Meta<'_>, json: &Bytes, kind: DependentKind, origin: &Origin) -> Result<Self, serde_json::Error> {
         let name = |key: &str| meta.annotation(key).and_then(|text| Name::parse(text).ok());
         let uid = |key: &str| meta.annotation(key).map(Uid::new);
         if let Some(uid) = uid(keys::VIRTUAL_POD_UID) {
+            let pod = meta.annotation(keys::VIRTUAL_POD_NAME).unwrap_or_default();
+            // Both ways or not at all (law 5): only under the name that we give it.
+            if names::token_secret_name(&origin.label, uid.as_str(), pod) != meta.name.as_str() {
+                return Ok(Self::Unknown);
+            }
             let refresh = meta.annotation(keys::TOKEN_REFRESH).and_then(|text| text.parse().ok());
             return Ok(Self::Pod { uid, refresh });
         }

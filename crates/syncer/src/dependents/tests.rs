@@ -393,3 +393,28 @@ fn tokens_go_with_their_pod() {
     assert_eq!(call.why, "RemoveToken");
     assert!(call.target.uid.is_some() && call.target.rv.is_some());
 }
+
+#[test]
+fn law_05_a_secret_of_the_tokens_name_that_is_not_ours_is_left_alone_and_not_read_again_and_again() {
+    let mut scene = Scene::new();
+    let ci = admit(&mut scene, "ci", &wants_token("ci"));
+    scene.refuse(&token_key("ci"), Refusal::Exists);
+    let look = scene.call(&token_key("ci"));
+    assert_eq!((look.why, &look.verb), ("LookForToken", &Verb::Peek));
+    let foreign = json!({"metadata": {"name": look.target.name.as_str(), "namespace": "mount", "uid": "theirs"}});
+    let object = scene.stamp(foreign);
+    scene.settle(&token_key("ci"), &look, Ok(Answer { object }));
+    assert!(matches!(scene.plan(&token_key("ci")), Plan::Wait(_)), "{:?}", scene.plan(&token_key("ci")));
+    scene.see_vpod(&ci);
+    assert_eq!(told(&scene, "ci").0, PendingReason::TokenRefused.as_str());
+}
+
+#[test]
+fn law_11_tokens_whose_time_has_come_before_they_did_are_not_issued_again_at_once() {
+    let mut scene = Scene::new();
+    admit(&mut scene, "ci", &wants_token("ci"));
+    issue(&mut scene, "ci", "2025-12-31T00:00:00Z");
+    let Plan::Wait(again) = scene.plan(&token_key("ci")) else { panic!("{:?}", scene.plan(&token_key("ci"))) };
+    scene.pass(again.saturating_sub(scene.now.steady) + Duration::from_secs(1));
+    assert_eq!(scene.call(&token_key("ci")).why, "RefreshToken");
+}

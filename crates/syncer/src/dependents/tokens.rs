@@ -2,6 +2,7 @@
 //! Never a token of the physical cluster.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tapestry_api::keys;
 use tapestry_cluster::call::PodRef;
@@ -11,8 +12,9 @@ use tapestry_domain::names;
 use tapestry_engine::{Dirty, Plan, Reason as _, reasons};
 
 use super::needs::Needs;
+use super::plan::LOOK_AGAIN;
 use super::row::{DependentCopy, Of};
-use super::{Dependents, Readiness, Setting};
+use super::{Dependents, Look, Readiness, Setting};
 use crate::pair::Key;
 use crate::terms::steady_at;
 
@@ -30,6 +32,9 @@ reasons! {
     }
 }
 
+/// Tokens of one pod are not issued more often than this.
+const ISSUE_AGAIN: Duration = Duration::from_mins(1);
+
 /// What is known of the tokens of one pod.
 #[derive(Default)]
 pub(super) struct TokenCase {
@@ -37,7 +42,9 @@ pub(super) struct TokenCase {
     wanted: Option<Wanted>,
     /// The Secret, and its name.
     copy: Option<(Uid, Name)>,
-    taken: bool,
+    look: Look,
+    /// When the last ones were issued.
+    issued: Option<Duration>,
     /// Why they cannot be issued.
     failure: Option<Box<str>>,
 }
@@ -50,7 +57,7 @@ struct Wanted {
 
 impl TokenCase {
     pub(super) fn claim(&mut self, copy: Uid, name: Name) {
-        (self.copy, self.taken) = (Some((copy, name)), false);
+        (self.copy, self.look) = (Some((copy, name)), Look::Unknown);
     }
 
     pub(super) fn lose(&mut self, copy: &Uid) {
@@ -119,8 +126,10 @@ impl Dependents {
                 let name = names::token_secret_name(&setting.origin.label, vuid.as_str(), wanted.pod.as_str());
                 let Ok(name) = Name::parse(&name) else { return Plan::Rest };
                 let target = secret(setting, name);
-                if case.taken {
-                    return Why::LookForToken.call(target, Verb::Peek);
+                match case.look {
+                    Look::Foreign(at) if at + LOOK_AGAIN > setting.now.steady => return Plan::Wait(at + LOOK_AGAIN),
+                    Look::Taken | Look::Foreign(_) => return Why::LookForToken.call(target, Verb::Peek),
+                    Look::Unknown => {}
                 }
                 self.issue(wanted, vuid, setting).map_or(Plan::Rest, |verb| Why::CreateToken.call(target, verb))
             }
@@ -128,6 +137,11 @@ impl Dependents {
                 let Of::Pod { refresh, .. } = copy.of else { return Plan::Rest };
                 if let Some(refresh) = refresh.filter(|refresh| *refresh > setting.now.wall) {
                     return Plan::Wait(steady_at(refresh, setting.now));
+                }
+                // Where clocks differ, the time may have come before the token did.
+                let again = case.issued.map(|at| at + ISSUE_AGAIN);
+                if let Some(again) = again.filter(|again| *again > setting.now.steady) {
+                    return Plan::Wait(again);
                 }
                 let target = secret(setting, copy.name.clone()).uid(&copy.uid);
                 self.issue(wanted, vuid, setting).map_or(Plan::Rest, |verb| Why::RefreshToken.call(target, verb))
@@ -167,9 +181,16 @@ impl Dependents {
         match (why, done) {
             (Why::CreateToken | Why::RefreshToken | Why::LookForToken, Ok(answer)) => {
                 case.failure = None;
-                match DependentCopy::decode(&answer.object, DependentKind::Secret, setting.origin) {
-                    Ok(Some(row)) => self.put_copy(DependentKind::Secret, row, None, setting.origin, dirty),
-                    _ => case.failure = Some(format!("Secret {} is not ours: delete it", call.target.name).into()),
+                if why != Why::LookForToken {
+                    case.issued = Some(setting.now.steady);
+                }
+                let row = DependentCopy::decode(&answer.object, DependentKind::Secret, setting.origin);
+                match row.ok().flatten().filter(|row| matches!(&row.of, Of::Pod { uid, .. } if uid == vuid)) {
+                    Some(row) => self.put_copy(DependentKind::Secret, row, None, setting.origin, dirty),
+                    None => {
+                        case.look = Look::Foreign(setting.now.steady);
+                        case.failure = Some(format!("Secret {} is not ours: delete it", call.target.name).into());
+                    }
                 }
             }
             // Changed since we looked, or gone: if it is still ours, the watch brings it back.
@@ -180,8 +201,8 @@ impl Dependents {
                     self.copies[DependentKind::Secret as usize].remove(uid);
                 }
             }
-            (Why::CreateToken, Err(Refusal::Exists)) => case.taken = true,
-            (Why::LookForToken, Err(Refusal::Gone)) => case.taken = false,
+            (Why::CreateToken, Err(Refusal::Exists)) => case.look = Look::Taken,
+            (Why::LookForToken, Err(Refusal::Gone)) => case.look = Look::Unknown,
             (Why::CreateToken | Why::RefreshToken, Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_)))) => {
                 case.failure = Some(refused.message().into());
             }
