@@ -185,12 +185,12 @@ impl Dependents {
                     case.issued = Some(setting.now.steady);
                 }
                 let row = DependentCopy::decode(&answer.object, DependentKind::Secret, setting.origin);
-                match row.ok().flatten().filter(|row| matches!(&row.of, Of::Pod { uid, .. } if uid == vuid)) {
-                    Some(row) => self.put_copy(DependentKind::Secret, row, None, setting.origin, dirty),
-                    None => {
-                        case.look = Look::Foreign(setting.now.steady);
-                        case.failure = Some(format!("Secret {} is not ours: delete it", call.target.name).into());
-                    }
+                let ours = |row: &DependentCopy| matches!(&row.of, Of::Pod { uid, .. } if uid == vuid);
+                if let Some(row) = row.ok().flatten().filter(ours) {
+                    self.put_copy(DependentKind::Secret, row, None, setting.origin, dirty);
+                } else {
+                    case.look = Look::Foreign(setting.now.steady);
+                    case.failure = Some(format!("Secret {} is not ours: delete it", call.target.name).into());
                 }
             }
             // Changed since we looked, or gone: if it is still ours, the watch brings it back.
