@@ -123,7 +123,7 @@ pub fn render_copy(vpod: &str, frame: &Frame<'_>) -> Result<Value, Refused> {
         return Err(unsupported.into());
     }
     let mut spec: Map<String, Value> = serde_json::from_str(vpod.spec.get())?;
-    let carried = Carried::at_creation(&vpod.metadata, &spec)?;
+    let carried = Carried::at_creation(&vpod.metadata, &spec);
     let (identity, metadata) = metadata::render(vpod.metadata, &spec, &carried, frame);
     rewrite::spec(&mut spec, &identity, &needs.api_access_volumes(), frame);
     Ok(json!({

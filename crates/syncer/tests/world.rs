@@ -47,7 +47,7 @@ use tapestry_testbed::world::{
 };
 
 use self::beside::{Beside, Either};
-use self::people::{FORGED, back, csinode, guards, owner, owner_of, pod, user};
+use self::people::{FORGED, REWRITTEN, back, csinode, guards, owner, owner_of, pod, user};
 use Side::{Physical, Virtual};
 
 /// What one process runs.
@@ -369,7 +369,41 @@ fn converged(world: &World) -> Result<(), String> {
     if !violations.is_empty() {
         return Err(violations.join("\n"));
     }
-    resized(world)
+    resized(world)?;
+    pushed(world)
+}
+
+/// After the faults: every copy has what its pod says, unless the pod says why not or the physical cluster has its own.
+fn pushed(world: &World) -> Result<(), String> {
+    let living = |pod: &&Value| alive(pod);
+    for ppod in world.list(Physical, &kind::POD).filter(living) {
+        let uid = back(ppod);
+        let vpod = world.list(Virtual, &kind::POD).filter(living).find(|vpod| vpod["metadata"]["uid"].as_str() == uid);
+        let Some(vpod) = vpod else { continue };
+        let conditions = vpod["status"]["conditions"].as_array();
+        if conditions.into_iter().flatten().any(|condition| condition["type"] == keys::CONDITION_CHANGES_PUSHED) {
+            continue;
+        }
+        let rewritten = !ppod["metadata"]["annotations"][REWRITTEN].is_null();
+        let names = |pod: &Value, list: &str, name: &str| -> Vec<Value> {
+            pod["spec"][list].as_array().into_iter().flatten().map(|entry| entry[name].clone()).collect()
+        };
+        let lost = |list: &str, name: &str| {
+            let there = names(ppod, list, name);
+            names(vpod, list, name).into_iter().any(|wanted| !there.contains(&wanted))
+        };
+        let image = |pod: &Value| pod["spec"]["containers"][0]["image"].clone();
+        let note = |pod: &Value| pod["metadata"]["annotations"]["note"].clone();
+        let same = note(vpod) == note(ppod)
+            && vpod["spec"]["activeDeadlineSeconds"] == ppod["spec"]["activeDeadlineSeconds"]
+            && (rewritten || image(vpod) == image(ppod))
+            && !lost("tolerations", "key")
+            && !lost("ephemeralContainers", "name");
+        if !same {
+            return Err(format!("{} was changed and its copy was not:\n{vpod}\n{ppod}", vpod["metadata"]["name"]));
+        }
+    }
+    Ok(())
 }
 
 /// After the faults: every virtual node has a recently renewed Lease, and there is no other Lease.

@@ -27,7 +27,7 @@ const MOST_KEYS: usize = 8 * 1024;
 pub struct Marks {
     /// Of labels and annotations.
     pub metadata: u64,
-    /// Of the rest; [`Self::INCOMPLETE`] until all of it was pushed.
+    /// Of the rest, when all of it was last pushed; [`Self::INCOMPLETE`] when it never was.
     pub spec: u64,
 }
 
@@ -121,18 +121,20 @@ pub(super) struct Carried {
 
 impl Carried {
     /// What a copy is created with. Ephemeral containers come later.
-    pub(super) fn at_creation(metadata: &VirtualMetadata, spec: &Map<String, Value>) -> Result<Self, Refused> {
-        // By fields that matter: the rest of a spec is large.
-        let field = |name: &str| spec.get(name).unwrap_or(&Value::Null);
-        let containers = |name: &str| Option::<Vec<Container<'_>>>::deserialize(field(name)).map(Option::unwrap_or_default);
-        let spec = Spec {
-            containers: containers("containers")?,
-            init_containers: containers("initContainers")?,
-            ephemeral_containers: Vec::new(),
-            tolerations: field("tolerations").as_array().cloned().unwrap_or_default(),
-            active_deadline_seconds: field("activeDeadlineSeconds").as_i64(),
+    pub(super) fn at_creation<'s>(metadata: &VirtualMetadata, spec: &'s Map<String, Value>) -> Self {
+        let text = |of: &'s Value, field: &str| Text::from(of.get(field).and_then(Value::as_str).unwrap_or_default());
+        let list = |field: &str| spec.get(field).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let containers = |field: &str| {
+            list(field).iter().map(|of| Container { name: text(of, "name"), image: text(of, "image") }).collect()
         };
-        Ok(Self::default().with_metadata(metadata).with_spec(&spec))
+        let spec = Spec {
+            containers: containers("containers"),
+            init_containers: containers("initContainers"),
+            ephemeral_containers: Vec::new(),
+            tolerations: list("tolerations").to_vec(),
+            active_deadline_seconds: spec.get("activeDeadlineSeconds").and_then(Value::as_i64),
+        };
+        Self::default().with_metadata(metadata).with_spec(&spec)
     }
 
     fn with_metadata(mut self, metadata: &VirtualMetadata) -> Self {
@@ -172,11 +174,11 @@ impl Carried {
     }
 
     /// What a copy says; `None` when it says nothing that can be understood.
-    fn parse(copy: &Copy) -> Option<Self> {
+    fn parse(copy: &Copy) -> Option<(Self, Marks)> {
         let said = |key: &str| copy.metadata.annotations.get(key).and_then(Value::as_str);
         let marks = Marks::parse(said(keys::VIRTUAL_POD_MARKS)?)?;
         let carried: Self = serde_json::from_str(said(keys::CARRIED)?).ok()?;
-        Some(Self { metadata: marks.metadata, ..carried })
+        Some((Self { metadata: marks.metadata, ..carried }, marks))
     }
 
     /// With the labels and annotations of another.
@@ -196,11 +198,12 @@ impl Carried {
         Self { ephemeral: other.ephemeral.clone(), ..self.clone() }
     }
 
-    /// What a copy is marked with that was given this, while its virtual pod wants that.
-    fn annotations(&self, wanted: &Self, generation: Option<i64>) -> Map<String, Value> {
+    /// What a copy is marked with that was given this, while its virtual pod wants that. Until all of the spec was pushed, its
+    /// mark stays as it was `before`: no virtual pod can have that one again, because ephemeral containers never go.
+    fn annotations(&self, wanted: &Self, before: u64, generation: Option<i64>) -> Map<String, Value> {
         let complete = *self == self.take_spec(wanted).take_ephemeral(wanted);
         let Marks { metadata, spec } = self.marks();
-        let marks = Marks { metadata, spec: if complete { spec } else { Marks::INCOMPLETE } };
+        let marks = Marks { metadata, spec: if complete { spec } else { before } };
         let mut annotations = Map::from_iter([
             (keys::VIRTUAL_POD_MARKS.to_owned(), marks.to_string().into()),
             (keys::CARRIED.to_owned(), self.render().into()),
@@ -263,11 +266,14 @@ pub fn render_changes(
     let there: Vec<&Value> = copy.list("ephemeralContainers").map(|debug| &debug["name"]).collect();
     let missing: Vec<&Value> = added.as_array().into_iter().flatten().filter(|debug| !there.contains(&&debug["name"])).collect();
 
-    let pushed = Carried::parse(&copy).unwrap_or_else(|| {
-        let ephemeral = wanted.ephemeral.iter().filter(|name| there.contains(&&json!(name))).cloned().collect();
-        Carried { ephemeral, ..wanted.clone() }
-    });
-    let marked = |carried: &Carried| carried.annotations(&wanted, generation);
+    let (pushed, before) = Carried::parse(&copy).map_or_else(
+        || {
+            let ephemeral = wanted.ephemeral.iter().filter(|name| there.contains(&&json!(name))).cloned().collect();
+            (Carried { ephemeral, ..wanted.clone() }, Marks::INCOMPLETE)
+        },
+        |(pushed, marks)| (pushed, marks.spec),
+    );
+    let marked = |carried: &Carried| carried.annotations(&wanted, before, generation);
     let mut changes = Changes::default();
     if pushed.metadata != wanted.metadata {
         let mut metadata = change_metadata(&vpod.metadata, &pushed, &wanted, &copy);

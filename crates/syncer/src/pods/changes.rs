@@ -4,6 +4,7 @@
 //! Must not push what the binding's Pod Security Standard forbids, or what the physical cluster refused before: the pod says so
 //! instead.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -34,7 +35,7 @@ const TRY_AGAIN: Duration = Duration::from_secs(10);
 pub(crate) struct Said {
     pub(crate) metadata: u64,
     /// `None`: as it was created.
-    pub(crate) spec: Option<u64>,
+    pub(crate) spec: Option<NonZeroU64>,
 }
 
 /// How far a change has come on its way to the copy.
@@ -106,7 +107,7 @@ impl Said {
     /// Whether it says something else than what was last pushed to a copy.
     pub(super) fn differs_from(self, copy: &PodCopy) -> bool {
         copy.pushed.is_none_or(|pushed| {
-            pushed.metadata != self.metadata || self.spec.is_some_and(|spec| pushed.spec != spec)
+            pushed.metadata != self.metadata || self.spec.is_some_and(|spec| pushed.spec != spec.get())
         })
     }
 }
@@ -140,7 +141,7 @@ impl Pair {
             return push;
         }
         match self.unpushed(vpod) {
-            Some(verdict) if vpod.told != Some(mark(verdict.reason.as_str(), &verdict.message)) => {
+            Some(verdict) if vpod.told != mark(verdict.reason.as_str(), &verdict.message) => {
                 tell(vpod, Some(&verdict), now)
             }
             Some(_) | None => {
@@ -257,13 +258,13 @@ impl Pair {
             Some(Verdict { reason: PendingReason::PhysicalClusterRefused, message })
         };
         match refusal {
-            // Not what we looked at, or not now.
+            // Not what we looked at, or not now: it is read again.
             Refusal::Gone
             | Refusal::Replaced
             | Refusal::Exists
             | Refusal::NotLeading
             | Refusal::Later(_)
-            | Refusal::Held(..) => {}
+            | Refusal::Held(..) => changing.copy = None,
             Refusal::Invalid(_) => changing.held.push(Held { part, verdict: refused(), again: None }),
             Refusal::Denied(_) => {
                 changing.held.push(Held { part, verdict: refused(), again: Some(now.steady + LOOK_AGAIN) });
@@ -273,16 +274,17 @@ impl Pair {
                 changing.held.push(Held { part, verdict: None, again: Some(now.steady + TRY_AGAIN) });
             }
         }
-        match refusal {
-            Refusal::Invalid(_) | Refusal::Denied(_) => self.forget_texts(vuid),
-            _ => changing.copy = None,
-        }
+        self.forget_texts(vuid);
         dirty.mark(Key::Pod(vuid.clone()));
     }
 
     /// The JSON of both pods is kept only while a part of it can be pushed.
     fn forget_texts(&mut self, vuid: &Uid) {
         let left = || {
+            if self.pods.cases.get(vuid)?.changing.as_deref()?.copy.is_none() {
+                // It is about to be read.
+                return Some(Part::Marks);
+            }
             let (vpod, copy) = (self.pods.vpods.get(vuid)?, self.pods.copy(vuid)?.ours.as_ref()?);
             let changing = self.pods.cases.get(vuid)?.changing.as_deref()?;
             let changes = self.changes(self.bindings.bound()?, changing, vpod, copy)?;
@@ -314,12 +316,12 @@ fn tell(vpod: &VPod, verdict: Option<&Verdict>, now: Now) -> Plan<Why> {
     patch_status(vpod, json!({"status": {"conditions": [condition]}}), Why::TellChange)
 }
 
-fn mark(reason: &str, message: &str) -> u64 {
-    fingerprint((reason, message))
+fn mark(reason: &str, message: &str) -> Option<NonZeroU64> {
+    NonZeroU64::new(fingerprint((reason, message)))
 }
 
 /// A mark of what a virtual pod's status says of a change that does not reach its copy.
-pub(super) fn read_told(status: &str) -> Result<Option<u64>, serde_json::Error> {
+pub(super) fn read_told(status: &str) -> Result<Option<NonZeroU64>, serde_json::Error> {
     #[derive(Deserialize)]
     struct Status<'a> {
         #[serde(borrow, default)]
@@ -341,7 +343,7 @@ pub(super) fn read_told(status: &str) -> Result<Option<u64>, serde_json::Error> 
     let status: Status<'_> = serde_json::from_str(status)?;
     let ours = status.conditions.iter().find(|condition| &*condition.kind == keys::CONDITION_CHANGES_PUSHED);
     let text = |text: &Option<Text<'_>>| text.as_deref().unwrap_or_default().to_owned();
-    Ok(ours.map(|condition| mark(&text(&condition.reason), &text(&condition.message))))
+    Ok(ours.and_then(|condition| mark(&text(&condition.reason), &text(&condition.message))))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 mod outline;
 mod physical;
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -76,7 +77,7 @@ pub struct VPod {
     /// Marks of what can change while it runs.
     pub(crate) said: Said,
     /// A mark of what it says of a change that does not reach its copy.
-    pub(crate) told: Option<u64>,
+    pub(crate) told: Option<NonZeroU64>,
     /// Which part of it cannot be read: then all else is what it said before, or nothing.
     pub(crate) unreadable: Option<Part>,
 }
@@ -216,7 +217,7 @@ impl VPod {
         row.raw = wanted.then(|| render_raw(&meta, &row.namespace, raw_spec));
         row.sizes = if meta.generation > 1 { Some(Box::new(Sizes::read(raw_spec.get())?)) } else { None };
         // The first generation is what the copy is created from.
-        row.said.spec = if meta.generation == 1 { None } else { Some(mark_spec(raw_spec.get())?) };
+        row.said.spec = if meta.generation == 1 { None } else { NonZeroU64::new(mark_spec(raw_spec.get())?) };
         row.told = read_told(status)?;
         row.ports = read_ports(raw_spec)?;
         row.request = asked(spec, status)?;

@@ -43,7 +43,8 @@ pub(super) fn csinode(node: &str, topology: &str) -> Value {
 pub(super) fn user(world: &mut World, rng: &mut Rng) {
     let name = format!("p{}", rng.usize(..PODS));
     let path = format!("demo/{name}");
-    match rng.u32(..27) {
+    match rng.u32(..33) {
+        27.. => change(world, rng, &path),
         // ConfigMaps and Secrets come, change and go.
         23..26 => {
             let (kind, name) = DEPENDENTS[rng.usize(..DEPENDENTS.len())];
@@ -100,6 +101,43 @@ pub(super) fn user(world: &mut World, rng: &mut Rng) {
     }
 }
 
+/// Changes what can be changed while a pod runs, by a few values, so that some changes are taken back.
+fn change(world: &mut World, rng: &mut Rng, path: &str) {
+    let value = rng.u8(..3).to_string();
+    let add = |pod: &mut Value, list: &str, entry: Value| {
+        let list = &mut pod["spec"][list];
+        match list {
+            Value::Array(list) if list.contains(&entry) => {}
+            Value::Array(list) => list.push(entry),
+            none => *none = json!([entry]),
+        }
+    };
+    let what = rng.u32(..7);
+    let privileged = rng.u32(..4) == 0;
+    world.edit(Virtual, &kind::POD, path, |pod| match what {
+        0 => pod["metadata"]["labels"] = json!({"app": value}),
+        1 => pod["metadata"]["labels"]["tier"] = json!(value),
+        2 => pod["metadata"]["annotations"]["note"] = json!(value),
+        3 => pod["spec"]["containers"][0]["image"] = json!(format!("i:{value}")),
+        4 => add(pod, "tolerations", json!({"key": format!("extra-{value}"), "operator": "Exists"})),
+        5 => {
+            let seconds = 10_000 - 1_000 * value.parse::<i64>().unwrap_or_default();
+            let shorter = pod["spec"]["activeDeadlineSeconds"].as_i64().is_none_or(|now| seconds < now);
+            if shorter {
+                pod["spec"]["activeDeadlineSeconds"] = json!(seconds);
+            }
+        }
+        _ => {
+            let security = if privileged { json!({"privileged": true}) } else { json!({}) };
+            let taken = |debug: &Value| debug["name"] == value;
+            if !pod["spec"]["ephemeralContainers"].as_array().into_iter().flatten().any(taken) {
+                let debug = json!({"name": value, "image": "debug", "securityContext": security});
+                add(pod, "ephemeralContainers", debug);
+            }
+        }
+    });
+}
+
 pub(super) fn forge(pod: &mut Value, namespace: &str, name: &str, uid: Option<&str>) {
     let annotations = &mut pod["metadata"]["annotations"];
     annotations[keys::PHYSICAL_POD_NAMESPACE] = json!(namespace);
@@ -113,7 +151,17 @@ pub(super) fn owner(world: &mut World, rng: &mut Rng) {
     let ours = |pod: &Value| pod["metadata"]["labels"][keys::MANAGED_BY].is_string();
     // A copy that loses both its labels and its back-pointer is left alone: it could be another user's pod.
     let whole = |pod: &Value| ours(pod) && back(pod).is_some() && pod["metadata"]["annotations"][FORGED].is_null();
-    match rng.u32(..20) {
+    match rng.u32(..21) {
+        // Rewrites a copy, and has labels of its own there.
+        20 => {
+            if let Some(path) = world.pick(Physical, &kind::POD, rng, whole) {
+                world.edit(Physical, &kind::POD, &path, |pod| {
+                    pod["spec"]["containers"][0]["image"] = json!("mirror/i");
+                    pod["metadata"]["labels"][REWRITTEN] = json!("yes");
+                    pod["metadata"]["annotations"][REWRITTEN] = json!("yes");
+                });
+            }
+        }
         // Changes, strips and deletes copies.
         16 | 17 => {
             let (kind, _) = DEPENDENTS[rng.usize(..DEPENDENTS.len())];
@@ -206,6 +254,9 @@ pub(super) fn owner(world: &mut World, rng: &mut Rng) {
 pub(super) fn back(ppod: &Value) -> Option<&str> {
     ppod["metadata"]["annotations"][keys::VIRTUAL_POD_UID].as_str()
 }
+
+/// Marks a copy whose image the physical cluster chose.
+pub(super) const REWRITTEN: &str = "example.com/rewritten";
 
 /// Marks a copy that a user made point to another pod, with its real owner: the other pod then has two copies, but not
 /// because of us. On a virtual pod: a user changed its mapping.

@@ -9,6 +9,7 @@
 //! | [`csinodes`] | which storage drivers they have |
 //! | [`guards`] | limits in the physical cluster: quota, network policy |
 //! | [`pods`], [`kubelet`] | down, up, deletion, admission; the second with the test as the kubelet |
+//! | [`changes`], [`resize`] | what changes while a pod runs |
 //! | [`podspec`] | the transformation: every field that an API server knows is classified, and it takes the copies |
 //! | [`patience`] | a physical node in trouble: which cluster evicts |
 //! | [`hostile`] | forged mappings, foreign pods, other bindings: what the syncer must not touch |
@@ -33,6 +34,7 @@ mod api;
 mod breaker;
 mod calm;
 mod carry;
+mod changes;
 mod connections;
 mod crashes;
 mod csinodes;
