@@ -178,11 +178,7 @@ impl Refusal {
                 });
                 true
             }
-            Verb::Get
-            | Verb::Peek
-            | Verb::Version
-            | Verb::Discover { .. }
-            | Verb::Delete { .. } => true,
+            Verb::Get | Verb::Peek | Verb::Version | Verb::Discover { .. } | Verb::Delete { .. } => true,
         };
         needs.pop().filter(|_| bars)
     }

@@ -21,11 +21,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use self::changes::Carried;
 pub use self::changes::{Changes, Marks, mark_metadata, mark_spec, render_changes};
 pub use self::needs::{Need, SpecNeeds, TokenAsk, Unsupported, unsupported};
 pub use self::patience::mend_tolerations;
 pub use self::sizes::Sizes;
-use self::changes::Carried;
 use crate::dependents::DependentKind;
 use crate::shape::nullable;
 

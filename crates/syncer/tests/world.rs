@@ -560,6 +560,11 @@ fn law_08_a_crash_after_any_single_call_leaves_a_state_that_converges() -> Resul
         };
         let calls = exhaustive_crash(make, |schedule| {
             schedule.run(300)?;
+            schedule.world.edit(Virtual, &kind::POD, "demo/p2", |pod| {
+                pod["metadata"]["annotations"]["note"] = json!("changed");
+                pod["spec"]["containers"][0]["image"] = json!("changed");
+                pod["spec"]["ephemeralContainers"] = json!([{"name": "debug", "image": "debug"}]);
+            });
             schedule.world.delete(Virtual, &kind::POD, "demo/p0", Some(30));
             schedule.world.delete(Virtual, &kind::POD, "demo/p1", Some(0));
             schedule.world.delete(Physical, &kind::POD, "mount/missing", Some(0));

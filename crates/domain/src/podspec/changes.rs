@@ -138,9 +138,7 @@ impl Carried {
     }
 
     fn with_metadata(mut self, metadata: &VirtualMetadata) -> Self {
-        let mark = |what: &'static str| {
-            move |(key, value): (&str, &str)| (key.to_owned(), names::mark(&[what, value]))
-        };
+        let mark = |what: &'static str| move |(key, value): (&str, &str)| (key.to_owned(), names::mark(&[what, value]));
         self.metadata = mark_metadata(texts(&metadata.labels), texts(&metadata.annotations));
         self.labels = texts(&metadata.labels).filter(|(key, _)| carries_label(key)).map(mark("label")).collect();
         let annotations = || texts(&metadata.annotations).filter(|(key, _)| pushes_annotation(key));
@@ -153,7 +151,8 @@ impl Carried {
         let all = spec.containers.iter().chain(&spec.init_containers);
         let image = |of: &Container<'_>| ((*of.name).to_owned(), names::mark(&["image", &of.image]));
         self.images = all.map(image).collect();
-        self.tolerations = patience::tolerations(spec.tolerations.clone()).map(|toleration| mark_toleration(&toleration)).collect();
+        self.tolerations =
+            patience::tolerations(spec.tolerations.clone()).map(|toleration| mark_toleration(&toleration)).collect();
         self.deadline = spec.active_deadline_seconds;
         self.ephemeral = spec.ephemeral_containers.iter().map(|debug| (*debug.name).to_owned()).collect();
         self
@@ -252,19 +251,15 @@ pub struct Changes {
 /// spec; `None` while another part of that generation is still to be pushed.
 ///
 /// A copy that does not say what was pushed is taken as it is: what differs may be the physical cluster's.
-pub fn render_changes(
-    vpod: &str,
-    copy: &str,
-    generation: Option<i64>,
-    frame: &Frame<'_>,
-) -> Result<Changes, Refused> {
+pub fn render_changes(vpod: &str, copy: &str, generation: Option<i64>, frame: &Frame<'_>) -> Result<Changes, Refused> {
     let added = render_ephemeral_containers(vpod, frame)?;
     let vpod: VirtualPod<'_> = serde_json::from_str(vpod)?;
     let copy: Copy = serde_json::from_str(copy)?;
     let spec: Spec<'_> = serde_json::from_str(vpod.spec.get())?;
     let wanted = Carried::default().with_metadata(&vpod.metadata).with_spec(&spec);
     let there: Vec<&Value> = copy.list("ephemeralContainers").map(|debug| &debug["name"]).collect();
-    let missing: Vec<&Value> = added.as_array().into_iter().flatten().filter(|debug| !there.contains(&&debug["name"])).collect();
+    let missing: Vec<&Value> =
+        added.as_array().into_iter().flatten().filter(|debug| !there.contains(&&debug["name"])).collect();
 
     let (pushed, before) = Carried::parse(&copy).map_or_else(
         || {
@@ -329,9 +324,8 @@ fn change_spec(vpod: &Spec<'_>, pushed: &Carried, wanted: &Carried, copy: &Copy)
     for (list, containers) in [("containers", &vpod.containers), ("initContainers", &vpod.init_containers)] {
         let changed = containers.iter().filter(|of| pushed.images.get(&*of.name) != wanted.images.get(&*of.name));
         // A container that the copy does not have would be added, which is refused.
-        let other = |of: &&Container<'_>| {
-            copy.list(list).any(|there| there["name"] == *of.name && there["image"] != *of.image)
-        };
+        let other =
+            |of: &&Container<'_>| copy.list(list).any(|there| there["name"] == *of.name && there["image"] != *of.image);
         let images: Vec<Value> =
             changed.filter(other).map(|of| json!({ "name": &*of.name, "image": &*of.image })).collect();
         if !images.is_empty() {
@@ -354,7 +348,9 @@ fn change_spec(vpod: &Spec<'_>, pushed: &Carried, wanted: &Carried, copy: &Copy)
         fields.insert("tolerations".to_owned(), tolerations.into());
     }
     // It can only become shorter.
-    let shorter = |seconds: &i64| copy.spec.get("activeDeadlineSeconds").and_then(Value::as_i64).is_none_or(|there| *seconds < there);
+    let shorter = |seconds: &i64| {
+        copy.spec.get("activeDeadlineSeconds").and_then(Value::as_i64).is_none_or(|there| *seconds < there)
+    };
     if pushed.deadline != wanted.deadline
         && let Some(seconds) = wanted.deadline.filter(shorter)
     {

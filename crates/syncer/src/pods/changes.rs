@@ -144,9 +144,7 @@ impl Pair {
             Some(verdict) if vpod.told != mark(verdict.reason.as_str(), &verdict.message) => {
                 tell(vpod, Some(&verdict), now)
             }
-            Some(_) | None => {
-                changing.held.iter().filter_map(|held| held.again).min().map_or(Plan::Rest, Plan::Wait)
-            }
+            Some(_) | None => changing.held.iter().filter_map(|held| held.again).min().map_or(Plan::Rest, Plan::Wait),
         }
     }
 
@@ -164,7 +162,7 @@ impl Pair {
         let Some((_, rv)) = &changing.copy else { return Some(Why::ReadCopy.call(target, Verb::Get)) };
         let changes = self.changes(bound, changing, vpod, copy)?;
         let part = Part::ALL.into_iter().find(|part| {
-            part.of(&changes).is_some() && !changing.holds(*part) && self.hindrance(*part, vpod) == Readiness::Ready
+            part.of(&changes).is_some() && !changing.holds(*part) && self.part_readiness(*part, vpod) == Readiness::Ready
         })?;
         let patch = part.of(&changes)?.clone();
         Some(part.why().call(target.rv(*rv), Verb::Strategic(part.sub(), patch)))
@@ -189,7 +187,7 @@ impl Pair {
     }
 
     /// Whether what a part needs is in the physical cluster: only ephemeral containers name something new.
-    fn hindrance(&self, part: Part, vpod: &VPod) -> Readiness<'_> {
+    fn part_readiness(&self, part: Part, vpod: &VPod) -> Readiness<'_> {
         match part {
             Part::Metadata | Part::Spec | Part::Marks => Readiness::Ready,
             Part::EphemeralContainers => {
@@ -210,12 +208,14 @@ impl Pair {
         Part::ALL
             .into_iter()
             .filter(|part| part.of(&changes).is_some())
-            .find_map(|part| Verdict::of(&self.hindrance(part, vpod)))
+            .find_map(|part| Verdict::of(&self.part_readiness(part, vpod)))
     }
 
     /// Folds in what a virtual pod says that was changed. As in Kubernetes, the whole pod is judged, not only what is new.
     pub(super) fn begin_change(&mut self, vuid: &Uid, answer: &Answer) {
-        let (Ok(Some(row)), Ok(raw)) = (VPod::decode(&answer.object, &self.home), read_raw(&answer.object)) else { return };
+        let (Ok(Some(row)), Ok(raw)) = (VPod::decode(&answer.object, &self.home), read_raw(&answer.object)) else {
+            return;
+        };
         let Some(bound) = self.bindings.bound().filter(|_| row.uid == *vuid) else { return };
         let level = bound.binding.pod_security;
         let insecure = match check_pod(level, &raw) {
@@ -231,6 +231,7 @@ impl Pair {
             let message = format!("a change does not reach the running pod: {}", verdict.message);
             Held { part: Part::Spec, verdict: Some(Verdict { message, ..verdict }), again: None }
         });
+        // Without its text no part of it can be pushed.
         let vpod = Some(raw).filter(|_| held.is_none());
         let changing = Changing { said: row.said, level, vpod, copy: None, held: held.into_iter().collect() };
         if let Some(case) = self.pods.cases.get_mut(vuid) {

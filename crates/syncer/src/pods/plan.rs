@@ -290,7 +290,8 @@ impl Pair {
             (keys::VIRTUAL_POD_GENERATION, vpod.generation.to_string()),
             (keys::VIRTUAL_POD_SIZES, sizes.mark.into()),
         ];
-        let rendered = self.with_frame(bound, vpod, name, &vnode.physical, annotations, |frame| render_copy(raw, frame));
+        let rendered =
+            self.with_frame(bound, vpod, name, &vnode.physical, annotations, |frame| render_copy(raw, frame));
         match rendered {
             Ok(copy) => {
                 let target = Target::namespaced(Side::Physical, &kind::POD, self.home.mount.clone(), name.clone());

@@ -197,9 +197,9 @@ impl Pair {
                 let pending = self.pods.pending(row);
                 pending.and_then(|pending| Event::about_vpod(row, pending.event(), &pending.message, now))
             }
-            Why::TellChange => self
-                .unpushed(row)
-                .and_then(|held| Event::about_vpod(row, held.reason.as_str(), &held.message, now)),
+            Why::TellChange => {
+                self.unpushed(row).and_then(|held| Event::about_vpod(row, held.reason.as_str(), &held.message, now))
+            }
             Why::PhysicalPodLost => {
                 if self.pods.cases.get(vuid).is_some_and(Case::copy_was_deleted) {
                     self.count_deleted_copy(now, dirty);

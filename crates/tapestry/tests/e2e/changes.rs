@@ -128,13 +128,16 @@ async fn what_the_physical_cluster_rewrote_or_added_in_a_copy_stays() -> Result<
 }
 
 #[tokio::test]
-async fn law_12_a_forbidden_ephemeral_container_is_answered_with_an_event_and_nothing_is_written_to_the_copy() -> Result<()> {
+async fn law_12_a_forbidden_ephemeral_container_is_answered_with_an_event_and_nothing_is_written_to_the_copy()
+-> Result<()> {
     pattern("forbidden-debug")
         .run(async |harness| {
             run_pod(harness).await?;
             let mark = harness.physical_cluster.audit().mark().await?;
-            debug(harness, json!({"name": "debug", "image": "busybox", "securityContext": {"privileged": true}})).await?;
-            let told = |vpod: &Value| condition(vpod, keys::CONDITION_CHANGES_PUSHED)["reason"] == "PodSecurityViolation";
+            debug(harness, json!({"name": "debug", "image": "busybox", "securityContext": {"privileged": true}}))
+                .await?;
+            let told =
+                |vpod: &Value| condition(vpod, keys::CONDITION_CHANGES_PUSHED)["reason"] == "PodSecurityViolation";
             harness.vpod_when("web", "says that the standard forbids it", told).await?;
             eventually("an event tells it", SOON, async || {
                 let reasons = event_reasons(&harness.virtual_side, &harness.name, "web").await;
@@ -143,7 +146,8 @@ async fn law_12_a_forbidden_ephemeral_container_is_answered_with_an_event_and_no
                 if times == 1 { Ok(()) } else { Err(format!("{reasons:?}")) }
             })
             .await?;
-            let writes = harness.physical_cluster.audit().since(&mark).await?.by_agent(&user_agent(&harness.name)).writes();
+            let writes =
+                harness.physical_cluster.audit().since(&mark).await?.by_agent(&user_agent(&harness.name)).writes();
             let pods = writes.only(|request| request.resource.starts_with("pods"));
             ensure!(pods.count() == 0, "{}", pods.summary());
             ensure!(harness.copy("web").await?["spec"].get("ephemeralContainers").is_none(), "it was pushed");
@@ -185,7 +189,8 @@ async fn law_12_a_change_that_the_physical_cluster_refuses_is_told_once_and_the_
             // Almost all that the annotations of an object can have, which is 256 KiB: the copy has more of ours than the pod.
             let large = "x".repeat(256 * 1024 - 450);
             change(harness, json!({"metadata": {"annotations": {"large": large}}})).await?;
-            let told = |vpod: &Value| condition(vpod, keys::CONDITION_CHANGES_PUSHED)["reason"] == "PhysicalClusterRefused";
+            let told =
+                |vpod: &Value| condition(vpod, keys::CONDITION_CHANGES_PUSHED)["reason"] == "PhysicalClusterRefused";
             harness.vpod_when("web", "says what the physical cluster said", told).await?;
             change(harness, json!({"metadata": {"annotations": {"large": null}, "labels": {"app": "api"}}})).await?;
             copy_when(harness, "has the next change", |copy| label(copy, "app") == "api").await?;

@@ -3,8 +3,8 @@
 
 use proptest::prelude::*;
 
-use super::super::tests::frame;
 use super::super::render_copy;
+use super::super::tests::frame;
 use super::*;
 
 const SIDECAR: &str = "injected";

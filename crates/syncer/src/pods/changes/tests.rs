@@ -27,7 +27,10 @@ impl Stage {
 
     fn with(extra: &Value) -> Self {
         let mut object = vpod("web");
-        merge(&mut object, json!({"metadata": {"labels": {"app": "web", "tier": "front"}, "annotations": {"note": "a"}}}));
+        merge(
+            &mut object,
+            json!({"metadata": {"labels": {"app": "web", "tier": "front"}, "annotations": {"note": "a"}}}),
+        );
         merge(&mut object, extra.clone());
         let mut scene = Scene::new();
         let (vpod, copy) = run(&mut scene, &object);
@@ -197,7 +200,9 @@ fn a_changed_image_toleration_and_deadline_reach_the_copy_and_the_generation_is_
     assert_eq!(stage.follow(), ["ReadChanged", "ReadCopy", "PushSpec"]);
     assert_eq!(stage.copy["spec"]["containers"][0]["image"], "i:2");
     assert_eq!(stage.copy["spec"]["activeDeadlineSeconds"], 60);
-    assert!(stage.copy["spec"]["tolerations"].as_array().unwrap().contains(&json!({"key": "spot", "operator": "Exists"})));
+    assert!(
+        stage.copy["spec"]["tolerations"].as_array().unwrap().contains(&json!({"key": "spot", "operator": "Exists"}))
+    );
     assert_eq!(stage.copy["metadata"]["annotations"][keys::VIRTUAL_POD_GENERATION], "2");
 }
 
@@ -207,7 +212,10 @@ fn an_ephemeral_container_goes_through_its_subresource_and_is_then_marked() {
     stage.change(debug(&json!({})));
     stage.read();
     let call = stage.carry_out();
-    assert_eq!((call.why, call.sub(), call.part()), ("PushEphemeralContainers", Sub::EphemeralContainers, "ephemeralcontainers"));
+    assert_eq!(
+        (call.why, call.sub(), call.part()),
+        ("PushEphemeralContainers", Sub::EphemeralContainers, "ephemeralcontainers")
+    );
     assert_eq!(stage.follow(), ["MarkPushed"]);
     assert_eq!(stage.copy["spec"]["ephemeralContainers"][0]["name"], "debug");
     assert_eq!(stage.copy["metadata"]["annotations"][keys::VIRTUAL_POD_GENERATION], "2");
@@ -236,14 +244,20 @@ fn law_04_a_settled_pod_rests_also_after_a_restart() {
 #[test]
 fn what_the_physical_cluster_changes_in_a_copy_is_not_undone() {
     let mut stage = Stage::new();
-    merge(&mut stage.copy, json!({"metadata": {"labels": {"app": "theirs", "owner": "theirs"}, "annotations": {"note": "theirs"}}}));
+    merge(
+        &mut stage.copy,
+        json!({"metadata": {"labels": {"app": "theirs", "owner": "theirs"}, "annotations": {"note": "theirs"}}}),
+    );
     stage.copy["spec"]["containers"][0]["image"] = json!("mirror/i");
     stage.scene.see_ppod(&stage.copy);
     assert!(stage.rests());
     stage.change(json!({"metadata": {"labels": {"tier": "back"}}}));
     stage.follow();
     let labels = &stage.copy["metadata"]["labels"];
-    assert_eq!((&labels["app"], &labels["tier"], &labels["owner"]), (&json!("theirs"), &json!("back"), &json!("theirs")));
+    assert_eq!(
+        (&labels["app"], &labels["tier"], &labels["owner"]),
+        (&json!("theirs"), &json!("back"), &json!("theirs"))
+    );
     assert_eq!(stage.copy["spec"]["containers"][0]["image"], "mirror/i");
 }
 
