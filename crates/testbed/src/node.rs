@@ -110,8 +110,14 @@ impl RealNode {
         taken.await?
     }
 
+    /// Its files; they go with it.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.supervisor.folder()
+    }
+
     /// The process that the supervisor started: the parent of the node's first process.
-    fn process(&self) -> Result<u32> {
+    pub fn process(&self) -> Result<u32> {
         match self.supervisor.state(PROCESS)? {
             State::Running(process) => Ok(process),
             State::Ended(how) => bail!("the node ended: {how}"),

@@ -6,11 +6,13 @@
 //! |---|---|
 //! | [`files`] | ConfigMaps, Secrets and tokens as a container sees them |
 //! | [`containers`] | init containers, sidecars, probes, exit codes, ends; how they look in the virtual cluster |
-//! | [`changes`] | what changes while a container runs: resources, debug containers, the kubelet itself |
+//! | [`changes`] | what changes while a container runs: resources, images, the kubelet itself |
+//! | [`traces`] | what a node leaves on the machine |
 
 mod changes;
 mod containers;
 mod files;
+mod traces;
 
 mod ground;
 mod tenant;
