@@ -10,14 +10,17 @@ mod change;
 pub(crate) mod digest;
 mod drain;
 mod facts;
+mod gates;
 mod plan;
 pub(crate) mod reclaim;
+mod reason;
 mod resize;
 pub mod row;
 mod settle;
 pub(crate) mod strays;
 mod sums;
 mod unreadable;
+mod unscheduled;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -70,6 +73,10 @@ reasons! {
         Finish,
         /// A pod fails: its copy is gone.
         PhysicalPodLost,
+        /// The physical cluster does not schedule a copy, which is deleted.
+        NotScheduled,
+        /// Its pod fails.
+        PhysicalUnschedulable,
         /// Nothing runs for a pod that is being deleted: it may go.
         Release,
         /// A pod that was never run goes with its node.
@@ -396,7 +403,11 @@ impl Pods {
     fn amend(&self, vuid: &Uid) -> Amend {
         let (Some(vpod), Some(ppod)) = (self.vpods.get(vuid), self.copy(vuid)) else { return Amend::default() };
         // When another client deletes a physical pod, its virtual pod is taken out of service at once.
-        Amend { leaving: ppod.deleting.is_some() && vpod.deleting.is_none(), pending: self.pending(vpod) }
+        let leaving = ppod.deleting.is_some()
+            && vpod.deleting.is_none()
+            && !self.cases.get(vuid).is_some_and(Case::given_up);
+        let gate = vpod.gates.as_ref().map(|gates| gates.gate()).unwrap_or_default();
+        Amend { leaving, pending: self.pending(vpod), gate }
     }
 }
 

@@ -153,9 +153,7 @@ impl From<&Unsupported> for PendingReason {
                 Self::DependentUnsupported
             }
             Need::ServiceAccountToken => Self::TokenUnsupported,
-            Need::ClusterTrustBundle | Need::PodCertificate | Need::ResourceClaim | Need::ReadinessGate => {
-                Self::FeatureUnsupported
-            }
+            Need::ClusterTrustBundle | Need::PodCertificate | Need::ResourceClaim => Self::FeatureUnsupported,
         }
     }
 }
