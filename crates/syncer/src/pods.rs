@@ -12,8 +12,8 @@ mod drain;
 mod facts;
 mod gates;
 mod plan;
+pub(crate) mod reason;
 pub(crate) mod reclaim;
-mod reason;
 mod resize;
 pub mod row;
 mod settle;
@@ -229,6 +229,17 @@ impl Pods {
         self.cases.keys().cloned().map(Key::Pod).chain(self.strays.keys())
     }
 
+    /// Whether a physical pod of this UID is known, ours or not.
+    pub(crate) fn knows_physical(&self, uid: &Uid) -> bool {
+        self.ppods.get(uid).is_some()
+    }
+
+    /// The virtual pod whose copy this is, when both say so (law 5).
+    pub(crate) fn vpod_of(&self, uid: &Uid) -> Option<&VPod> {
+        let copy = self.ppods.get(uid)?.ours.as_ref()?;
+        self.vpods.get(&copy.vpod.uid).filter(|vpod| vpod.claims(&copy.name, uid))
+    }
+
     /// The physical pod of a case: the one its mapping names, else the one that points back.
     fn copy(&self, vuid: &Uid) -> Option<&PPod> {
         let case = self.cases.get(vuid)?;
@@ -403,9 +414,8 @@ impl Pods {
     fn amend(&self, vuid: &Uid) -> Amend {
         let (Some(vpod), Some(ppod)) = (self.vpods.get(vuid), self.copy(vuid)) else { return Amend::default() };
         // When another client deletes a physical pod, its virtual pod is taken out of service at once.
-        let leaving = ppod.deleting.is_some()
-            && vpod.deleting.is_none()
-            && !self.cases.get(vuid).is_some_and(Case::given_up);
+        let leaving =
+            ppod.deleting.is_some() && vpod.deleting.is_none() && !self.cases.get(vuid).is_some_and(Case::given_up);
         let gate = vpod.gates.as_ref().map(|gates| gates.gate()).unwrap_or_default();
         Amend { leaving, pending: self.pending(vpod), gate }
     }

@@ -11,9 +11,9 @@ use tapestry_domain::reclaim::Rules;
 use tapestry_domain::resources::Resources;
 use tapestry_engine::Now;
 
+use super::Nodes;
 use super::departure::Departure;
 use super::row::VNode;
-use super::Nodes;
 use crate::pair::Pair;
 use crate::terms::{Clock, DEFAULT_GRACE, Stop, Terms};
 

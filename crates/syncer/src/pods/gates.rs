@@ -70,10 +70,9 @@ impl Gates {
         let unmet = |gate: &str| match find(gate) {
             None => Some(format!("corresponding condition of pod readiness gate {gate:?} does not exist.")),
             Some(condition) if &*condition.status == "True" => None,
-            Some(condition) => Some(format!(
-                "the status of pod readiness gate {gate:?} is not \"True\", but {}",
-                &*condition.status
-            )),
+            Some(condition) => {
+                Some(format!("the status of pod readiness gate {gate:?} is not \"True\", but {}", &*condition.status))
+            }
         };
         let unmet: Vec<String> = spec.readiness_gates().filter_map(unmet).collect();
         let text = |part: &Option<Text<'_>>| part.as_deref().unwrap_or_default().to_owned();

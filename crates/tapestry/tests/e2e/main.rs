@@ -9,6 +9,7 @@
 //! | [`csinodes`] | which storage drivers they have |
 //! | [`guards`] | limits in the physical cluster: quota, network policy |
 //! | [`pods`], [`kubelet`] | down, up, deletion, admission; the second with the test as the kubelet |
+//! | [`life`] | controllers' pods on two clusters: gates, evictions, drains, Jobs, failures, copies without a node |
 //! | [`podspec`] | the transformation: every field that an API server knows is classified, and it takes the copies |
 //! | [`patience`] | a physical node in trouble: which cluster evicts |
 //! | [`hostile`] | forged mappings, foreign pods, other bindings: what the syncer must not touch |
@@ -44,6 +45,7 @@ mod kubeconfig;
 mod kubelet;
 mod lead;
 mod lending;
+mod life;
 mod lives;
 mod namespaces;
 mod neighbours;
