@@ -82,6 +82,14 @@ const HELD: Duration = Duration::from_secs(2);
 const HOLDS: [&str; 2] = ["DisruptionBudget", NAMESPACE_TERMINATING];
 /// The cause that Kubernetes gives when a namespace is being deleted.
 const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
+/// How Kubernetes refuses another type of a Secret, and other values of an immutable ConfigMap or Secret. A refusal by admission, or of
+/// values that are too large, has other causes.
+const IMMUTABLE: [(&str, &str); 4] = [
+    ("type", "FieldValueInvalid"),
+    ("immutable", "FieldValueForbidden"),
+    ("data", "FieldValueForbidden"),
+    ("binaryData", "FieldValueForbidden"),
+];
 
 impl Refusal {
     /// `PascalCase`, for events and metric labels.
@@ -127,6 +135,13 @@ impl Refusal {
             Self::Gone | Self::Replaced | Self::Exists | Self::Later(_) | Self::NotLeading => {}
         }
         self
+    }
+
+    /// Whether the API server lets no request change these values: only a new object can have others.
+    #[must_use]
+    pub fn needs_a_new_object(&self) -> bool {
+        let Self::Invalid(status) = self else { return false };
+        status.details.causes.iter().any(|cause| IMMUTABLE.contains(&(&*cause.field, &*cause.reason)))
     }
 
     /// What we find out ourselves and no server answered: the same call will be refused again.
@@ -271,6 +286,22 @@ mod tests {
         assert_eq!(Refusal::classify(&get(), 422, uid.as_bytes(), None), Refusal::Replaced);
         let field = status(422, "Invalid", r#"{"causes":[{"field":"spec.containers"}]}"#);
         assert!(matches!(Refusal::classify(&get(), 422, field.as_bytes(), None), Refusal::Invalid(_)));
+    }
+
+    #[test]
+    fn only_immutable_fields_need_a_new_object() {
+        let call = Call { verb: Verb::Merge(Sub::Main, serde_json::json!({})), ..get() };
+        let needs = |causes: &str| {
+            let body = status(422, "Invalid", &format!(r#"{{"causes":[{causes}]}}"#));
+            Refusal::classify(&call, 422, body.as_bytes(), None).needs_a_new_object()
+        };
+        assert!(needs(r#"{"field":"type","reason":"FieldValueInvalid"}"#));
+        assert!(needs(r#"{"field":"data","reason":"FieldValueForbidden"}"#));
+        // Too large, a key that is missing for the type, and a ValidatingAdmissionPolicy.
+        assert!(!needs(r#"{"field":"data","reason":"FieldValueTooLong"}"#));
+        assert!(!needs(r#"{"field":"data[tls.crt]","reason":"FieldValueRequired"}"#));
+        assert!(!needs(r#"{"message":"no passwords here"}"#));
+        assert!(!Refusal::of_ours(422, "cannot be read".into()).needs_a_new_object());
     }
 
     #[test]

@@ -129,6 +129,8 @@ impl Stage {
         let kubeconfig = self.physical_cluster.physical_account(MOUNT).await?;
         side.create(&kubeconfig_secret(keys::NAMESPACE, SECRET, &kubeconfig)).await?;
         let bound = binding(BINDING).cluster_id(BINDING).secret(keys::NAMESPACE, SECRET).mount_namespace(MOUNT);
+        // With it, pods get the token that the virtual cluster injects.
+        let bound = bound.with("/spec/virtualAPIServer", api_server(&self.virtual_cluster.url())?);
         let bound = created(side, &bound.build()).await?;
         let half = policy(POLICY).cluster(BINDING);
         let half = half.limit_percent("cpu", LENT_PERCENT).limit_percent("memory", LENT_PERCENT);
@@ -145,6 +147,13 @@ impl Stage {
         self.virtual_side.patch_subresource("scale", "apps/v1/Deployment", &place, &scale).await?;
         Ok(())
     }
+}
+
+/// Host and port of an API server.
+fn api_server(url: &str) -> Result<Value> {
+    let url: http::Uri = url.parse().with_context(|| format!("reading the address {url}"))?;
+    let (host, port) = url.host().zip(url.port_u16()).with_context(|| format!("no host or port in {url}"))?;
+    Ok(json!({ "host": host, "port": port }))
 }
 
 /// Creates an object whose kind or namespace may not be ready yet.
