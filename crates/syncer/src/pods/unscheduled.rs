@@ -87,6 +87,10 @@ impl Pair {
         if going || vpod.terminal() || ppod.terminal || ppod.node.is_some() || !copy.intact {
             return Plan::Rest;
         }
+        if self.admission_out_of_sync() {
+            // That we know less is no reason to end anything. Planned again when all watches deliver.
+            return Plan::Rest;
+        }
         let born = Timestamp::from_second(copy.born).unwrap_or(now.wall);
         let patient = PATIENCE.saturating_sub(age(born, now));
         let due = (now.steady + patient).max(unscheduled.seen + SEEN_WAITING);

@@ -185,7 +185,9 @@ fn law_01_the_breaker_does_not_weigh_copies_that_never_ran_and_holds_them_while_
         assert_eq!(scene.call(&key(pod)).why, "PhysicalUnschedulable");
     }
     let mut tripped = Scene::new();
+    let (_, lost) = run(&mut tripped, "lost", json!({}));
     waiting(&mut tripped, "web");
+    tripped.lose_ppod(&lost, false);
     let trip = json!({"id": "trip-1", "ends": 30, "pods": 40, "since": "2026-01-01T00:00:00Z"});
     tripped.see_binding_tripped(&trip, "");
     tripped.pass(5 * MINUTE);
