@@ -123,7 +123,7 @@ keys! {
     TAINT_PHYSICAL_UNREACHABLE = "tapestry.io/physical-unreachable";
     /// Taint, NoSchedule: the syncer cannot work, and only renews the node's Lease.
     TAINT_SYNCER_STOPPED = "tapestry.io/syncer-stopped";
-    /// Taint, NoSchedule, for a while: the physical cluster could not place a pod there.
+    /// Taint, NoSchedule, for a while: the physical cluster could not place a pod there. Value: how often in a row.
     TAINT_PLACEMENT_FAILED = "tapestry.io/placement-failed";
     /// Taint: a watch that admission relies on is out of sync, so nothing new is placed.
     TAINT_OUT_OF_SYNC = "tapestry.io/out-of-sync";

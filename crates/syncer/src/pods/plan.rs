@@ -11,6 +11,7 @@ use tapestry_engine::{Now, Plan, Reason as _};
 
 use super::admission::Verdict;
 use super::digest::{Amend, Phase, render_admitted, render_failed, render_patch};
+use super::reason::PodReason;
 use super::row::{PPod, PodCopy, VPod};
 use super::strays::mark;
 use super::{Case, Ended, NotAdmitted, Proof, Why};
@@ -49,7 +50,10 @@ impl Pair {
             (None, None) => Plan::Rest,
             (None, Some(ppod)) => self.plan_orphan(case, vuid, ppod, now),
             (Some(vpod), Some(ppod)) => {
-                self.plan_astray(case, vpod, ppod).unwrap_or_else(|| self.plan_pair(case, vpod, ppod, now))
+                match self.plan_astray(case, vpod, ppod).unwrap_or_else(|| self.plan_pair(case, vpod, ppod, now)) {
+                    Plan::Rest => self.plan_unscheduled(case, vpod, ppod, now),
+                    plan => plan,
+                }
             }
             // Names that begin alike (`east`, `east-2`): a pod on another binding's node is not ours, wherever it points (law 6).
             (Some(vpod), None) if case.ended.is_none() && self.nodes.vnode(&vpod.node).is_none() => Plan::Rest,
@@ -157,6 +161,9 @@ impl Pair {
     fn plan_down(&self, bound: &Bound, case: &Case, vpod: &VPod, now: Now) -> Plan<Why> {
         if vpod.terminal() {
             return Plan::Rest;
+        }
+        if let Some(plan) = self.plan_given_up(case, vpod, now) {
+            return plan;
         }
         match (&case.ended, &vpod.mapping) {
             (Some(ended), _) if ended.existed => {
@@ -364,7 +371,7 @@ fn plan_send_away(vpod: &VPod, now: Now) -> Plan<Why> {
     }
     if !vpod.digest.disruption {
         let condition = json!({
-            "type": "DisruptionTarget", "status": "True", "reason": "NotAdmitted",
+            "type": "DisruptionTarget", "status": "True", "reason": PodReason::NotAdmitted.as_str(),
             "message": "the virtual node did not admit the pod for five minutes",
             "lastTransitionTime": stamp(now),
         });
@@ -408,6 +415,7 @@ fn plan_up(case: &Case, vpod: &VPod, ppod: &PPod, copy: &PodCopy, amend: &Amend,
         render_patch(status, copy.generation, &vpod.digest, &vpod.containers, amend, copy.deleted.as_deref());
     let Ok(mut status) = rendered else { return Plan::Rest };
     if let Some(Value::Array(conditions)) = status.get_mut("conditions") {
+        amend.gate.amend(conditions, &vpod.digest, now);
         conditions.extend(vpod.refused.as_ref().map(|_| render_admitted(None, now.wall)));
     }
     let status = Value::Object(status);
@@ -430,9 +438,9 @@ fn fail_or_finish(vpod: &VPod, ended: &Ended, now: Now) -> Plan<Why> {
             }
         }
         None if vpod.deleting.is_some() => {
-            render_failed("Deleted", "the physical pod ended with the deletion", now.wall)
+            render_failed(PodReason::Deleted, "the physical pod ended with the deletion", now.wall)
         }
-        None => render_failed("PhysicalPodLost", "the physical pod was deleted unexpectedly", now.wall),
+        None => render_failed(PodReason::PhysicalPodLost, "the physical pod was deleted unexpectedly", now.wall),
     };
     let annotations = json!({keys::LAST_SYNC_TIME: stamp(now)});
     let why = if vpod.deleting.is_some() { Why::Finish } else { Why::PhysicalPodLost };
@@ -443,7 +451,7 @@ fn fail_or_finish(vpod: &VPod, ended: &Ended, now: Now) -> Plan<Why> {
 }
 
 /// Evidence: only a live read can say that there is no copy.
-fn look_for_copy(case: &Case, namespace: &Name, name: &Name, now: Now) -> Plan<Why> {
+pub(super) fn look_for_copy(case: &Case, namespace: &Name, name: &Name, now: Now) -> Plan<Why> {
     if let Some(again) = case.looked.map(|at| at + LOOK_AGAIN).filter(|again| *again > now.steady) {
         return Plan::Wait(again);
     }
@@ -500,6 +508,6 @@ pub(super) fn ppod_target(copy: &PodCopy) -> Target {
     Target::namespaced(Side::Physical, &kind::POD, copy.namespace.clone(), copy.name.clone())
 }
 
-fn stamp(now: Now) -> String {
+pub(super) fn stamp(now: Now) -> String {
     format!("{:.0}", now.wall)
 }

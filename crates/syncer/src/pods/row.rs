@@ -15,7 +15,7 @@ use tapestry_api::keys;
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
 use tapestry_domain::names::is_physical_pod_name;
-use tapestry_domain::podspec::{Need, Sizes, SpecNeeds, Unsupported, mark_metadata, mark_spec, unsupported};
+use tapestry_domain::podspec::{Sizes, SpecNeeds, Unsupported, mark_metadata, mark_spec, unsupported};
 use tapestry_domain::ports::HostPorts;
 use tapestry_domain::quantity::Quantity;
 use tapestry_domain::request::{ContainerShape, RequestsShape, SpecShape, StatusShape, request};
@@ -30,6 +30,7 @@ pub(crate) use self::physical::{Back, PodCopy, Stray};
 use super::admission::PendingReason;
 use super::changes::{Said, read_told};
 use super::digest::{Containers, Phase, StatusDigest};
+use super::gates::Gates;
 use crate::dependents::needs::Needs;
 use crate::json::{Meta, Pairs};
 use crate::origin::Home;
@@ -50,6 +51,7 @@ pub struct VPod {
     /// Where its annotations say the copy is; user-writable, so never believed alone (law 5).
     pub(crate) mapping: Option<Mapping>,
     pub(crate) digest: StatusDigest,
+    pub(crate) gates: Option<Box<Gates>>,
     pub(crate) containers: Containers,
     /// What it asks for, itself (`pods: 1`) included.
     pub(crate) request: Resources,
@@ -213,7 +215,8 @@ impl VPod {
         row.grace = spec.termination_grace_period_seconds.map_or(DEFAULT_GRACE, grace);
         let needs: SpecNeeds<'_> = serde_json::from_str(raw_spec.get())?;
         row.needs = Needs::read(&needs, &row.namespace, spec.service_account_name.as_deref());
-        row.unsupported = if wanted { read_unsupported(&needs).map(Box::new) } else { None };
+        row.gates = Gates::read(&needs, status)?;
+        row.unsupported = if wanted { unsupported(&needs).map(Box::new) } else { None };
         row.raw = wanted.then(|| render_raw(&meta, &row.namespace, raw_spec));
         row.sizes = if meta.generation > 1 { Some(Box::new(Sizes::read(raw_spec.get())?)) } else { None };
         // The first generation is what the copy is created from.
@@ -257,12 +260,13 @@ impl VPod {
             mapping: Mapping::read(meta, home),
             daemon,
             replaceable: meta.owner_references.iter().any(|owner| owner.controller),
-            born: meta.creation_timestamp.as_deref().and_then(|time| time.parse().ok()).map_or(0, Timestamp::as_second),
+            born: born(meta),
             uid: meta.uid.clone(),
             rv: meta.resource_version,
             name: meta.name.clone(),
             node,
             digest,
+            gates: None,
             containers: Containers::default(),
             request: at_least(),
             ports: HostPorts::default(),
@@ -283,6 +287,7 @@ impl VPod {
     /// What it can no longer be read to say, it says as before.
     pub(crate) fn inherit(&mut self, known: &Self) {
         if self.unreadable.is_some() {
+            self.gates.clone_from(&known.gates);
             self.containers.clone_from(&known.containers);
             self.request.clone_from(&known.request);
             self.ports.clone_from(&known.ports);
@@ -345,6 +350,11 @@ impl Mapping {
     }
 }
 
+/// In seconds since 1970.
+fn born(meta: &Meta<'_>) -> i64 {
+    meta.creation_timestamp.as_deref().and_then(|time| time.parse().ok()).map_or(0, Timestamp::as_second)
+}
+
 fn deleting(meta: &Meta<'_>) -> Option<u32> {
     let grace = meta.deletion_grace_period_seconds.unwrap_or(0).max(0);
     meta.deletion_timestamp.as_ref().map(|_| u32::try_from(grace).unwrap_or(u32::MAX))
@@ -393,12 +403,6 @@ fn read_ports(spec: &RawValue) -> Result<HostPorts, serde_json::Error> {
         return Ok(HostPorts::default());
     }
     serde_json::from_str(spec.get())
-}
-
-/// What is not carried; readiness gates are not yet.
-fn read_unsupported(needs: &SpecNeeds<'_>) -> Option<Unsupported> {
-    let gate = || needs.readiness_gates().next().map(|gate| Unsupported::new(Need::ReadinessGate, gate));
-    unsupported(needs).or_else(gate)
 }
 
 /// The text of a pod from which a copy is made or changed.

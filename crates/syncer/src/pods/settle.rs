@@ -7,6 +7,7 @@ use tapestry_engine::{Dirty, Now, Reason as _};
 use super::admission::{PendingReason, Verdict};
 use super::changes::Part;
 use super::digest::Phase;
+use super::reason::PodReason;
 use super::row::{PPod, VPod};
 use super::{Admitted, Case, Ended, Proof, Told, Why};
 use crate::events::Event;
@@ -80,6 +81,8 @@ impl Pair {
             | Why::SendAway
             | Why::Finish
             | Why::PhysicalPodLost
+            | Why::NotScheduled
+            | Why::PhysicalUnschedulable
             | Why::Release
             | Why::ReleaseWithNode
             | Why::VirtualPodDeleted
@@ -96,18 +99,18 @@ impl Pair {
         match why {
             Why::Evict => {
                 let message = "Evicted: the virtual node now lends less than its pods request";
-                self.tell_end(vuid, "Evicted", message, now, dirty);
+                self.tell_end(vuid, PodReason::Evicted, message, now, dirty);
             }
             Why::Reclaim => {
                 let grace = if let Verb::Delete { grace: Some(grace) } = call.verb { grace } else { 0 };
                 let message =
                     format!("Deleted with a grace period of {grace} s: the virtual node takes its capacity back");
-                self.tell_end(vuid, "Reclaimed", &message, now, dirty);
+                self.tell_end(vuid, PodReason::Reclaimed, &message, now, dirty);
                 self.learn_vpod(vuid, why, call, answer, now, dirty);
             }
             Why::SendAway => {
                 let message = "Deleted: the virtual node did not admit the pod for five minutes; its controller may try another node";
-                if let Some(vnode) = self.tell_end(vuid, "SentAway", message, now, dirty) {
+                if let Some(vnode) = self.tell_end(vuid, PodReason::SentAway, message, now, dirty) {
                     self.keep_away(&vnode, now, dirty);
                 }
                 self.learn_vpod(vuid, why, call, answer, now, dirty);
@@ -127,9 +130,14 @@ impl Pair {
             | Why::AnnounceReclaim
             | Why::Finish
             | Why::PhysicalPodLost
+            | Why::PhysicalUnschedulable
             | Why::Release
             | Why::ReleaseWithNode => self.learn_vpod(vuid, why, call, answer, now, dirty),
             Why::VirtualPodDeleted | Why::VirtualPodGone | Why::PodFinished | Why::SurplusCopy => {
+                self.learn_deletion(vuid, call, answer, now, dirty);
+            }
+            Why::NotScheduled => {
+                self.give_up(vuid, answer, now, dirty);
                 self.learn_deletion(vuid, call, answer, now, dirty);
             }
             Why::LookForCopy | Why::ReadStatus => self.learn_copy(vuid, call, answer, now, dirty),
@@ -206,6 +214,7 @@ impl Pair {
                 }
                 None
             }
+            Why::PhysicalUnschedulable => self.unscheduled_event(vuid, row, now),
             // `tell_end` tells what we did to a pod that had to go.
             Why::SendAway
             | Why::Reclaim
@@ -220,6 +229,7 @@ impl Pair {
             | Why::Status
             | Why::AnnounceSendAway
             | Why::Finish
+            | Why::NotScheduled
             | Why::Release
             | Why::ReleaseWithNode
             | Why::VirtualPodDeleted
@@ -243,10 +253,17 @@ impl Pair {
     }
 
     /// What we did to a pod that had to go is told on it. The virtual node it was on, if the pod is known.
-    fn tell_end(&mut self, vuid: &Uid, reason: &str, message: &str, now: Now, dirty: &mut Dirty<Key>) -> Option<Name> {
+    fn tell_end(
+        &mut self,
+        vuid: &Uid,
+        reason: PodReason,
+        message: &str,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) -> Option<Name> {
         let vpod = self.pods.vpods.get(vuid)?;
         let vnode = vpod.node.clone();
-        self.events.add(Event::about_vpod(vpod, reason, message, now), dirty);
+        self.events.add(Event::about_vpod(vpod, reason.as_str(), message, now), dirty);
         Some(vnode)
     }
 
@@ -322,7 +339,7 @@ impl Pair {
         let existed = vpod.was_copied();
         if recorded {
             let message = format!("the physical pod {name} {says}: it is left running, delete it by hand");
-            self.events.add(Event::about_vpod(vpod, "PhysicalPodLeft", &message, now), dirty);
+            self.events.add(Event::about_vpod(vpod, PodReason::PhysicalPodLeft.as_str(), &message, now), dirty);
         }
         self.change_pod(vuid, now, dirty, |pods| {
             pods.case(vuid).ended = Some(Box::new(Ended { existed, seen: false, last: None }));
@@ -337,7 +354,8 @@ impl Pair {
             (Why::LookForCopy | Why::ReadStatus | Why::ReadCopy, Refusal::Gone) => {
                 let existed = self.pods.vpods.get(vuid).is_some_and(VPod::was_copied);
                 self.change_pod(vuid, now, dirty, |pods| {
-                    if existed && pods.vpods.get(vuid).is_some_and(|vpod| !vpod.may_have_run()) {
+                    let given_up = pods.case(vuid).given_up();
+                    if existed && !given_up && pods.vpods.get(vuid).is_some_and(|vpod| !vpod.may_have_run()) {
                         // It never ran, and is admitted like any other.
                         return pods.forget_mapping(vuid);
                     }
@@ -383,6 +401,8 @@ impl Pair {
                 | Why::SendAway
                 | Why::Finish
                 | Why::PhysicalPodLost
+                | Why::NotScheduled
+                | Why::PhysicalUnschedulable
                 | Why::Release
                 | Why::ReleaseWithNode
                 | Why::VirtualPodDeleted

@@ -12,7 +12,7 @@ use tapestry_domain::podspec::{Marks as PushedMarks, mend_tolerations};
 use tapestry_domain::ports::HostPorts;
 use tapestry_domain::resources::Resources;
 
-use super::{Outline, Part, PodJson, SpecJson, at_least, count, deleting, read_ports};
+use super::{Outline, Part, PodJson, SpecJson, at_least, born, count, deleting, read_ports};
 use crate::json::Meta;
 use crate::origin::Origin;
 use crate::pods::digest::StatusDigest;
@@ -72,6 +72,8 @@ pub(crate) struct PodCopy {
     /// The tolerations it should have, while its own let the physical cluster evict it from a node in trouble.
     pub(crate) tolerations: Option<Box<Value>>,
     pub(crate) digest: StatusDigest,
+    /// When it was created, in seconds since 1970 by the physical cluster.
+    pub(crate) born: i64,
     /// When its deletion was asked for.
     pub(crate) deleted: Option<Box<str>>,
     /// `status` as JSON, until the virtual side agrees.
@@ -213,6 +215,7 @@ impl PodCopy {
             pushed: meta.annotation(keys::VIRTUAL_POD_MARKS).and_then(PushedMarks::parse),
             tolerations: None,
             digest: StatusDigest::default(),
+            born: born(meta),
             deleted: meta.deletion_timestamp.as_deref().map(Into::into),
             status: None,
         })
