@@ -80,6 +80,8 @@ const LATER: Duration = Duration::from_secs(1);
 const HELD: Duration = Duration::from_secs(2);
 /// The causes that concern one pod only.
 const HOLDS: [&str; 2] = ["DisruptionBudget", NAMESPACE_TERMINATING];
+/// Fields that nothing changes once `immutable` is set.
+const FIXED_ONCE_IMMUTABLE: [&str; 3] = ["data", "binaryData", "immutable"];
 /// The cause that Kubernetes gives when a namespace is being deleted.
 const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
 
@@ -132,6 +134,19 @@ impl Refusal {
     /// What we find out ourselves and no server answered: the same call will be refused again.
     pub(crate) fn of_ours(code: u16, message: String) -> Self {
         Self::Invalid(Box::new(Status { kind: "Status".to_owned(), code, message, ..Status::default() }))
+    }
+
+    /// Whether the object that was to be changed does not let the change in: Kubernetes fixes the type of a Secret, and the values
+    /// of an immutable ConfigMap or Secret, at their creation. A policy that refuses the new values says nothing of the kind.
+    #[must_use]
+    pub fn is_fixed(&self) -> bool {
+        let Self::Invalid(status) = self else { return false };
+        let fixed = |cause: &Cause| match (cause.field.as_str(), cause.reason.as_str()) {
+            ("type", "FieldValueInvalid") => true,
+            (field, "FieldValueForbidden") => FIXED_ONCE_IMMUTABLE.contains(&field),
+            _ => false,
+        };
+        status.details.causes.iter().any(fixed)
     }
 
     /// The right that we lack for all calls of this sort, as far as the answer shows. A refusal of one object by admission, a

@@ -20,7 +20,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-pub use self::needs::{Need, SpecNeeds, TokenAsk, Unsupported, unsupported};
+pub use self::needs::{Need, SpecNeeds, TokenAsk, Unsupported, has_api_access, unsupported};
 pub use self::patience::mend_tolerations;
 pub use self::sizes::Sizes;
 use crate::dependents::DependentKind;

@@ -45,6 +45,12 @@ impl Denial {
         Self { cause, ..Self::new(422, "Invalid", format!("{field}: {}", why.into())) }
     }
 
+    /// A field that nothing changes any more.
+    pub(in crate::world) fn fixed(field: &'static str, why: &str) -> Self {
+        let cause = Some(("FieldValueForbidden", field));
+        Self { cause, ..Self::new(422, "Invalid", format!("{field}: Forbidden: {why}")) }
+    }
+
     pub(in crate::world) fn bad_request(why: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", why)
     }
