@@ -74,8 +74,8 @@ fn stage(config: Config) -> Schedule<Syncer> {
             let origin = Rc::clone(&origin);
             move |world, _, call| no_foreign_object_is_changed(world, call, &origin)
         })
-        // Tokens are issued again as long as their pods run.
-        .quiet(|call| call.target.kind == &kind::LEASE || call.why == "RefreshToken")
+        // A name that a stranger has is looked at now and then.
+        .quiet(|call| call.target.kind == &kind::LEASE || call.why == "LookForDependent")
         .on_reach(|side, up| Some(reached(side, up)));
     set_the_stage(&mut schedule.world);
     schedule
@@ -530,6 +530,33 @@ fn law_02_two_leaders_at_once_never_make_two_copies_and_change_no_foreign_object
 fn leadership_that_changes_hands_again_and_again_loses_nothing() -> Result<(), Failure> {
     let faults = Faults { depose: 0.03, ..Faults::ALL };
     explore(seeds(300), |seed| play(config(seed).leaders(2).faults(faults), 600))
+}
+
+#[test]
+fn tokens_are_renewed_in_time_and_none_expires_while_its_pod_runs() -> Result<(), Failure> {
+    explore(seeds(20), |seed| {
+        let mut schedule = stage(config(seed).faults(Faults::NONE)).actor(Kubelet::steady(Physical)).rule(fresh);
+        for n in 0..4 {
+            let mut object = pod(&format!("p{n}"), NODES[n % 2], "1");
+            object["spec"]["volumes"] = needy_volumes();
+            // The shortest that Kubernetes grants.
+            object["spec"]["volumes"][2]["projected"]["sources"][0]["serviceAccountToken"]["expirationSeconds"] =
+                json!(600);
+            schedule.world.make(Virtual, &kind::POD, object);
+        }
+        for kind in [&kind::CONFIG_MAP, &kind::SECRET] {
+            let settings = json!({"metadata": {"name": "settings", "namespace": "demo"}, "data": {"a": "1"}});
+            schedule.world.make(Virtual, kind, settings);
+        }
+        for _ in 0..40 {
+            schedule.run(30)?;
+            schedule.world.advance(Duration::from_mins(1));
+        }
+        schedule.check(|world| {
+            let tokens = world.list(Physical, &kind::SECRET).filter(|secret| back(secret).is_some()).count();
+            if tokens == 4 { Ok(()) } else { Err(format!("{tokens} Secrets with tokens")) }
+        })
+    })
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn origin_label(world: &World) -> String {
 
 /// A ConfigMap, a Secret, a token and what the virtual cluster injects, each perhaps; one ConfigMap is optional.
 fn volumes(rng: &mut Rng) -> Value {
-    let token = json!({"serviceAccountToken": {"audience": "vault", "expirationSeconds": TOKEN_LIFE, "path": "token"}});
+    let token = json!({"serviceAccountToken": {"audience": "vault", "path": "token"}});
     let injected = json!([
         {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
         {"configMap": {"name": "kube-root-ca.crt"}},
@@ -60,9 +60,6 @@ pub(super) fn needy_volumes() -> Value {
         {"name": "token", "projected": {"sources": [token]}},
     ])
 }
-
-/// The shortest that Kubernetes grants, so that runs are longer than a token lives.
-const TOKEN_LIFE: u32 = 600;
 
 /// The same by environment, as a container names them.
 fn environment(rng: &mut Rng) -> Value {
