@@ -7,6 +7,7 @@ pub(crate) mod admission;
 mod admissions;
 mod case;
 mod change;
+mod changes;
 pub(crate) mod digest;
 mod drain;
 mod facts;
@@ -105,6 +106,20 @@ reasons! {
         Resize,
         /// The copy says which sizes it was given.
         MarkResized,
+        /// A pod that runs was changed: what does it say now?
+        ReadChanged,
+        /// The copy of such a pod: what does it have, and what was pushed to it?
+        ReadCopy,
+        /// Changed labels and annotations go to the copy.
+        PushMetadata,
+        /// A changed image, toleration or deadline goes to the copy.
+        PushSpec,
+        /// New ephemeral containers go to the copy.
+        PushEphemeralContainers,
+        /// The copy says what was pushed.
+        MarkPushed,
+        /// A change of a pod does not reach its copy; or it does again.
+        TellChange,
     }
 }
 
@@ -396,14 +411,16 @@ impl Pods {
         let (uid, amend) = (uid.clone(), self.amend(vuid));
         let agreed = vpod.digest.agrees_with(&copy.digest, &vpod.containers, &amend);
         let sized = vpod.sizes.is_some() && self.wanted_sizes(vpod).is_none();
+        let changed = vpod.said.differs_from(copy);
         if let Some(vpod) = self.vpods.get_mut(vuid) {
             vpod.raw = None;
             if sized {
                 vpod.sizes = None;
             }
         }
-        if sized && let Some(case) = self.cases.get_mut(vuid) {
-            case.sizing = None;
+        if let Some(case) = self.cases.get_mut(vuid) {
+            case.sizing.take_if(|_| sized);
+            case.changing.take_if(|_| !changed);
         }
         if agreed && let Some(copy) = self.ppods.get_mut(&uid).and_then(|ppod| ppod.ours.as_mut()) {
             copy.status = None;

@@ -28,7 +28,7 @@ use crate::pair::{Key, Pair};
 use crate::terms::Stop;
 
 /// As much of a list of violations as fits into an event.
-const LONGEST_TEXT: usize = 700;
+pub(super) const LONGEST_TEXT: usize = 700;
 
 /// What admission reads of a pod that waits.
 #[derive(Deserialize)]

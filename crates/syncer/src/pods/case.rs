@@ -10,6 +10,7 @@ use tapestry_domain::ports::HostPort;
 use tapestry_domain::resources::Shortage;
 
 use super::admission::{PendingReason, Verdict};
+use super::changes::Changing;
 use super::resize::Sizing;
 use super::row::VPod;
 use super::unscheduled::Unscheduled;
@@ -29,6 +30,8 @@ pub(super) struct Case {
     pub(super) former: Option<Name>,
     /// How far the sizes have come that it asks for and its copy does not have.
     pub(super) sizing: Option<Box<Sizing>>,
+    /// How far a change of it has come on its way to the copy.
+    pub(super) changing: Option<Box<Changing>>,
     /// Why it was not admitted.
     pub(super) not_admitted: Option<Box<NotAdmitted>>,
     /// What the physical cluster said when it refused the copy.

@@ -38,11 +38,7 @@ impl Pair {
         if let Plan::Do(..) = reclaim {
             return reclaim;
         }
-        match (self.plan_sync(vuid, now), reclaim) {
-            (Plan::Rest, waiting) => waiting,
-            (Plan::Wait(at), Plan::Wait(until)) => Plan::Wait(at.min(until)),
-            (plan, _) => plan,
-        }
+        sooner(self.plan_sync(vuid, now), reclaim)
     }
 
     /// Both sides are made to agree.
@@ -121,15 +117,15 @@ impl Pair {
         {
             return mend_tolerations(ppod, copy, tolerations);
         }
-        let resize = self.plan_resize(vpod, ppod, copy, now);
-        if let Plan::Do(..) = resize {
-            return resize;
-        }
-        if !ppod.speaks() {
-            return resize;
+        let down = match self.plan_resize(vpod, ppod, copy, now) {
+            resize @ Plan::Do(..) => return resize,
+            resize => sooner(self.plan_changes(vpod, ppod, copy, now), resize),
+        };
+        if matches!(down, Plan::Do(..)) || !ppod.speaks() {
+            return down;
         }
         match plan_up(case, vpod, ppod, copy, &self.pods.amend(&vpod.uid), now) {
-            Plan::Rest => resize,
+            Plan::Rest => down,
             up => up,
         }
     }
@@ -297,28 +293,13 @@ impl Pair {
             return Why::ReadPod.call(target, Verb::Get);
         };
         let Ok(sizes) = Sizes::of_pod(raw) else { return Plan::Rest };
-        let frame = Frame {
-            name: name.as_str(),
-            namespace: self.home.mount.as_str(),
-            node: vnode.physical.as_str(),
-            direct_scheduling: bound.binding.direct_scheduling,
-            priority_class: Some(&bound.binding.priority_class),
-            service_account: keys::POD_SERVICE_ACCOUNT,
-            explicit_requests: crate::guards::explicit_requests(&bound.binding),
-            dependent_name: &|_, name| names::dependent_name(&self.origin.label, vpod.namespace.as_str(), name),
-            token_secret: &names::token_secret_name(&self.origin.label, vpod.uid.as_str(), vpod.name.as_str()),
-            virtual_api_server: bound.binding.virtual_api_server(),
-            virtual_dns: bound.binding.virtual_dns.as_deref(),
-            labels: self.origin.labels().into(),
-            annotations: [
-                (keys::VIRTUAL_POD_GENERATION, vpod.generation.to_string()),
-                (keys::VIRTUAL_POD_SIZES, sizes.mark.into()),
-            ]
-            .into_iter()
-            .chain(self.origin.annotations())
-            .collect(),
-        };
-        match render_copy(raw, &frame) {
+        let annotations = vec![
+            (keys::VIRTUAL_POD_GENERATION, vpod.generation.to_string()),
+            (keys::VIRTUAL_POD_SIZES, sizes.mark.into()),
+        ];
+        let rendered =
+            self.with_frame(bound, vpod, name, &vnode.physical, annotations, |frame| render_copy(raw, frame));
+        match rendered {
             Ok(copy) => {
                 let target = Target::namespaced(Side::Physical, &kind::POD, self.home.mount.clone(), name.clone());
                 Why::CreateCopy.call(target, Verb::Create(copy))
@@ -329,6 +310,43 @@ impl Pair {
                 Plan::Rest
             }
         }
+    }
+
+    /// Renders with what the physical side gives to the copy of a pod, besides the origin's annotations also these.
+    pub(super) fn with_frame<T>(
+        &self,
+        bound: &Bound,
+        vpod: &VPod,
+        name: &Name,
+        node: &Name,
+        annotations: Vec<(&str, String)>,
+        render: impl FnOnce(&Frame<'_>) -> T,
+    ) -> T {
+        let frame = Frame {
+            name: name.as_str(),
+            namespace: self.home.mount.as_str(),
+            node: node.as_str(),
+            direct_scheduling: bound.binding.direct_scheduling,
+            priority_class: Some(&bound.binding.priority_class),
+            service_account: keys::POD_SERVICE_ACCOUNT,
+            explicit_requests: crate::guards::explicit_requests(&bound.binding),
+            dependent_name: &|_, name| names::dependent_name(&self.origin.label, vpod.namespace.as_str(), name),
+            token_secret: &names::token_secret_name(&self.origin.label, vpod.uid.as_str(), vpod.name.as_str()),
+            virtual_api_server: bound.binding.virtual_api_server(),
+            virtual_dns: bound.binding.virtual_dns.as_deref(),
+            labels: self.origin.labels().into(),
+            annotations: annotations.into_iter().chain(self.origin.annotations()).collect(),
+        };
+        render(&frame)
+    }
+}
+
+/// The first of two plans, or the other when that comes sooner.
+fn sooner(first: Plan<Why>, other: Plan<Why>) -> Plan<Why> {
+    match (first, other) {
+        (Plan::Rest, other) => other,
+        (Plan::Wait(at), Plan::Wait(until)) => Plan::Wait(at.min(until)),
+        (plan, _) => plan,
     }
 }
 
@@ -477,7 +495,7 @@ fn mend_tolerations(ppod: &PPod, copy: &PodCopy, tolerations: &Value) -> Plan<Wh
     Why::MendTolerations.call(ppod_target(copy).uid(&ppod.uid).rv(ppod.rv), verb)
 }
 
-fn patch_status(vpod: &VPod, patch: Value, why: Why) -> Plan<Why> {
+pub(super) fn patch_status(vpod: &VPod, patch: Value, why: Why) -> Plan<Why> {
     let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid);
     why.call(target, Verb::Strategic(Sub::Status, patch))
 }

@@ -4,6 +4,7 @@
 mod outline;
 mod physical;
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,7 +15,7 @@ use tapestry_api::keys;
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
 use tapestry_domain::names::is_physical_pod_name;
-use tapestry_domain::podspec::{Sizes, SpecNeeds, Unsupported, unsupported};
+use tapestry_domain::podspec::{Sizes, SpecNeeds, Unsupported, mark_metadata, mark_spec, unsupported};
 use tapestry_domain::ports::HostPorts;
 use tapestry_domain::quantity::Quantity;
 use tapestry_domain::request::{ContainerShape, RequestsShape, SpecShape, StatusShape, request};
@@ -27,6 +28,7 @@ use self::outline::{Outline, at_least};
 pub use self::physical::PPod;
 pub(crate) use self::physical::{Back, PodCopy, Stray};
 use super::admission::PendingReason;
+use super::changes::{Said, read_told};
 use super::digest::{Containers, Phase, StatusDigest};
 use super::gates::Gates;
 use crate::dependents::needs::Needs;
@@ -74,6 +76,10 @@ pub struct VPod {
     pub(crate) raw: Option<Box<str>>,
     /// The sizes it asks for, if it has changed since it was made, until the copy has them.
     pub(crate) sizes: Option<Box<Sizes>>,
+    /// Marks of what can change while it runs.
+    pub(crate) said: Said,
+    /// A mark of what it says of a change that does not reach its copy.
+    pub(crate) told: Option<NonZeroU64>,
     /// Which part of it cannot be read: then all else is what it said before, or nothing.
     pub(crate) unreadable: Option<Part>,
 }
@@ -213,6 +219,9 @@ impl VPod {
         row.unsupported = if wanted { unsupported(&needs).map(Box::new) } else { None };
         row.raw = wanted.then(|| render_raw(&meta, &row.namespace, raw_spec));
         row.sizes = if meta.generation > 1 { Some(Box::new(Sizes::read(raw_spec.get())?)) } else { None };
+        // The first generation is what the copy is created from.
+        row.said.spec = if meta.generation == 1 { None } else { NonZeroU64::new(mark_spec(raw_spec.get())?) };
+        row.told = read_told(status)?;
         row.ports = read_ports(raw_spec)?;
         row.request = asked(spec, status)?;
         Ok(Some(row))
@@ -269,6 +278,8 @@ impl VPod {
             unsupported: None,
             raw: None,
             sizes: None,
+            said: Said { metadata: mark_metadata(pairs(&meta.labels), pairs(&meta.annotations)), spec: None },
+            told: None,
             unreadable: None,
         })
     }
@@ -394,18 +405,28 @@ fn read_ports(spec: &RawValue) -> Result<HostPorts, serde_json::Error> {
     serde_json::from_str(spec.get())
 }
 
+/// The text of a pod from which a copy is made or changed.
+pub(super) fn read_raw(json: &Bytes) -> Result<Box<str>, serde_json::Error> {
+    let PodJson { metadata, spec, .. } = serde_json::from_slice(json)?;
+    let namespace = metadata.namespace.clone().ok_or_else(|| serde::de::Error::custom("a pod without a namespace"))?;
+    Ok(render_raw(&metadata, &namespace, spec))
+}
+
+fn pairs<'t>(pairs: &'t Option<Pairs<'_>>) -> impl Iterator<Item = (&'t str, &'t str)> {
+    pairs.iter().flat_map(|pairs| &pairs.0).map(|(key, value)| (&**key, &**value))
+}
+
 /// What the copy will be made from: no managedFields, no status.
 fn render_raw(meta: &Meta<'_>, namespace: &Name, spec: &RawValue) -> Box<str> {
-    let pairs = |pairs: &Option<Pairs<'_>>| {
-        let all = pairs.iter().flat_map(|pairs| &pairs.0);
-        serde_json::Value::Object(all.map(|(key, value)| ((**key).to_owned(), (**value).into())).collect())
+    let map = |all: &Option<Pairs<'_>>| {
+        serde_json::Value::Object(pairs(all).map(|(key, value)| (key.to_owned(), value.into())).collect())
     };
     let metadata = serde_json::json!({
         "name": meta.name.as_str(),
         "namespace": namespace.as_str(),
         "uid": meta.uid.as_str(),
-        "labels": pairs(&meta.labels),
-        "annotations": pairs(&meta.annotations),
+        "labels": map(&meta.labels),
+        "annotations": map(&meta.annotations),
     });
     format!(r#"{{"metadata":{metadata},"spec":{}}}"#, spec.get()).into()
 }

@@ -5,6 +5,7 @@ use tapestry_cluster::{Answer, Call, Name, Refusal, Uid, Verb};
 use tapestry_engine::{Dirty, Now, Reason as _};
 
 use super::admission::{PendingReason, Verdict};
+use super::changes::Part;
 use super::digest::Phase;
 use super::reason::PodReason;
 use super::row::{PPod, VPod};
@@ -57,7 +58,14 @@ impl Pair {
                 case.mended |= matches!(refused, None | Some(Refusal::Invalid(_) | Refusal::Denied(_)));
             }
             // `Resize` is above; of the others only the answer counts.
-            Why::Resize
+            Why::ReadChanged
+            | Why::ReadCopy
+            | Why::PushMetadata
+            | Why::PushSpec
+            | Why::PushEphemeralContainers
+            | Why::MarkPushed
+            | Why::TellChange
+            | Why::Resize
             | Why::MarkResized
             | Why::Map
             | Why::RepairMapping
@@ -108,11 +116,16 @@ impl Pair {
                 self.learn_vpod(vuid, why, call, answer, now, dirty);
             }
             Why::LookForVirtualPod | Why::ReadPod => self.learn_look(vuid, why, call, answer, now, dirty),
+            Why::ReadChanged => {
+                self.begin_change(vuid, answer);
+                self.learn_look(vuid, why, call, answer, now, dirty);
+            }
             Why::Map
             | Why::RepairMapping
             | Why::Status
             | Why::Refuse
             | Why::DeferResize
+            | Why::TellChange
             | Why::AnnounceSendAway
             | Why::AnnounceReclaim
             | Why::Finish
@@ -128,15 +141,27 @@ impl Pair {
                 self.learn_deletion(vuid, call, answer, now, dirty);
             }
             Why::LookForCopy | Why::ReadStatus => self.learn_copy(vuid, call, answer, now, dirty),
+            Why::ReadCopy => {
+                self.learn_change(vuid, call, answer);
+                self.learn_copy(vuid, call, answer, now, dirty);
+            }
+            Why::PushMetadata | Why::PushSpec | Why::PushEphemeralContainers | Why::MarkPushed => {
+                self.learn_change(vuid, call, answer);
+                self.learn_ppod(vuid, answer, now, dirty);
+            }
             Why::CreateCopy
             | Why::GiveBack
             | Why::MendLabels
             | Why::MendTolerations
             | Why::Resize
-            | Why::MarkResized => match PPod::decode(&answer.object, &self.origin) {
-                Ok(Some(row)) => self.put_ppod(row, None, now, dirty),
-                _ => self.learn_nothing(vuid, now, dirty),
-            },
+            | Why::MarkResized => self.learn_ppod(vuid, answer, now, dirty),
+        }
+    }
+
+    fn learn_ppod(&mut self, vuid: &Uid, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
+        match PPod::decode(&answer.object, &self.origin) {
+            Ok(Some(row)) => self.put_ppod(row, None, now, dirty),
+            _ => self.learn_nothing(vuid, now, dirty),
         }
     }
 
@@ -180,6 +205,9 @@ impl Pair {
                 let pending = self.pods.pending(row);
                 pending.and_then(|pending| Event::about_vpod(row, pending.event(), &pending.message, now))
             }
+            Why::TellChange => {
+                self.unpushed(row).and_then(|held| Event::about_vpod(row, held.reason.as_str(), &held.message, now))
+            }
             Why::PhysicalPodLost => {
                 if self.pods.cases.get(vuid).is_some_and(Case::copy_was_deleted) {
                     self.count_deleted_copy(now, dirty);
@@ -213,7 +241,13 @@ impl Pair {
             | Why::MendTolerations
             | Why::AnnounceReclaim
             | Why::Resize
-            | Why::MarkResized => None,
+            | Why::MarkResized
+            | Why::ReadChanged
+            | Why::ReadCopy
+            | Why::PushMetadata
+            | Why::PushSpec
+            | Why::PushEphemeralContainers
+            | Why::MarkPushed => None,
         };
         self.events.add(event, dirty);
     }
@@ -314,10 +348,10 @@ impl Pair {
 
     fn learn_refusal(&mut self, vuid: &Uid, why: Why, refusal: Refusal, now: Now, dirty: &mut Dirty<Key>) {
         match (why, refusal) {
-            (Why::LookForVirtualPod | Why::ReadPod, Refusal::Gone) => {
+            (Why::LookForVirtualPod | Why::ReadPod | Why::ReadChanged, Refusal::Gone) => {
                 self.change_pod(vuid, now, dirty, |pods| pods.case(vuid).vpod_gone = Some(Proof::Read));
             }
-            (Why::LookForCopy | Why::ReadStatus, Refusal::Gone) => {
+            (Why::LookForCopy | Why::ReadStatus | Why::ReadCopy, Refusal::Gone) => {
                 let existed = self.pods.vpods.get(vuid).is_some_and(VPod::was_copied);
                 self.change_pod(vuid, now, dirty, |pods| {
                     let given_up = pods.case(vuid).given_up();
@@ -345,6 +379,12 @@ impl Pair {
                 // Perhaps a prerequisite of the pod is gone.
                 self.prerequisites.doubt(now, dirty);
             }
+            (Why::PushMetadata, refusal) => self.hold_change(vuid, Part::Metadata, &refusal, now, dirty),
+            (Why::PushSpec, refusal) => self.hold_change(vuid, Part::Spec, &refusal, now, dirty),
+            (Why::PushEphemeralContainers, refusal) => {
+                self.hold_change(vuid, Part::EphemeralContainers, &refusal, now, dirty);
+            }
+            (Why::MarkPushed, refusal) => self.hold_change(vuid, Part::Marks, &refusal, now, dirty),
             // Not what we looked at, or no answer: the watch brings the truth, the next plan is made from it.
             (
                 Why::LookForVirtualPod
@@ -376,7 +416,10 @@ impl Pair {
                 | Why::AnnounceReclaim
                 | Why::Reclaim
                 | Why::Resize
-                | Why::MarkResized,
+                | Why::MarkResized
+                | Why::ReadChanged
+                | Why::ReadCopy
+                | Why::TellChange,
                 _,
             ) => {}
         }
@@ -399,7 +442,7 @@ impl Pair {
     }
 }
 
-fn read_uid(answer: &Answer) -> Option<Uid> {
+pub(super) fn read_uid(answer: &Answer) -> Option<Uid> {
     #[derive(Deserialize)]
     struct Object {
         metadata: Metadata,

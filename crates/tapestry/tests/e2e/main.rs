@@ -9,6 +9,7 @@
 //! | [`csinodes`] | which storage drivers they have |
 //! | [`guards`] | limits in the physical cluster: quota, network policy |
 //! | [`pods`], [`kubelet`] | down, up, deletion, admission; the second with the test as the kubelet |
+//! | [`changes`], [`resize`] | what changes while a pod runs |
 //! | [`life`] | controllers' pods on two clusters: gates, evictions, drains, Jobs, failures, copies without a node |
 //! | [`podspec`] | the transformation: every field that an API server knows is classified, and it takes the copies |
 //! | [`patience`] | a physical node in trouble: which cluster evicts |
@@ -34,6 +35,7 @@ mod api;
 mod breaker;
 mod calm;
 mod carry;
+mod changes;
 mod connections;
 mod crashes;
 mod csinodes;

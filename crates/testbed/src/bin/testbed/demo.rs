@@ -4,6 +4,7 @@
 mod needs;
 mod nodes;
 mod pods;
+mod real;
 mod screen;
 mod stage;
 mod story;

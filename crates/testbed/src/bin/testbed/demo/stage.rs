@@ -9,10 +9,11 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_domain::names;
+use tapestry_testbed::address::Network;
 use tapestry_testbed::builders::{binding, deployment, kubeconfig_secret, namespace, pod, policy};
 use tapestry_testbed::cluster::Progress;
 use tapestry_testbed::supervisor::Supervisor;
-use tapestry_testbed::{Cluster, ClusterConfig, Objects, eventually};
+use tapestry_testbed::{Cluster, ClusterConfig, Objects, Part, RealNode, eventually};
 
 use super::{is_true, text};
 
@@ -60,8 +61,14 @@ pub(super) struct Files {
 impl Stage {
     /// Starts both clusters at once.
     pub(super) async fn raise(nodes: usize, progress: &Progress) -> Result<Self> {
-        let virtual_cluster = ClusterConfig::virtual_cluster("virtual").progress(progress.clone());
-        let physical_cluster = ClusterConfig::physical("physical", nodes).progress(progress.clone());
+        // Where real nodes can run, their pods must reach both.
+        let network = if RealNode::possible()? { Network::Nodes } else { Network::Loopback };
+        let virtual_cluster = ClusterConfig::virtual_cluster("virtual").network(network).progress(progress.clone());
+        let physical_cluster = ClusterConfig::physical("physical", nodes).network(network).progress(progress.clone());
+        // A real node has a kubelet already.
+        let physical_cluster = physical_cluster
+            .flag(Part::Kwok, "--manage-all-nodes=false")
+            .flag(Part::Kwok, "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake");
         let (virtual_cluster, physical_cluster) =
             tokio::try_join!(Cluster::start(virtual_cluster), Cluster::start(physical_cluster))?;
         let (virtual_side, physical_side) = (virtual_cluster.objects()?, physical_cluster.objects()?);

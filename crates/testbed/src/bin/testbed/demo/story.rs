@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_testbed::builders::{deployment, namespace, pod};
 use tapestry_testbed::cluster::Progress;
-use tapestry_testbed::eventually;
+use tapestry_testbed::{RealNode, eventually};
 
 use super::screen::{Screen, bar};
 use super::stage::{BINDING, DEADLINE, Files, LENT_PERCENT, MOUNT, OWNER, POLICY, Stage};
 use super::syncer::Syncer;
-use super::{needs, nodes, pods, text};
+use super::{needs, nodes, pods, real, text};
 
 /// Namespace and name of the Deployment that runs on borrowed nodes.
 const HELLO: (&str, &str) = ("demo", "hello");
@@ -109,7 +109,7 @@ impl Story {
         for object in needs::objects(HELLO.0) {
             scene.stage.virtual_side.create(&object).await?;
         }
-        let pods = needs::equip(pod(HELLO.1)).cpu("250m").memory("256Mi").tolerate(toleration);
+        let pods = real::greeter(pod(HELLO.1), &[]).cpu("250m").memory("256Mi").tolerate(toleration);
         let hello = deployment(HELLO.1, u32::try_from(replicas)?).namespace(HELLO.0).pods(pods);
         let begin = Instant::now();
         scene.stage.virtual_side.create(&hello.build()).await?;
@@ -121,10 +121,18 @@ impl Story {
         self.foreign_pods_untouched(scene).await?;
         screen.heading("5. What the pods need is there as well, and follows changes while they run");
         self.needs_follow(scene).await?;
+        let node = self.real_container(scene).await?;
+        let chapter = if node.is_some() { 7 } else { 6 };
         if !self.check {
-            return self.stay(scene).await;
+            return self.stay(scene, chapter).await;
         }
-        screen.heading("6. Scaled to zero: no pod of ours is left, nor what they needed; all other pods still run");
+        if let Some(node) = node {
+            real::leave(&scene.stage, node).await?;
+        }
+        let heading = format!(
+            "{chapter}. Scaled to zero: no pod of ours is left, nor what they needed; all other pods still run"
+        );
+        screen.heading(&heading);
         let begin = Instant::now();
         scene.stage.scale(HELLO, 0).await?;
         self.pods_gone(scene, begin).await?;
@@ -230,6 +238,31 @@ impl Story {
         Ok(())
     }
 
+    /// A real node joins, where that is possible, and a container on it prints what the virtual cluster gave it. The
+    /// node ends when it is dropped.
+    async fn real_container(&self, scene: &Scene) -> Result<Option<RealNode>> {
+        if !RealNode::possible()? {
+            return Ok(None);
+        }
+        let (screen, stage, begin) = (&self.screen, &scene.stage, Instant::now());
+        screen.heading("6. A real node joins: kubelet, containerd, runc; and a virtual pod runs in a real container");
+        screen.live("starting containerd and a kubelet");
+        let node = real::join(stage).await?;
+        screen.done(&format!("node {} is Ready in both clusters", node.name()), begin.elapsed());
+        let begin = Instant::now();
+        screen.live("waiting for the first lines of its log");
+        let log = real::witness(stage).await?;
+        screen
+            .done(&format!("pod {}/{} runs; its container prints:", real::WITNESS.0, real::WITNESS.1), begin.elapsed());
+        log.iter().for_each(|line| screen.note(line));
+        let begin = Instant::now();
+        screen.live("the ConfigMap has changed; waiting for the container to see it");
+        let changed = real::change(stage).await?;
+        screen.done("its ConfigMap changed, and the same container prints:", begin.elapsed());
+        changed.iter().skip(log.len()).for_each(|line| screen.note(line));
+        Ok(Some(node))
+    }
+
     async fn foreign_pods_untouched(&self, scene: &Scene) -> Result<()> {
         let begin = Instant::now();
         let now = scene.stage.foreign_pods().await?;
@@ -247,8 +280,8 @@ impl Story {
     }
 
     /// Prints what users can try, then prints changes, until the user ends it.
-    async fn stay(&self, scene: &Scene) -> Result<()> {
-        self.screen.heading("6. Yours");
+    async fn stay(&self, scene: &Scene, chapter: usize) -> Result<()> {
+        self.screen.heading(&format!("{chapter}. Yours"));
         self.invite(scene);
         let mut told = String::new();
         loop {
@@ -274,6 +307,10 @@ impl Story {
         ]);
         let lack = if has_kubectl() { "" } else { " (they need kubectl, which is not on this machine)" };
         self.screen.text(&format!("  Things to try in another terminal{lack}:"));
+        if RealNode::possible().unwrap_or(false) {
+            let enter = format!("nsenter --net --target {} bash", std::process::id());
+            self.screen.list(&[line(enter, "# first of all: the demo has a network of its own")]);
+        }
         self.screen.list(&[
             line(format!("export KUBECONFIG={vconfig}"), ""),
             line("kubectl get nodes -o wide".into(), ""),
