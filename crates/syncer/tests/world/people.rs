@@ -233,7 +233,11 @@ pub(super) fn owner(world: &mut World, rng: &mut Rng) {
         // A kubelet or scheduler warns of a pod, ours or not.
         20 | 21 => {
             // Whose a copy without its back-pointer is, only the syncer knows.
-            let clear = |pod: &Value| pod["metadata"]["namespace"] == "mount" && ours(pod) == back(pod).is_some();
+            let clear = |pod: &Value| {
+                // A copy has the annotations of its pod, also that of a user who forged its mapping.
+                let forged = pod["metadata"]["annotations"][FORGED] == "yes";
+                pod["metadata"]["namespace"] == "mount" && ours(pod) == back(pod).is_some() && !forged
+            };
             if let Some(path) = world.pick(Physical, &kind::POD, rng, clear) {
                 let reason = ["FailedMount", "BackOff", "Unhealthy"][rng.usize(..3)];
                 warn(world, &path, reason);
