@@ -49,7 +49,9 @@ use tapestry_testbed::world::{
 };
 
 use self::beside::{Beside, Either};
-use self::people::{FORGED, GATE, REWRITTEN, WARNED, back, csinode, guards, needy_volumes, owner, owner_of, pod, user};
+use self::people::{
+    FORGED, GATE, MANGLED, REWRITTEN, WARNED, back, csinode, guards, needy_volumes, owner, owner_of, pod, user,
+};
 use Side::{Physical, Virtual};
 
 /// What one process runs.
@@ -225,7 +227,7 @@ fn one_copy_per_pod(world: &World) -> Result<(), String> {
     // first.
     let forged = |uid: &str| {
         let mut forged =
-            world.list(Virtual, &kind::POD).filter(|vpod| !vpod["metadata"]["annotations"][FORGED].is_null());
+            world.list(Virtual, &kind::POD).filter(|vpod| !vpod["metadata"]["annotations"][MANGLED].is_null());
         forged.any(|vpod| vpod["metadata"]["uid"] == uid)
     };
     match copies.iter().find(|(uid, count)| **count > 1 && !forged(uid)) {
@@ -279,7 +281,7 @@ fn only_with_reason(world: &World, _leader: usize, call: &Call) -> Result<(), St
             }
             match vpod {
                 // It has another copy, because its first one could not be recognised any more, on either side.
-                Some(vpod) if said(vpod, FORGED) == "yes" && !names(&vpod) => Ok(()),
+                Some(vpod) if said(vpod, MANGLED) == "yes" && !names(&vpod) => Ok(()),
                 Some(vpod) if vpod["metadata"]["deletionTimestamp"].is_null() && !finished(vpod) => {
                     Err(format!("{call} although the virtual pod lives"))
                 }

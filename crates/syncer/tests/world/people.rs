@@ -163,7 +163,7 @@ pub(super) fn user(world: &mut World, rng: &mut Rng) {
         })),
         18 => drop(world.edit(Virtual, &kind::POD, &path, |pod| forge(pod, "owner", "app", Some("made-up")))),
         _ => {
-            let wiped = json!({FORGED: "yes"});
+            let wiped = json!({MANGLED: "yes"});
             world.edit(Virtual, &kind::POD, &path, |pod| pod["metadata"]["annotations"] = wiped);
         }
     }
@@ -211,7 +211,7 @@ pub(super) fn forge(pod: &mut Value, namespace: &str, name: &str, uid: Option<&s
     annotations[keys::PHYSICAL_POD_NAMESPACE] = json!(namespace);
     annotations[keys::PHYSICAL_POD_NAME] = json!(name);
     annotations[keys::PHYSICAL_POD_UID] = json!(uid);
-    annotations[FORGED] = json!("yes");
+    annotations[MANGLED] = json!("yes");
 }
 
 /// The owner of the physical cluster: runs other pods, deletes ours, removes labels.
@@ -233,11 +233,7 @@ pub(super) fn owner(world: &mut World, rng: &mut Rng) {
         // A kubelet or scheduler warns of a pod, ours or not.
         20 | 21 => {
             // Whose a copy without its back-pointer is, only the syncer knows.
-            let clear = |pod: &Value| {
-                // A copy has the annotations of its pod, also that of a user who forged its mapping.
-                let forged = pod["metadata"]["annotations"][FORGED] == "yes";
-                pod["metadata"]["namespace"] == "mount" && ours(pod) == back(pod).is_some() && !forged
-            };
+            let clear = |pod: &Value| pod["metadata"]["namespace"] == "mount" && ours(pod) == back(pod).is_some();
             if let Some(path) = world.pick(Physical, &kind::POD, rng, clear) {
                 let reason = ["FailedMount", "BackOff", "Unhealthy"][rng.usize(..3)];
                 warn(world, &path, reason);
@@ -389,8 +385,11 @@ pub(super) fn back(ppod: &Value) -> Option<&str> {
 pub(super) const REWRITTEN: &str = "example.com/rewritten";
 
 /// Marks a copy that a user made point to another pod, with its real owner: the other pod then has two copies, but not
-/// because of us. On a virtual pod: a user changed its mapping.
+/// because of us.
 pub(super) const FORGED: &str = "example.com/forged";
+
+/// Marks a virtual pod whose mapping a user changed. Its copy gets it too, as every annotation.
+pub(super) const MANGLED: &str = "example.com/mangled";
 
 pub(super) fn owner_of(ppod: &Value) -> Option<&str> {
     ppod["metadata"]["annotations"][FORGED].as_str().or_else(|| back(ppod))
