@@ -14,6 +14,9 @@ use crate::connections::Connections;
 const NOT_FOR_ADMISSION: [&Kind; 6] =
     [&kind::CSI_NODE, &kind::RESOURCE_QUOTA, &kind::NETWORK_POLICY, &kind::CONFIG_MAP, &kind::SECRET, &kind::EVENT];
 
+/// Who needs which ConfigMap, Secret and token follows from these.
+const OF_DEPENDENTS: [&Kind; 3] = [&kind::POD, &kind::CONFIG_MAP, &kind::SECRET];
+
 /// What admission relies on. A test keeps both lists complete.
 #[cfg(test)]
 const FOR_ADMISSION: [&Kind; 4] = [&kind::CLUSTER_BINDING, &kind::POLICY, &kind::NODE, &kind::POD];
@@ -80,6 +83,12 @@ impl OutOfSync {
         self.0.iter().any(|(watched, entry)| relied(watched) && counts(watched, entry))
     }
 
+    /// Whether a pod may have come, or a copy may have changed, without us knowing: then no copy is removed as unused.
+    pub(crate) fn concerns_dependents(&self) -> bool {
+        let relied = |watched: &Watched| watched.reader == Reader::Syncer && OF_DEPENDENTS.contains(&watched.kind());
+        self.0.keys().any(relied)
+    }
+
     /// What cannot be watched, why, and what to do; `None` when everything is in sync.
     pub(crate) fn tell(&self, connections: &Connections) -> Option<String> {
         // Where the cluster itself does not answer, that is what has to be said.
@@ -88,8 +97,13 @@ impl OutOfSync {
         if told.is_empty() {
             return None;
         }
-        let blocked = self.concerns_admission(connections);
-        let then = if blocked { "no new pod is admitted until this works again" } else { "pods are not affected" };
+        let then = if self.concerns_admission(connections) {
+            "no new pod is admitted until this works again"
+        } else if self.concerns_dependents() {
+            "copies of ConfigMaps and Secrets may be out of date, and pods that name one may wait"
+        } else {
+            "pods are not affected"
+        };
         Some(format!(
             "{}; {then}; check the rights of the kubeconfig (deploy/rbac) and the API server",
             told.join("; ")

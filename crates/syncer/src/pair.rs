@@ -260,8 +260,13 @@ impl Pair {
 
     fn see_watch(&mut self, watched: &Watched, state: WatchState, now: Now, dirty: &mut Dirty<Key>) {
         let out_of_sync = self.admission_out_of_sync();
+        let kept = self.out_of_sync.concerns_dependents();
         if !self.out_of_sync.observe(watched.clone(), state) {
             return;
+        }
+        if kept && !self.out_of_sync.concerns_dependents() {
+            // Copies that no pod uses may go.
+            dirty.mark_all();
         }
         if self.out_of_sync.lacks(watched) && Guard::ALL.iter().any(|guard| guard.kind() == watched.kind()) {
             // These are in the mount namespace: perhaps it is gone, and our rights with it.

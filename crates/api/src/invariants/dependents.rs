@@ -29,12 +29,16 @@ impl Snapshot<'_> {
                 let copy = names::dependent_name(&self.origin_label(), namespace(vpod), &reference.name);
                 let source = sources.get(&(kind, namespace(vpod), &*reference.name));
                 match (source, copies.get(&(kind, &*copy))) {
-                    (Some(source), Some(copy)) => same_values(reference.kind, source, copy, found),
+                    (Some(source), Some(copy)) => {
+                        same_values(reference.kind, source, copy, found);
+                        marked(copy, found);
+                    }
                     // An object of another client has the name of the copy: it is left alone.
                     (Some(_), None) if self.taken(kind, &copy) => {}
                     (Some(_), None) => {
                         found.push(format!("{} needs {kind} {}, which has no copy", place(vpod), reference.name));
                     }
+                    // Without its source a copy stays as it is.
                     (None, _) => {}
                 }
                 used.insert((kind, copy));
@@ -43,14 +47,16 @@ impl Snapshot<'_> {
             if !tokens.is_empty() {
                 let secret = names::token_secret_name(&self.origin_label(), uid(vpod), name(vpod));
                 match copies.get(&(DependentKind::Secret, &*secret)) {
-                    Some(there) => tokens_there(vpod, there, &tokens, found),
+                    Some(there) => {
+                        tokens_there(vpod, there, &tokens, found);
+                        marked(there, found);
+                    }
                     None => found.push(format!("{} needs tokens and has none", place(vpod))),
                 }
                 used.insert((DependentKind::Secret, secret));
             }
         }
-        for ((kind, copy), object) in copies.iter().filter(|(_, copy)| !leaving(copy)) {
-            marked(object, found);
+        for ((kind, copy), _) in copies.iter().filter(|(_, copy)| !leaving(copy)) {
             // A pod that is finished or waits may keep what it had; one that is gone may not.
             if !used.contains(&(*kind, (*copy).to_owned())) && !self.may_be_used(*kind, copy) {
                 found.push(format!("{kind} {copy} is used by no pod"));

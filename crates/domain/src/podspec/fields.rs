@@ -8,6 +8,7 @@ mod pod;
 mod tests;
 mod volumes;
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use serde_json::Value;
@@ -78,7 +79,8 @@ impl Shape {
 }
 
 /// The fields that an API server knows and no table has, as `Type.field`; `schemas` are its `components.schemas` of OpenAPI v3
-/// for `api/v1`. Also names types that the tables have and the API server does not use where they say.
+/// for `api/v1`. Also names types that the tables have and the API server does not use where they say, and fields that are
+/// kept although something in them names an object of the pod's namespace.
 #[must_use]
 pub fn unclassified(schemas: &Value) -> Vec<String> {
     let mut missing = Vec::new();
@@ -97,9 +99,42 @@ pub fn unclassified(schemas: &Value) -> Vec<String> {
             {
                 missing.push(format!("{}.{name}: is no {inner}", shape.name));
             }
+            if field.fate == Fate::Kept && names_objects(schemas, property, &mut BTreeSet::new()) {
+                missing.push(format!("{}.{name}: names an object, and is kept", shape.name));
+            }
         }
     }
     missing
+}
+
+/// Types by which a pod names an object of its namespace.
+const REFERENCES: [&str; 9] = [
+    "ConfigMapEnvSource",
+    "ConfigMapKeySelector",
+    "LocalObjectReference",
+    "ObjectReference",
+    "SecretEnvSource",
+    "SecretKeySelector",
+    "SecretReference",
+    "TypedLocalObjectReference",
+    "TypedObjectReference",
+];
+
+/// Whether a schema, or one that it refers to, has such a type.
+fn names_objects(schemas: &Value, schema: &Value, seen: &mut BTreeSet<String>) -> bool {
+    match schema {
+        Value::Object(fields) => fields.iter().any(|(key, value)| match (key.as_str(), value.as_str()) {
+            ("$ref", Some(path)) => {
+                let name = path.rsplit('/').next().unwrap_or_default();
+                let kind = name.rsplit('.').next().unwrap_or_default();
+                REFERENCES.contains(&kind)
+                    || (seen.insert(name.to_owned()) && names_objects(schemas, &schemas[name], seen))
+            }
+            _ => names_objects(schemas, value, seen),
+        }),
+        Value::Array(items) => items.iter().any(|item| names_objects(schemas, item, seen)),
+        _ => false,
+    }
 }
 
 /// The reference for users: file name and text.

@@ -228,6 +228,8 @@ struct Volume<'a> {
     #[serde(borrow)]
     cephfs: Option<Driver<'a>>,
     #[serde(borrow)]
+    cinder: Option<Driver<'a>>,
+    #[serde(borrow)]
     rbd: Option<Driver<'a>>,
     #[serde(borrow)]
     iscsi: Option<Driver<'a>>,
@@ -328,7 +330,16 @@ impl<'a> Volume<'a> {
     }
 
     fn references<'s>(&'s self, found: &mut Found<'s, 'a>) {
-        let drivers = [&self.csi, &self.flex, &self.cephfs, &self.rbd, &self.iscsi, &self.scale_io, &self.storageos];
+        let drivers = [
+            &self.csi,
+            &self.flex,
+            &self.cephfs,
+            &self.cinder,
+            &self.rbd,
+            &self.iscsi,
+            &self.scale_io,
+            &self.storageos,
+        ];
         let credentials = drivers.into_iter().flatten().filter_map(|driver| driver.secret.as_ref());
         let projected = self.sources().filter_map(|source| source.secret.as_ref());
         let secrets = self.secret.iter().chain(&self.azure_file).chain(credentials).chain(projected);

@@ -7,9 +7,6 @@ use super::downward::items;
 use super::{CONTAINERS, Frame};
 use crate::dependents::DependentKind::{self, ConfigMap, Secret};
 
-/// Volume drivers that take their credential from `secretRef`.
-const DRIVERS: [&str; 6] = ["flexVolume", "cephfs", "rbd", "iscsi", "scaleIO", "storageos"];
-
 /// Rewrites all references of a spec.
 pub(super) fn rewrite(spec: &mut Map<String, Value>, frame: &Frame<'_>) {
     for volume in items(spec.get_mut("volumes")) {
@@ -30,8 +27,9 @@ fn rewrite_volume(volume: &mut Value, frame: &Frame<'_>) {
     rename(volume.get_mut("secret"), "secretName", Secret, frame);
     rename(volume.get_mut("azureFile"), "secretName", Secret, frame);
     rename(volume.get_mut("csi").and_then(|csi| csi.get_mut("nodePublishSecretRef")), "name", Secret, frame);
-    for driver in DRIVERS {
-        rename(volume.get_mut(driver).and_then(|driver| driver.get_mut("secretRef")), "name", Secret, frame);
+    // Drivers take their credential from `secretRef`; also one that is newer than this code must not read another user's.
+    for driver in volume.as_object_mut().into_iter().flat_map(Map::values_mut) {
+        rename(driver.get_mut("secretRef"), "name", Secret, frame);
     }
     let name = volume.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
     let sources = volume.get_mut("projected").and_then(|projected| projected.get_mut("sources"));

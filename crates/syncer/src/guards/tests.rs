@@ -213,6 +213,36 @@ fn a_network_policy_is_created_and_restored_under_the_version_that_was_read() {
 }
 
 #[test]
+fn pods_reach_the_virtual_api_server_and_name_servers_wherever_they_are() {
+    let ports = |rule: &Value| rule["ports"].clone();
+    let dns = json!([{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]);
+    let api = json!([{"port": 6443, "protocol": "TCP"}]);
+    let egress = |server| isolation(server)["egress"].as_array().unwrap().clone();
+    // Whatever `virtualDNS` says: queries may go anywhere.
+    assert!(egress(None).iter().any(|rule| ports(rule) == dns && rule.get("to").is_none()));
+    assert!(!egress(None).iter().any(|rule| ports(rule) == api));
+    for (host, to) in [
+        ("10.9.8.7", json!([{"ipBlock": {"cidr": "10.9.8.7/32"}}])),
+        ("fd00::7", json!([{"ipBlock": {"cidr": "fd00::7/128"}}])),
+        // A policy knows no names.
+        ("api.virtual.example", Value::Null),
+    ] {
+        let rules = egress(Some((host, 6443)));
+        let rule = rules.iter().find(|rule| ports(rule) == api).unwrap();
+        assert_eq!(rule["to"], to, "{host}");
+    }
+    let mut scene = scene(&json!({"networkPolicy": true}));
+    scene.make_guard(&POLICY);
+    let server = json!({"host": "10.9.8.7", "port": 6443});
+    scene.see_binding(json!({"guard": {"networkPolicy": true}, "virtualAPIServer": server}));
+    let call = scene.call(&POLICY);
+    assert_eq!(
+        (call.why, &call.body().unwrap()["spec"]["egress"]),
+        ("MendGuard", &isolation(Some(("10.9.8.7", 6443)))["egress"])
+    );
+}
+
+#[test]
 fn one_that_lost_its_labels_or_its_life_is_found_again_or_made_again() {
     let mut scene = scene(&json!({"networkPolicy": true}));
     let made = scene.make_guard(&POLICY);

@@ -108,8 +108,9 @@ impl Pair {
     }
 
     fn dependents_setting(&self, now: Now) -> dependents::Setting<'_> {
-        // A copied pod whose virtual pod was never seen may need any of them.
-        let may_collect = self.catch_up.done() && self.pods.needs_known();
+        // A copied pod whose virtual pod was never seen may need any of them, and so may one that a watch did not show.
+        let current = self.catch_up.done() && !self.out_of_sync.concerns_dependents();
+        let may_collect = current && self.pods.needs_known();
         dependents::Setting { origin: &self.origin, mount: &self.home.mount, now, may_collect }
     }
 

@@ -142,6 +142,18 @@ fn a_field_that_a_newer_kubernetes_adds_is_named() {
 }
 
 #[test]
+fn a_kept_field_in_which_a_pod_names_a_secret_is_named() {
+    let mut schemas = schemas();
+    let to = |name: &str| json!({ "allOf": [{ "$ref": format!("#/components/schemas/io.k8s.api.core.v1.{name}") }] });
+    schemas["io.k8s.api.core.v1.Volume"]["properties"]["nfs"] = to("NFSVolumeSource");
+    schemas["io.k8s.api.core.v1.NFSVolumeSource"] =
+        json!({ "properties": { "self": to("NFSVolumeSource"), "server": { "type": "string" } } });
+    assert_eq!(unclassified(&schemas), [""; 0]);
+    schemas["io.k8s.api.core.v1.NFSVolumeSource"]["properties"]["secretRef"] = to("LocalObjectReference");
+    assert_eq!(unclassified(&schemas), ["Volume.nfs: names an object, and is kept"]);
+}
+
+#[test]
 fn the_reference_lists_every_field_of_every_type() {
     let files = render();
     let [(name, text)] = &files[..] else { panic!("{files:?}") };

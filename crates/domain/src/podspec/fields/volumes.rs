@@ -14,7 +14,7 @@ const OPTIONAL: &str =
     "means the same: a pod waits for what is required, and starts without what is optional and missing";
 const ITEMS: &str = "keys of the copy, which has the keys of its source";
 
-pub(super) const SHAPES: [Shape; 18] = [
+pub(super) const SHAPES: [Shape; 19] = [
     Shape {
         name: "Volume",
         path: "volumes[]",
@@ -24,7 +24,7 @@ pub(super) const SHAPES: [Shape; 18] = [
             kept("azureDisk", DISK),
             field("azureFile", Inside("AzureFileVolumeSource"), ""),
             field("cephfs", Inside("CephFSVolumeSource"), ""),
-            kept("cinder", DISK),
+            field("cinder", Inside("CinderVolumeSource"), ""),
             field("configMap", Inside("ConfigMapVolumeSource"), ""),
             field("csi", Inside("CSIVolumeSource"), ""),
             field("downwardAPI", Inside("DownwardAPIVolumeSource"), ""),
@@ -178,6 +178,17 @@ pub(super) const SHAPES: [Shape; 18] = [
             kept("secretFile", DRIVER),
             field("secretRef", Inside("LocalObjectReference"), CREDENTIAL),
             kept("user", DRIVER),
+        ],
+    },
+    Shape {
+        name: "CinderVolumeSource",
+        path: "volumes[].cinder",
+        like: None,
+        fields: &[
+            kept("fsType", DRIVER),
+            kept("readOnly", SAME),
+            field("secretRef", Inside("LocalObjectReference"), CREDENTIAL),
+            kept("volumeID", DISK),
         ],
     },
     Shape {

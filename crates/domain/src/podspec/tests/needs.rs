@@ -60,6 +60,7 @@ fn places() -> Vec<(Value, DependentKind, bool, &'static str)> {
             "/volumes/0/flexVolume/secretRef/name",
         ),
         (volume(json!({ "cephfs": { "secretRef": secret() } })), Secret, false, "/volumes/0/cephfs/secretRef/name"),
+        (volume(json!({ "cinder": { "secretRef": secret() } })), Secret, false, "/volumes/0/cinder/secretRef/name"),
         (volume(json!({ "rbd": { "secretRef": secret() } })), Secret, false, "/volumes/0/rbd/secretRef/name"),
         (volume(json!({ "iscsi": { "secretRef": secret() } })), Secret, false, "/volumes/0/iscsi/secretRef/name"),
         (volume(json!({ "scaleIO": { "secretRef": secret() } })), Secret, false, "/volumes/0/scaleIO/secretRef/name"),
@@ -155,6 +156,13 @@ fn a_copy_names_no_object_of_the_physical_namespace() {
         let refused = render_copy(&vpod("web", &spec), &reaching()).map(|_| ());
         assert!(matches!(refused, Err(Refused::Unsupported(ref unsupported)) if unsupported.what == what), "{spec}");
     }
+}
+
+#[test]
+fn a_volume_type_that_is_newer_than_this_code_reads_no_secret_of_the_physical_namespace() {
+    let spec = volume(json!({ "newDriver": { "secretRef": { "name": "it" } } }));
+    let copy = copy_of(&spec);
+    assert_eq!(copy["spec"]["volumes"][0]["newDriver"]["secretRef"]["name"], mapped(Secret, "it"));
 }
 
 #[test]

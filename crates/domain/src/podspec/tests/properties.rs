@@ -36,7 +36,7 @@ fn volume() -> impl Strategy<Value = Value> {
         name().prop_map(|name| json!({ "secret": { "secretName": name } })),
         name().prop_map(|name| json!({ "azureFile": { "secretName": name, "shareName": "s" } })),
         name().prop_map(|name| json!({ "csi": { "driver": "d", "nodePublishSecretRef": { "name": name } } })),
-        ("flexVolume|cephfs|rbd|iscsi|scaleIO|storageos", name())
+        ("flexVolume|cephfs|cinder|rbd|iscsi|scaleIO|storageos", name())
             .prop_map(|(driver, name)| json!({ driver: { "secretRef": { "name": name } } })),
         prop::collection::vec(source(), 0..4).prop_map(|sources| json!({ "projected": { "sources": sources } })),
         Just(json!({ "emptyDir": {} })),
