@@ -168,7 +168,8 @@ impl Refusal {
         let by_authorizer = *kind == call.target.kind.plural || status.code == 401;
         let bars = match &call.verb {
             Verb::Create(_) => by_authorizer && name.is_empty(),
-            Verb::Evict { .. } => by_authorizer,
+            // A webhook that refuses to change one object names nothing.
+            Verb::Evict { .. } | Verb::Merge(..) | Verb::Strategic(..) | Verb::Apply(..) => by_authorizer,
             // The answer names the object of the request that was refused.
             Verb::Carry { .. } | Verb::Token { .. } => {
                 needs.retain(|need| {
@@ -177,14 +178,7 @@ impl Refusal {
                 });
                 true
             }
-            Verb::Get
-            | Verb::Peek
-            | Verb::Version
-            | Verb::Discover { .. }
-            | Verb::Merge(..)
-            | Verb::Strategic(..)
-            | Verb::Apply(..)
-            | Verb::Delete { .. } => true,
+            Verb::Get | Verb::Peek | Verb::Version | Verb::Discover { .. } | Verb::Delete { .. } => true,
         };
         needs.pop().filter(|_| bars)
     }
@@ -359,6 +353,7 @@ mod tests {
         }
         assert!(!bars(&with(Verb::Strategic(Sub::Resize, serde_json::json!({}))), 403, &named));
         assert!(bars(&evict(), 403, &named) && !bars(&evict(), 403, &forbidden("{}")));
+        assert!(!bars(&with(Verb::Strategic(Sub::Main, serde_json::json!({}))), 403, &forbidden("{}")));
         let going = forbidden(r#"{"kind":"pods","causes":[{"reason":"NamespaceTerminating"}]}"#);
         assert!(!bars(&create, 403, &going));
     }
