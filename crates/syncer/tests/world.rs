@@ -637,6 +637,8 @@ fn tokens_are_renewed_again_and_again_while_their_pod_runs() -> Result<(), Failu
             let settings = json!({"metadata": {"name": "settings", "namespace": "demo"}, "data": {"a": "1"}});
             schedule.world.make(Virtual, kind, settings);
         }
+        // A copy that waits five minutes for its node would end its pod.
+        schedule.run(400)?;
         for _ in 0..40 {
             schedule.run(30)?;
             schedule.world.advance(Duration::from_mins(1));

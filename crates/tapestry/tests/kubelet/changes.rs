@@ -1,7 +1,8 @@
-//! What changes while a container runs, or before it can: resources, images, the kubelet itself.
+//! What changes while a container runs, or before it can: resources, debug containers, images, the kubelet itself.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
+use tapestry_testbed::node::IMAGE;
 
 use crate::tenant::Direction::{East, West};
 use crate::tenant::{container, tenant, text};
@@ -29,6 +30,24 @@ async fn a_running_container_is_resized_in_place_and_sees_its_new_limit() -> Res
         let after = tenant.pod_when("elastic", "has its new limit", resized).await?;
         assert_eq!(container(&after, "main")["containerID"], container(&before, "main")["containerID"]);
         assert_eq!(container(&after, "main")["restartCount"], 0);
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_debug_container_joins_a_running_pod_and_its_state_comes_back() -> Result<()> {
+    tenant("debug", East, async |tenant| {
+        let before = tenant.run(tenant.pod("debugged", &["say", "hello", "stay"])).await?;
+        let debugger = json!({
+            "name": "debugger", "image": IMAGE, "args": ["say", "debugging", "exit", "3"], "targetContainerName": "main",
+        });
+        let patch = json!({ "spec": { "ephemeralContainers": [debugger] } });
+        tenant.objects.patch_subresource("ephemeralcontainers", "v1/Pod", &tenant.at("debugged"), &patch).await?;
+        let ended = |vpod: &Value| container(vpod, "debugger")["state"]["terminated"]["exitCode"] == 3;
+        let after = tenant.pod_when("debugged", "says how its debug container ended", ended).await?;
+        assert_eq!(tenant.printed("debugged", "debugger", false).await?, "debugging\n");
+        assert_eq!(container(&after, "main")["containerID"], container(&before, "main")["containerID"]);
         Ok(())
     })
     .await

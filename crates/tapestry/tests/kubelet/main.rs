@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`files`] | ConfigMaps, Secrets and tokens as a container sees them |
 //! | [`containers`] | init containers, sidecars, probes, exit codes, ends; how they look in the virtual cluster |
-//! | [`changes`] | what changes while a container runs: resources, images, the kubelet itself |
+//! | [`changes`] | what changes while a container runs: resources, debug containers, images, the kubelet itself |
 //! | [`traces`] | what a node leaves on the machine |
 
 mod changes;

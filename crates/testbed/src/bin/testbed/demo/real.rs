@@ -65,8 +65,8 @@ pub(super) async fn change(stage: &Stage) -> Result<Vec<String>> {
     prints(stage, needs::WORDS[1]).await
 }
 
-/// Ends the node; its objects go with it.
-pub(super) async fn leave(stage: &Stage, node: RealNode) -> Result<()> {
+/// Deletes the pod and waits until it is gone.
+pub(super) async fn remove_witness(stage: &Stage) -> Result<()> {
     let place = format!("{}/{}", WITNESS.0, WITNESS.1);
     stage.virtual_side.delete("v1/Pod", &place).await?;
     eventually("the pod is gone", DEADLINE, async || {
@@ -75,9 +75,7 @@ pub(super) async fn leave(stage: &Stage, node: RealNode) -> Result<()> {
             Some(seen) => Err(seen["status"].to_string()),
         }
     })
-    .await?;
-    drop(node);
-    Ok(stage.physical_cluster.remove_node(NODE).await?)
+    .await
 }
 
 async fn prints(stage: &Stage, wanted: &str) -> Result<Vec<String>> {

@@ -102,7 +102,7 @@ impl Story {
     /// What happens while the syncer runs.
     async fn lend(&self, scene: &Scene) -> Result<()> {
         let (screen, replicas) = (&self.screen, self.replicas);
-        screen.table(&self.nodes_appear(scene).await?.table(MOST_NODES));
+        screen.table(&self.nodes_appear(scene, self.nodes).await?.table(MOST_NODES));
         screen.heading("4. A Deployment in the virtual cluster: its pods run in the physical one");
         scene.stage.virtual_side.create(&namespace(HELLO.0)).await?;
         let toleration = json!({ "key": keys::TAINT_VNODE, "operator": "Exists" });
@@ -122,12 +122,13 @@ impl Story {
         screen.heading("5. What the pods need is there as well, and follows changes while they run");
         self.needs_follow(scene).await?;
         let node = self.real_container(scene).await?;
-        let chapter = if node.is_some() { 7 } else { 6 };
+        let real = usize::from(node.is_some());
+        let chapter = 6 + real;
         if !self.check {
             return self.stay(scene, chapter).await;
         }
-        if let Some(node) = node {
-            real::leave(&scene.stage, node).await?;
+        if node.is_some() {
+            real::remove_witness(&scene.stage).await?;
         }
         let heading = format!(
             "{chapter}. Scaled to zero: no pod of ours is left, nor what they needed; all other pods still run"
@@ -138,11 +139,10 @@ impl Story {
         self.pods_gone(scene, begin).await?;
         self.needs_gone(scene, begin).await?;
         self.foreign_pods_untouched(scene).await?;
-        self.nodes_appear(scene).await.map(drop)
+        self.nodes_appear(scene, self.nodes + real).await.map(drop)
     }
 
-    async fn nodes_appear(&self, scene: &Scene) -> Result<nodes::View> {
-        let nodes = self.nodes;
+    async fn nodes_appear(&self, scene: &Scene, nodes: usize) -> Result<nodes::View> {
         let begin = Instant::now();
         let look = async || {
             let view = nodes::look(&scene.stage, &scene.origin).await.map_err(|error| format!("{error:#}"))?;
