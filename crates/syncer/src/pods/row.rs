@@ -278,7 +278,10 @@ impl VPod {
             unsupported: None,
             raw: None,
             sizes: None,
-            said: Said { metadata: mark_metadata(pairs(&meta.labels), pairs(&meta.annotations)), spec: None },
+            said: Said {
+                metadata: mark_metadata(pairs(meta.labels.as_ref()), pairs(meta.annotations.as_ref())),
+                spec: None,
+            },
             told: None,
             unreadable: None,
         })
@@ -412,21 +415,21 @@ pub(super) fn read_raw(json: &Bytes) -> Result<Box<str>, serde_json::Error> {
     Ok(render_raw(&metadata, &namespace, spec))
 }
 
-fn pairs<'t>(pairs: &'t Option<Pairs<'_>>) -> impl Iterator<Item = (&'t str, &'t str)> {
-    pairs.iter().flat_map(|pairs| &pairs.0).map(|(key, value)| (&**key, &**value))
+fn pairs<'t>(pairs: Option<&'t Pairs<'_>>) -> impl Iterator<Item = (&'t str, &'t str)> {
+    pairs.into_iter().flat_map(|pairs| &pairs.0).map(|(key, value)| (&**key, &**value))
 }
 
 /// What the copy will be made from: no managedFields, no status.
 fn render_raw(meta: &Meta<'_>, namespace: &Name, spec: &RawValue) -> Box<str> {
-    let map = |all: &Option<Pairs<'_>>| {
+    let map = |all: Option<&Pairs<'_>>| {
         serde_json::Value::Object(pairs(all).map(|(key, value)| (key.to_owned(), value.into())).collect())
     };
     let metadata = serde_json::json!({
         "name": meta.name.as_str(),
         "namespace": namespace.as_str(),
         "uid": meta.uid.as_str(),
-        "labels": map(&meta.labels),
-        "annotations": map(&meta.annotations),
+        "labels": map(meta.labels.as_ref()),
+        "annotations": map(meta.annotations.as_ref()),
     });
     format!(r#"{{"metadata":{metadata},"spec":{}}}"#, spec.get()).into()
 }

@@ -330,12 +330,12 @@ fn a_denied_push_is_tried_again_after_a_while_and_an_unknown_end_sooner() {
     stage.read();
     stage.refuse(Refusal::Unknown("lost".to_owned()));
     let Plan::Wait(until) = stage.scene.plan(&key("web")) else { panic!("not told, but tried again") };
-    stage.scene.pass(until - stage.scene.now.steady);
+    stage.scene.pass(until.saturating_sub(stage.scene.now.steady));
     stage.read();
     stage.refuse(Refusal::Denied(Box::new(Status { message: "not you".to_owned(), ..Status::default() })));
     assert_eq!(stage.follow(), ["TellChange"]);
     let Plan::Wait(until) = stage.scene.plan(&key("web")) else { panic!("tried again") };
-    stage.scene.pass(until - stage.scene.now.steady);
+    stage.scene.pass(until.saturating_sub(stage.scene.now.steady));
     assert_eq!(stage.follow(), ["ReadChanged", "ReadCopy", "PushMetadata", "TellChange"]);
 }
 
