@@ -45,10 +45,13 @@ export TAPESTRY_CACHE CARGO_TARGET_DIR
 
 # Tests that need no cluster; every other file in crates/*/tests runs on real control planes.
 in_memory := objects world
+# Tests on real nodes: they run within testbed/in-network, as root.
+on_nodes := kubelet
 # A test is a file crates/*/tests/NAME.rs or a folder crates/*/tests/NAME/main.rs.
 tests := $(basename $(notdir $(wildcard crates/*/tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs)))
 unit_tests := $(addprefix --test ,$(filter $(in_memory),$(tests)))
-cluster_tests := $(addprefix --test ,$(filter-out $(in_memory),$(tests)))
+cluster_tests := $(addprefix --test ,$(filter-out $(in_memory) $(on_nodes),$(tests)))
+node_tests := $(addprefix --test ,$(filter $(on_nodes),$(tests)))
 
 debug := $(CARGO_TARGET_DIR)/debug
 release := $(CARGO_TARGET_DIR)/release
@@ -85,14 +88,18 @@ build: $(call alone,need-rust) ## everything, with debug information: tapestry, 
 demo: $(call alone,demo-parts) ## lend a cluster on this machine to another one, and watch (DEMO=check: assert and end)
 	@$(call heading,demo)
 	# The debug build on purpose: a release build takes minutes more.
-	'$(debug)/testbed' demo --tapestry '$(debug)/tapestry' $(if $(filter check,$(DEMO)),--check)
+	# In a network of its own it can have a real node beside the simulated ones.
+	network=
+	if testbed/in-network --can 2>/dev/null && [ -e "$$(testbed/build-node --where)/complete" ]; then network=testbed/in-network; fi
+	$$network '$(debug)/testbed' demo --tapestry '$(debug)/tapestry' $(if $(filter check,$(DEMO)),--check)
 
 .PHONY: test
-checks := prune fmt clippy build generated test-unit docs testbed test-e2e demo-check
+checks := prune fmt clippy build generated test-unit docs testbed test-e2e
 test: ## all that CI checks, fastest first
 	@$(MAKE) --keep-going need-rust need-go
-	summary=
-	for check in $(checks); do
+	summary= nodes=
+	if lack=$$(testbed/in-network --can 2>&1); then nodes='testbed-node test-kubelet'; fi
+	for check in $(checks) $$nodes demo-check; do
 	  start=$$SECONDS
 	  $(MAKE) $$check WALK=1 || { $(call heading,FAILED after $${SECONDS} s: make $$check); exit 1; }
 	  summary+=$$(printf '%6d s  %s' $$((SECONDS - start)) $$check)$$'\n'
@@ -103,6 +110,7 @@ test: ## all that CI checks, fastest first
 	fi
 	$(call heading,all checks passed in $$SECONDS s)
 	printf '%s' "$$summary"
+	[ -n "$$nodes" ] || echo "left out: the tests on real nodes ($$lack); run them as root on Linux: make test-kubelet"
 
 .PHONY: test-unit
 test-unit: $(call alone,need-rust) ## unit and property tests and World, no cluster: seconds
@@ -121,10 +129,21 @@ test-e2e: $(call alone,build testbed) ## tests on real control planes (E2E=part 
 	  exit 1
 	}
 
+.PHONY: test-kubelet
+test-kubelet: $(call alone,build testbed testbed-node) ## tests in real containers: kubelet, containerd, runc (root on Linux; E2E=part of a name)
+	@$(call heading,tests on real nodes)
+	if ! lack=$$(testbed/in-network --can 2>&1); then echo "real nodes cannot run here: $$lack"; exit 1; fi
+	testbed/in-network cargo test --offline --workspace $(node_tests) -- --test-threads=$(E2E_THREADS) $(E2E)
+
 .PHONY: testbed
 testbed: $(call alone,need-go) ## build etcd, the Kubernetes control plane and kwok for the tests, once (6 minutes on 2 cores)
 	@$(call heading,test control planes)
 	testbed/build
+
+.PHONY: testbed-node
+testbed-node: $(call alone,need-go) ## build kubelet, containerd, runc and images for real nodes, once (4 minutes on 2 cores)
+	@$(call heading,parts of real nodes)
+	testbed/build-node
 
 .PHONY: bench
 bench: release testbed ## measure the release build on real control planes (BENCH=arguments)
@@ -203,7 +222,14 @@ demo-check:
 
 # Only what the demo runs: the tapestry and testbed binaries and the control planes.
 .PHONY: demo-parts
-demo-parts: need-rust need-go demo-bins testbed
+demo-parts: need-rust need-go demo-bins testbed demo-node
+
+# Without a real node the demo shows less, and needs less.
+.PHONY: demo-node
+demo-node:
+	@if testbed/in-network --can 2>/dev/null; then
+	  $(MAKE) testbed-node WALK=1 || echo 'note: the demo runs without a real node'
+	fi
 
 .PHONY: demo-bins
 demo-bins:

@@ -8,6 +8,7 @@ use serde::Deserialize as _;
 use serde_json::Value;
 use tapestry_domain::capacity::{self, Limit};
 use tapestry_domain::dependents::DependentKind;
+use tapestry_domain::podspec::{Marks, mark_metadata, mark_spec};
 use tapestry_domain::quantity::Quantity;
 use tapestry_domain::request::PodShape;
 use tapestry_domain::resources::{ResourceName, Resources};
@@ -57,6 +58,7 @@ impl Snapshot<'_> {
             for copy in copies {
                 both_ways(vpod, copy, &mut found);
                 marked(copy, &mut found);
+                pushed(vpod, copy, &mut found);
             }
         }
         for orphan in copies.into_values().flatten() {
@@ -190,6 +192,31 @@ fn marked(copy: &Value, found: &mut Vec<String>) {
         if copy["metadata"]["labels"][key].is_null() {
             found.push(format!("{} lacks label {key}", place(copy)));
         }
+    }
+}
+
+/// What can change while a pod runs was pushed to its copy as it is, or the pod says why not. What the physical cluster made of it
+/// there is its own. A copy that does not say what was pushed is not judged.
+fn pushed(vpod: &Value, copy: &Value, found: &mut Vec<String>) {
+    let held = |condition: &Value| condition["type"] == keys::CONDITION_CHANGES_PUSHED;
+    let ends = [vpod, copy].iter().any(|pod| leaving(pod) || finished(pod));
+    if ends || items(&vpod["status"]["conditions"]).iter().any(held) {
+        return;
+    }
+    let pairs = |field: &str| {
+        let map = vpod["metadata"][field].as_object().into_iter().flatten();
+        map.map(|(key, value)| (key.as_str(), text(value))).collect::<Vec<_>>()
+    };
+    let (Some(said), Ok(spec)) =
+        (Marks::parse(annotation(copy, keys::VIRTUAL_POD_MARKS)), mark_spec(&vpod["spec"].to_string()))
+    else {
+        return;
+    };
+    if said.metadata != mark_metadata(pairs("labels"), pairs("annotations")) {
+        found.push(format!("labels or annotations of {} were not pushed to {}", place(vpod), place(copy)));
+    }
+    if said.spec != spec {
+        found.push(format!("a change of the spec of {} was not pushed to {}", place(vpod), place(copy)));
     }
 }
 

@@ -72,6 +72,9 @@ keys! {
     /// Annotation: a mark of the sizes (requests and limits) that the virtual pod asked for when they were last pushed.
     /// Syncer, on physical pods.
     VIRTUAL_POD_SIZES = "tapestry.io/virtual-pod-sizes";
+    /// Annotation: marks of the virtual pod's labels and annotations, and of what can change in its spec, when they were last
+    /// pushed. Syncer, on physical pods.
+    VIRTUAL_POD_MARKS = "tapestry.io/virtual-pod-marks";
     /// Annotation: name of the virtual node. Syncer, on physical pods; the downward API reads it for `spec.nodeName`.
     VIRTUAL_NODE_NAME = "tapestry.io/virtual-node-name";
     /// Annotation: `spec.serviceAccountName` of the virtual pod. Syncer, on physical pods; read by the downward API.
@@ -87,7 +90,8 @@ keys! {
     /// Annotation: `metadata.resourceVersion` of the source when it was last carried. Syncer, on copies.
     VIRTUAL_RESOURCE_VERSION = "tapestry.io/virtual-resource-version";
     /// Annotation: JSON with each carried key and a mark of its value, so that drift is found and a key that others added
-    /// is kept. Syncer, on copies.
+    /// is kept. Syncer, on copies; on physical pods also with images and tolerations, so that only what the virtual pod changed is
+    /// pushed.
     CARRIED = "tapestry.io/carried";
 
     // ---- Secrets with tokens of virtual pods ----
@@ -119,7 +123,7 @@ keys! {
     TAINT_PHYSICAL_UNREACHABLE = "tapestry.io/physical-unreachable";
     /// Taint, NoSchedule: the syncer cannot work, and only renews the node's Lease.
     TAINT_SYNCER_STOPPED = "tapestry.io/syncer-stopped";
-    /// Taint, NoSchedule, for a while: the physical cluster could not place a pod there.
+    /// Taint, NoSchedule, for a while: the physical cluster could not place a pod there. Value: how often in a row.
     TAINT_PLACEMENT_FAILED = "tapestry.io/placement-failed";
     /// Taint: a watch that admission relies on is out of sync, so nothing new is placed.
     TAINT_OUT_OF_SYNC = "tapestry.io/out-of-sync";
@@ -127,6 +131,8 @@ keys! {
     // ---- pod conditions ----
     /// Pod condition: whether the virtual node admitted the pod, and if not, why. Syncer, on virtual pods.
     CONDITION_ADMITTED = "tapestry.io/Admitted";
+    /// Pod condition, only ever `False`: a change of a running pod does not reach its copy, and why. Syncer, on virtual pods.
+    CONDITION_CHANGES_PUSHED = "tapestry.io/ChangesPushed";
 
     // ---- finalizers ----
     /// Finalizer of the manager, on bindings: what it deployed is gone before the binding is.
@@ -216,6 +222,9 @@ mod tests {
             (VIRTUAL_POD_UID, podspec::keys::VIRTUAL_POD_UID),
             (VIRTUAL_NODE_NAME, podspec::keys::VIRTUAL_NODE_NAME),
             (VIRTUAL_SERVICE_ACCOUNT, podspec::keys::VIRTUAL_SERVICE_ACCOUNT),
+            (VIRTUAL_POD_GENERATION, podspec::keys::VIRTUAL_POD_GENERATION),
+            (VIRTUAL_POD_MARKS, podspec::keys::VIRTUAL_POD_MARKS),
+            (CARRIED, podspec::keys::CARRIED),
             (TOKEN_EXPIRES, tokens::keys::TOKEN_EXPIRES),
             (TOKEN_REFRESH, tokens::keys::TOKEN_REFRESH),
         ];

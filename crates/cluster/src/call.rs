@@ -53,6 +53,8 @@ pub enum Sub {
     Status,
     /// What a running pod's containers may use: its resize subresource, which takes nothing else.
     Resize,
+    /// A running pod's ephemeral containers, which can only be added: a subresource that takes nothing else.
+    EphemeralContainers,
 }
 
 /// What to do with the target.
@@ -274,6 +276,7 @@ impl Call {
             (Verb::Evict { .. }, _) => "eviction",
             (_, Sub::Status) => "status",
             (_, Sub::Resize) => "resize",
+            (_, Sub::EphemeralContainers) => "ephemeralcontainers",
             (_, Sub::Main) => "",
         }
     }
@@ -333,6 +336,7 @@ impl fmt::Display for Call {
             (Verb::Evict { .. }, _) => "/eviction",
             (Verb::Discover { .. }, _) => "/discovery",
             (_, Sub::Resize) => "/resize",
+            (_, Sub::EphemeralContainers) => "/ephemeralcontainers",
             (_, Sub::Main | Sub::Status) => "",
         };
         write!(f, "{target}{part} ({why})")

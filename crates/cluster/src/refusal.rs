@@ -82,6 +82,14 @@ const HELD: Duration = Duration::from_secs(2);
 const HOLDS: [&str; 2] = ["DisruptionBudget", NAMESPACE_TERMINATING];
 /// The cause that Kubernetes gives when a namespace is being deleted.
 const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
+/// How Kubernetes refuses another type of a Secret, and other values of an immutable ConfigMap or Secret. A refusal by admission, or of
+/// values that are too large, has other causes.
+const IMMUTABLE: [(&str, &str); 4] = [
+    ("type", "FieldValueInvalid"),
+    ("immutable", "FieldValueForbidden"),
+    ("data", "FieldValueForbidden"),
+    ("binaryData", "FieldValueForbidden"),
+];
 
 impl Refusal {
     /// `PascalCase`, for events and metric labels.
@@ -129,6 +137,13 @@ impl Refusal {
         self
     }
 
+    /// Whether the API server lets no request change these values: only a new object can have others.
+    #[must_use]
+    pub fn needs_a_new_object(&self) -> bool {
+        let Self::Invalid(status) = self else { return false };
+        status.details.causes.iter().any(|cause| IMMUTABLE.contains(&(&*cause.field, &*cause.reason)))
+    }
+
     /// What we find out ourselves and no server answered: the same call will be refused again.
     pub(crate) fn of_ours(code: u16, message: String) -> Self {
         Self::Invalid(Box::new(Status { kind: "Status".to_owned(), code, message, ..Status::default() }))
@@ -153,7 +168,8 @@ impl Refusal {
         let by_authorizer = *kind == call.target.kind.plural || status.code == 401;
         let bars = match &call.verb {
             Verb::Create(_) => by_authorizer && name.is_empty(),
-            Verb::Evict { .. } => by_authorizer,
+            // A webhook that refuses to change one object names nothing.
+            Verb::Evict { .. } | Verb::Merge(..) | Verb::Strategic(..) | Verb::Apply(..) => by_authorizer,
             // The answer names the object of the request that was refused.
             Verb::Carry { .. } | Verb::Token { .. } => {
                 needs.retain(|need| {
@@ -162,14 +178,7 @@ impl Refusal {
                 });
                 true
             }
-            Verb::Get
-            | Verb::Peek
-            | Verb::Version
-            | Verb::Discover { .. }
-            | Verb::Merge(..)
-            | Verb::Strategic(..)
-            | Verb::Apply(..)
-            | Verb::Delete { .. } => true,
+            Verb::Get | Verb::Peek | Verb::Version | Verb::Discover { .. } | Verb::Delete { .. } => true,
         };
         needs.pop().filter(|_| bars)
     }
@@ -274,6 +283,22 @@ mod tests {
     }
 
     #[test]
+    fn only_immutable_fields_need_a_new_object() {
+        let call = Call { verb: Verb::Merge(Sub::Main, serde_json::json!({})), ..get() };
+        let needs = |causes: &str| {
+            let body = status(422, "Invalid", &format!(r#"{{"causes":[{causes}]}}"#));
+            Refusal::classify(&call, 422, body.as_bytes(), None).needs_a_new_object()
+        };
+        assert!(needs(r#"{"field":"type","reason":"FieldValueInvalid"}"#));
+        assert!(needs(r#"{"field":"data","reason":"FieldValueForbidden"}"#));
+        // Too large, a key that is missing for the type, and a ValidatingAdmissionPolicy.
+        assert!(!needs(r#"{"field":"data","reason":"FieldValueTooLong"}"#));
+        assert!(!needs(r#"{"field":"data[tls.crt]","reason":"FieldValueRequired"}"#));
+        assert!(!needs(r#"{"message":"no passwords here"}"#));
+        assert!(!Refusal::of_ours(422, "cannot be read".into()).needs_a_new_object());
+    }
+
+    #[test]
     fn a_busy_cluster_is_left_alone_for_as_long_as_it_asks_but_a_minute_at_most() {
         let busy = status(429, "TooManyRequests", "{}");
         assert_eq!(Refusal::classify(&get(), 429, busy.as_bytes(), Some(3)), Refusal::Later(Duration::from_secs(3)));
@@ -328,6 +353,7 @@ mod tests {
         }
         assert!(!bars(&with(Verb::Strategic(Sub::Resize, serde_json::json!({}))), 403, &named));
         assert!(bars(&evict(), 403, &named) && !bars(&evict(), 403, &forbidden("{}")));
+        assert!(!bars(&with(Verb::Strategic(Sub::Main, serde_json::json!({}))), 403, &forbidden("{}")));
         let going = forbidden(r#"{"kind":"pods","causes":[{"reason":"NamespaceTerminating"}]}"#);
         assert!(!bars(&create, 403, &going));
     }

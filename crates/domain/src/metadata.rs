@@ -11,10 +11,20 @@ pub(crate) const OURS: &str = "tapestry.io/";
 const HOSTILE_ANNOTATIONS: [&str; 3] =
     ["kubernetes.io/config.", "k8s.v1.cni.cncf.io/", "kubectl.kubernetes.io/last-applied-configuration"];
 
+/// Whether a tenant's label of this key is carried.
+pub(crate) fn carries_label(key: &str) -> bool {
+    !key.starts_with(OURS)
+}
+
+/// Whether a tenant's annotation of this key is carried.
+pub(crate) fn carries_annotation(key: &str) -> bool {
+    !key.starts_with(OURS) && !HOSTILE_ANNOTATIONS.iter().any(|hostile| key.starts_with(hostile))
+}
+
 /// A tenant's labels without those that are not carried, then ours.
 #[must_use]
 pub fn carry_labels(mut labels: Map<String, Value>, ours: &[(&str, String)]) -> Map<String, Value> {
-    labels.retain(|key, _| !key.starts_with(OURS));
+    labels.retain(|key, _| carries_label(key));
     set(&mut labels, ours);
     labels
 }
@@ -22,8 +32,7 @@ pub fn carry_labels(mut labels: Map<String, Value>, ours: &[(&str, String)]) -> 
 /// A tenant's annotations without those that are not carried, then ours.
 #[must_use]
 pub fn carry_annotations(mut annotations: Map<String, Value>, ours: &[(&str, String)]) -> Map<String, Value> {
-    annotations
-        .retain(|key, _| !key.starts_with(OURS) && !HOSTILE_ANNOTATIONS.iter().any(|hostile| key.starts_with(hostile)));
+    annotations.retain(|key, _| carries_annotation(key));
     set(&mut annotations, ours);
     annotations
 }

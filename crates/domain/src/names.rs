@@ -13,7 +13,7 @@ use std::ops::Deref;
 use serde::{Deserialize, Serialize};
 
 pub use self::check::{NameError, check_dns_label, check_dns_subdomain, check_label_value, check_qualified_name};
-use self::hash::{base32, base32_of, hex_of, long_base32_of};
+use self::hash::{base32, base32_of, bits_of, hex_of, long_base32_of};
 
 /// The longest DNS label, label value and host name.
 const LABEL: usize = 63;
@@ -190,6 +190,11 @@ pub fn origin_hash(virtual_cluster_uid: &str, binding_uid: &str) -> String {
 #[must_use]
 pub fn mark(parts: &[&str]) -> String {
     base32_of(parts)
+}
+
+/// The same as a number, of parts that need not be gathered first: for rows, and for contents that are compared often.
+pub fn mark_bits<'t>(parts: impl IntoIterator<Item = &'t str>) -> u64 {
+    bits_of(parts)
 }
 
 /// The host name a virtual pod's physical pod gets when the pod names none: the virtual name, cut to 63.

@@ -3,6 +3,7 @@
 //! It must not trust the virtual pod: names, keys and references in it are hostile until they are checked or replaced.
 
 mod api_access;
+mod changes;
 mod dns;
 mod downward;
 pub mod fields;
@@ -20,6 +21,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use self::changes::Carried;
+pub use self::changes::{Changes, Marks, mark_metadata, mark_spec, render_changes};
 pub use self::needs::{Need, SpecNeeds, TokenAsk, Unsupported, unsupported};
 pub use self::patience::mend_tolerations;
 pub use self::sizes::Sizes;
@@ -120,7 +123,8 @@ pub fn render_copy(vpod: &str, frame: &Frame<'_>) -> Result<Value, Refused> {
         return Err(unsupported.into());
     }
     let mut spec: Map<String, Value> = serde_json::from_str(vpod.spec.get())?;
-    let (identity, metadata) = metadata::render(vpod.metadata, &spec, frame);
+    let carried = Carried::at_creation(&vpod.metadata, &spec);
+    let (identity, metadata) = metadata::render(vpod.metadata, &spec, &carried, frame);
     rewrite::spec(&mut spec, &identity, &needs.api_access_volumes(), frame);
     Ok(json!({
         "apiVersion": "v1",

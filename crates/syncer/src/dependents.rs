@@ -377,6 +377,20 @@ impl Dependents {
         }
     }
 
+    /// The same for what is added to a pod that runs. What the virtual cluster does not have keeps nothing back: a container that
+    /// needs it waits for it, the others run on.
+    pub(crate) fn readiness_to_add<'a>(&'a self, needs: &'a Needs) -> Readiness<'a> {
+        let mut readiness = Readiness::Ready;
+        for (id, _) in needs.dependents(self.api_access) {
+            match self.readiness_of(id, true) {
+                Readiness::Ready => {}
+                Readiness::NotYet => readiness = Readiness::NotYet,
+                other => return other,
+            }
+        }
+        readiness
+    }
+
     fn readiness_of<'a>(&'a self, id: &'a Id, optional: bool) -> Readiness<'a> {
         if !self.complete(id.kind) {
             return Readiness::NotYet;

@@ -12,6 +12,7 @@ use crate::json::stable_hash;
 use crate::nodes::row::{Condition, VNode};
 use crate::pair::Key;
 use crate::pods::row::VPod;
+use crate::warnings::Warning;
 
 /// An event to be written.
 pub(crate) struct Event {
@@ -46,6 +47,23 @@ impl Event {
             "name": vpod.name.as_str(), "uid": vpod.uid.as_str(),
         });
         Self::write(&whom, "Warning", reason, message, now)
+    }
+
+    /// A warning of the physical cluster about the copy of a virtual pod. The same occurrence has the same name, whichever process
+    /// tells it.
+    pub(crate) fn of_copy(vpod: &VPod, warning: &Warning, now: Now) -> Option<Self> {
+        let whom = json!({
+            "apiVersion": "v1", "kind": "Pod", "namespace": vpod.namespace.as_str(),
+            "name": vpod.name.as_str(), "uid": vpod.uid.as_str(),
+        });
+        let message = format!("In the physical cluster: {}", warning.message);
+        let unique = stable_hash((vpod.uid.as_str(), warning.mark()));
+        let mut event = Self::write_as(&whom, "Warning", &warning.reason, &message, unique, now)?;
+        event.body["count"] = json!(warning.count);
+        if let Some(first) = warning.first.filter(|first| *first < now.wall) {
+            event.body["firstTimestamp"] = json!(format!("{first:.0}"));
+        }
+        Some(event)
     }
 
     /// A warning about a ConfigMap or Secret.
@@ -83,8 +101,12 @@ impl Event {
 
     /// Beside its object, or in `default` for one that is in no namespace: where `kubectl describe` looks for it.
     fn write(whom: &Value, kind: &str, reason: &str, message: &str, now: Now) -> Option<Self> {
+        let unique = stable_hash((whom["uid"].as_str(), reason, now.wall.as_nanosecond()));
+        Self::write_as(whom, kind, reason, message, unique, now)
+    }
+
+    fn write_as(whom: &Value, kind: &str, reason: &str, message: &str, unique: u64, now: Now) -> Option<Self> {
         let text = |key: &str| whom[key].as_str();
-        let unique = stable_hash((text("uid"), reason, now.wall.as_nanosecond()));
         // Event names are the object's, cut so that the suffix fits into 253 characters.
         let base: String = text("name")?.chars().take(236).collect();
         let name = Name::parse(&format!("{base}.{unique:016x}")).ok()?;

@@ -29,4 +29,5 @@ mod scene;
 mod serving;
 pub mod start;
 mod terms;
+pub mod warnings;
 mod watches;

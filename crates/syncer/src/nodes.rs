@@ -3,6 +3,7 @@
 
 pub(crate) mod departure;
 pub(crate) mod lending;
+mod placement;
 mod plan;
 pub mod row;
 mod search;
@@ -23,6 +24,7 @@ use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Now, Table, reasons};
 
 use self::lending::{Dip, Since};
+use self::placement::Placement;
 use self::row::{PNode, VNode};
 use self::search::{Rival, Search};
 use crate::events::Event;
@@ -91,15 +93,8 @@ struct Case {
     pushed: Option<(u64, u64)>,
     /// When the status was last written, so that a burst of changes is one write.
     written: Option<Duration>,
-    /// Pods that did not fit keep others away for a while.
+    /// Pods that could not be placed keep others away for a while.
     placement: Placement,
-}
-
-/// How often a pod had to be sent away recently, and until when no other one is wanted.
-#[derive(Debug, Default, Clone, Copy)]
-struct Placement {
-    failures: u32,
-    until: Option<Duration>,
 }
 
 impl Nodes {
@@ -282,6 +277,7 @@ impl Pair {
         }
         if let Some(vnode) = self.nodes.vnodes.get(&uid).cloned() {
             self.keep_since(&vnode, now);
+            self.nodes.adopt_placement(&vnode, now);
         }
         if before.as_ref().is_none_or(|before| before.taints != taints || before.deleting != deleting) {
             self.stir(&name, now, dirty);

@@ -10,9 +10,9 @@ use tapestry_cluster::{Kind, Side, kind};
 use crate::connections::Connections;
 
 /// What admission does not rely on to decide who may enter a virtual node. A kind in neither list counts as relied on.
-/// ConfigMaps and Secrets delay only pods that name one.
-const NOT_FOR_ADMISSION: [&Kind; 5] =
-    [&kind::CSI_NODE, &kind::RESOURCE_QUOTA, &kind::NETWORK_POLICY, &kind::CONFIG_MAP, &kind::SECRET];
+/// ConfigMaps and Secrets delay only pods that name one; events are only shown.
+const NOT_FOR_ADMISSION: [&Kind; 6] =
+    [&kind::CSI_NODE, &kind::RESOURCE_QUOTA, &kind::NETWORK_POLICY, &kind::CONFIG_MAP, &kind::SECRET, &kind::EVENT];
 
 /// What admission relies on. A test keeps both lists complete.
 #[cfg(test)]

@@ -35,6 +35,7 @@ use crate::policies::{self, Policies, PolicyRow};
 use crate::prerequisites::{self, Prerequisite, Prerequisites};
 use crate::refused::Refused;
 use crate::rights::Ask;
+use crate::warnings::{Warning, Warnings};
 
 /// What work is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -94,6 +95,8 @@ pub enum Fact {
     DependentCopy(DependentKind, Change<DependentCopy>),
     /// About a backstop in the physical cluster.
     Guard(Guard, Change<GuardRow>),
+    /// A warning about a physical pod.
+    Warning(Change<Warning>),
     /// About the way to a cluster.
     Connection(Side, Connection),
     /// About whether a watch can be relied on.
@@ -115,6 +118,7 @@ impl Fact {
             Self::Source(_, change) => change.is_progress(),
             Self::DependentCopy(_, change) => change.is_progress(),
             Self::Guard(_, change) => change.is_progress(),
+            Self::Warning(change) => change.is_progress(),
             Self::Connection(..) | Self::Watch(..) => false,
         }
     }
@@ -179,6 +183,7 @@ pub struct Pair {
     pub(crate) breaker: Breaker,
     pub(crate) catch_up: CatchUp,
     pub(crate) events: Events,
+    pub(crate) warnings: Warnings,
 }
 
 impl Pair {
@@ -204,6 +209,7 @@ impl Pair {
             breaker: Breaker::default(),
             catch_up: CatchUp::default(),
             events: Events::default(),
+            warnings: Warnings::default(),
         }
     }
 
@@ -229,6 +235,7 @@ impl Pair {
             dependents: _,
             catch_up: _,
             events: _,
+            warnings: _,
         } = self;
         pods.doubt_evidence();
         breaker.doubt();
@@ -351,7 +358,11 @@ impl Model for Pair {
             Fact::PCsiNode(change) => self.csinodes.observe_physical(change, &self.nodes, dirty),
             Fact::VCsiNode(change) => self.csinodes.observe_virtual(change, &self.nodes, dirty),
             Fact::VPod(change) => self.see_vpod(change, now, dirty),
-            Fact::PPod(change) => self.see_ppod(change, now, dirty),
+            Fact::PPod(change) => {
+                self.see_ppod(change, now, dirty);
+                self.tell_early_warnings(now, dirty);
+            }
+            Fact::Warning(change) => self.see_warning(change, now, dirty),
             Fact::Source(kind, change) => self.dependents.observe_source(kind, change, dirty),
             Fact::DependentCopy(kind, change) => self.see_dependent_copy(kind, change, dirty),
             Fact::Guard(guard, change) => self.see_guard(guard, change, now, dirty),
@@ -417,7 +428,10 @@ impl Model for Pair {
             (Why::Guard(why), Key::Guard(guard)) => self.settle_guard(*guard, why, call, done, now, dirty),
             (Why::Node(why), Key::Node(name)) => self.settle_node(name, why, call, done, now, dirty),
             (Why::CsiNode(why), Key::CsiNode(vnode)) => self.settle_csinode(vnode, why, call, done, now, dirty),
-            (Why::Pod(why), Key::Pod(uid)) => self.settle_pod(uid, why, call, done, now, dirty),
+            (Why::Pod(why), Key::Pod(uid)) => {
+                self.settle_pod(uid, why, call, done, now, dirty);
+                self.tell_early_warnings(now, dirty);
+            }
             (Why::Stray(why), Key::Stray(uid)) => self.settle_stray(uid, why, done, now, dirty),
             (Why::Dependent(why), Key::Dependent(id)) => self.settle_dependent(id, why, call, done, now, dirty),
             (Why::Token(why), Key::Token(uid)) => self.settle_token(uid, why, call, done, now, dirty),

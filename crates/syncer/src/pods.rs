@@ -7,10 +7,13 @@ pub(crate) mod admission;
 mod admissions;
 mod case;
 mod change;
+mod changes;
 pub(crate) mod digest;
 mod drain;
 mod facts;
+mod gates;
 mod plan;
+pub(crate) mod reason;
 pub(crate) mod reclaim;
 mod resize;
 pub mod row;
@@ -18,6 +21,7 @@ mod settle;
 pub(crate) mod strays;
 mod sums;
 mod unreadable;
+mod unscheduled;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -70,6 +74,10 @@ reasons! {
         Finish,
         /// A pod fails: its copy is gone.
         PhysicalPodLost,
+        /// The physical cluster does not schedule a copy, which is deleted.
+        NotScheduled,
+        /// Its pod fails.
+        PhysicalUnschedulable,
         /// Nothing runs for a pod that is being deleted: it may go.
         Release,
         /// A pod that was never run goes with its node.
@@ -98,6 +106,20 @@ reasons! {
         Resize,
         /// The copy says which sizes it was given.
         MarkResized,
+        /// A pod that runs was changed: what does it say now?
+        ReadChanged,
+        /// The copy of such a pod: what does it have, and what was pushed to it?
+        ReadCopy,
+        /// Changed labels and annotations go to the copy.
+        PushMetadata,
+        /// A changed image, toleration or deadline goes to the copy.
+        PushSpec,
+        /// New ephemeral containers go to the copy.
+        PushEphemeralContainers,
+        /// The copy says what was pushed.
+        MarkPushed,
+        /// A change of a pod does not reach its copy; or it does again.
+        TellChange,
     }
 }
 
@@ -220,6 +242,17 @@ impl Pods {
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
         self.cases.keys().cloned().map(Key::Pod).chain(self.strays.keys())
+    }
+
+    /// Whether a physical pod of this UID is known, ours or not.
+    pub(crate) fn knows_physical(&self, uid: &Uid) -> bool {
+        self.ppods.get(uid).is_some()
+    }
+
+    /// The virtual pod whose copy this is, when both say so (law 5).
+    pub(crate) fn vpod_of(&self, uid: &Uid) -> Option<&VPod> {
+        let copy = self.ppods.get(uid)?.ours.as_ref()?;
+        self.vpods.get(&copy.vpod.uid).filter(|vpod| vpod.claims(&copy.name, uid))
     }
 
     /// The physical pod of a case: the one its mapping names, else the one that points back.
@@ -378,14 +411,16 @@ impl Pods {
         let (uid, amend) = (uid.clone(), self.amend(vuid));
         let agreed = vpod.digest.agrees_with(&copy.digest, &vpod.containers, &amend);
         let sized = vpod.sizes.is_some() && self.wanted_sizes(vpod).is_none();
+        let changed = vpod.said.differs_from(copy);
         if let Some(vpod) = self.vpods.get_mut(vuid) {
             vpod.raw = None;
             if sized {
                 vpod.sizes = None;
             }
         }
-        if sized && let Some(case) = self.cases.get_mut(vuid) {
-            case.sizing = None;
+        if let Some(case) = self.cases.get_mut(vuid) {
+            case.sizing.take_if(|_| sized);
+            case.changing.take_if(|_| !changed);
         }
         if agreed && let Some(copy) = self.ppods.get_mut(&uid).and_then(|ppod| ppod.ours.as_mut()) {
             copy.status = None;
@@ -396,7 +431,10 @@ impl Pods {
     fn amend(&self, vuid: &Uid) -> Amend {
         let (Some(vpod), Some(ppod)) = (self.vpods.get(vuid), self.copy(vuid)) else { return Amend::default() };
         // When another client deletes a physical pod, its virtual pod is taken out of service at once.
-        Amend { leaving: ppod.deleting.is_some() && vpod.deleting.is_none(), pending: self.pending(vpod) }
+        let leaving =
+            ppod.deleting.is_some() && vpod.deleting.is_none() && !self.cases.get(vuid).is_some_and(Case::given_up);
+        let gate = vpod.gates.as_ref().map(|gates| gates.gate()).unwrap_or_default();
+        Amend { leaving, pending: self.pending(vpod), gate }
     }
 }
 

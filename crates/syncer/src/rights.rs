@@ -233,6 +233,9 @@ pub static RIGHTS: &[Right] = {
         ),
         in_physical(Mount, &kind::POD, &["get", "create", "patch", "delete"], "Copies of virtual pods."),
         in_physical(Mount, &kind::POD, &["patch"], "Resize the copy of a resized pod.").part("resize"),
+        in_physical(Mount, &kind::POD, &["patch"], "Add the ephemeral containers of a pod to its copy.")
+            .part("ephemeralcontainers"),
+        in_physical(Mount, &kind::EVENT, &["list", "watch"], "Warnings about copies are shown on their virtual pods."),
         in_physical(
             Mount,
             &kind::CONFIG_MAP,

@@ -15,6 +15,7 @@ use crate::origin::{Home, Origin};
 use crate::pair::{Fact, Key, Pair, Why};
 use crate::pods::row::{PPod, VPod};
 use crate::policies::PolicyRow;
+use crate::warnings::Warning;
 
 /// A pair with its binding, one policy, one node of 4 CPU lent whole, everything listed and connected.
 pub(crate) struct Scene {
@@ -282,6 +283,13 @@ impl Scene {
         let text = self.stamp(object.clone());
         let row = PPod::decode(&text, &self.pair.origin).unwrap().unwrap();
         self.see(Fact::PPod(Change::Put(row, Epoch(1))));
+    }
+
+    /// A warning event about a physical pod, in this list of the watch.
+    pub(crate) fn see_warning_in(&mut self, epoch: u32, event: &Value) {
+        let text = self.stamp(event.clone());
+        let row = Warning::decode(&text).unwrap().unwrap();
+        self.see(Fact::Warning(Change::Put(row, Epoch(epoch))));
     }
 
     pub(crate) fn lose_ppod(&mut self, object: &Value, proven: bool) {

@@ -26,6 +26,7 @@ use crate::out_of_sync::tell;
 use crate::pair::Fact;
 use crate::pods::row::{PPod, VPod};
 use crate::policies::PolicyRow;
+use crate::warnings::Warning;
 
 /// All that a syncer reads.
 pub(crate) struct Watches(WatchSet<Fact>);
@@ -116,6 +117,10 @@ fn watch_all(scope: Scope<'_>, entries: &mut impl Entries) {
             move |change| Fact::DependentCopy(kind, change),
         );
     }
+    // Normal events are many, and those of other kinds are not about copies.
+    let fields = "type=Warning,involvedObject.kind=Pod".to_owned();
+    let warnings = Query { namespace: Some(home.mount.clone()), fields, ..Query::all(&kind::EVENT) };
+    entries.add((Physical, warnings), Warning::decode, Fact::Warning);
     for guard in Guard::ALL {
         // Other namespaces belong to the owner.
         let query = Query { namespace: Some(home.mount.clone()), ..ours(guard.kind(), origin) };

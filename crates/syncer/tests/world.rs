@@ -40,6 +40,7 @@ use tapestry_syncer::origin::{Home, Origin};
 use tapestry_syncer::pair::{Fact, Pair};
 use tapestry_syncer::pods::row::{PPod, VPod};
 use tapestry_syncer::policies::PolicyRow;
+use tapestry_syncer::warnings::Warning;
 use tapestry_testbed::invariants::Snapshot;
 use tapestry_testbed::world::{
     Birth, Config, ControllerManager, Failure, Faults, Kubelet, Life, Observer, Schedule, World, exhaustive_crash,
@@ -47,7 +48,7 @@ use tapestry_testbed::world::{
 };
 
 use self::beside::{Beside, Either};
-use self::people::{FORGED, back, csinode, guards, owner, owner_of, pod, user};
+use self::people::{FORGED, GATE, REWRITTEN, WARNED, back, csinode, guards, owner, owner_of, pod, user};
 use Side::{Physical, Virtual};
 
 /// What one process runs.
@@ -69,6 +70,7 @@ fn stage(config: Config) -> Schedule<Syncer> {
         .rule(one_copy_per_pod)
         .on_call(only_with_reason)
         .on_call(no_copy_in_use_is_removed)
+        .on_call(a_warning_is_told_on_its_own_pod)
         .on_call({
             let origin = Rc::clone(&origin);
             move |world, _, call| no_foreign_object_is_changed(world, call, &origin)
@@ -189,6 +191,8 @@ fn pair_life(birth: Birth, origin: &Rc<Origin>) -> Life<Pair> {
             .only(|pod| pod["spec"]["nodeName"].is_string()),
         Observer::rows(Physical, &kind::NODE, PNode::decode, Fact::PNode),
         Observer::rows(Physical, &kind::POD, move |json| PPod::decode(json, &own), Fact::PPod),
+        Observer::rows(Physical, &kind::EVENT, Warning::decode, Fact::Warning)
+            .only(|event| event["metadata"]["namespace"] == "mount"),
     ];
     Life {
         model: Pair::new((**origin).clone(), home, &binding_uid(), entropy),
@@ -264,6 +268,11 @@ fn only_with_reason(world: &World, _leader: usize, call: &Call) -> Result<(), St
                 matches!(vpod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
                     && vpod["metadata"]["annotations"][keys::PHYSICAL_POD_UID] != ppod["metadata"]["uid"]
             };
+            if call.why == "NotScheduled" {
+                // Under its version, so nothing ran when it arrived.
+                let placed = ppod["spec"]["nodeName"].is_string() || call.target.rv.is_none();
+                return if placed { Err(format!("{call} although the copy has a node")) } else { Ok(()) };
+            }
             match vpod {
                 // It has another copy, because its first one could not be recognised any more, on either side.
                 Some(vpod) if said(vpod, FORGED) == "yes" && !names(&vpod) => Ok(()),
@@ -273,7 +282,9 @@ fn only_with_reason(world: &World, _leader: usize, call: &Call) -> Result<(), St
                 _ => Ok(()),
             }
         }
-        (Verb::Strategic(..), Virtual, Some(vpod)) if call.why == "PhysicalPodLost" => {
+        (Verb::Strategic(..), Virtual, Some(vpod))
+            if ["PhysicalPodLost", "PhysicalUnschedulable"].contains(&call.why) =>
+        {
             let uid = vpod["metadata"]["uid"].as_str().unwrap_or_default();
             let recorded = &vpod["metadata"]["annotations"][keys::PHYSICAL_POD_UID];
             let copy = world
@@ -308,6 +319,37 @@ fn no_foreign_object_is_changed(world: &World, call: &Call, origin: &Origin) -> 
     let hits = object["metadata"]["uid"] == uid.as_str();
     let ours = object["metadata"]["annotations"][keys::ORIGIN] == *origin.full;
     if hits && !ours { Err(format!("{call} changes a foreign object")) } else { Ok(()) }
+}
+
+/// What the physical cluster says of a copy is said on its own virtual pod. Other events are our own.
+fn a_warning_is_told_on_its_own_pod(_world: &World, _leader: usize, call: &Call) -> Result<(), String> {
+    let Verb::Create(event) = &call.verb else { return Ok(()) };
+    let message = event["message"].as_str().filter(|_| call.target.kind == &kind::EVENT).unwrap_or_default();
+    match message.split_once(WARNED) {
+        Some((_, vpod)) if event["involvedObject"]["uid"] != vpod => Err(format!("{call} tells another pod: {event}")),
+        _ => Ok(()),
+    }
+}
+
+/// After the faults: a pod with a readiness gate is ready when its copy and the gate are.
+fn gated(world: &World) -> Result<(), String> {
+    let says = |pod: &Value, kind: &str| {
+        let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+        conditions.any(|condition| condition["type"] == kind && condition["status"] == "True")
+    };
+    let gates = |vpod: &&Value| vpod["spec"]["readinessGates"].is_array() && alive(vpod);
+    for vpod in world.list(Virtual, &kind::POD).filter(gates) {
+        let uid = vpod["metadata"]["uid"].as_str();
+        let copy = world.list(Physical, &kind::POD).filter(|ppod| alive(ppod)).find(|ppod| owner_of(ppod) == uid);
+        let Some(copy) = copy else { continue };
+        if says(vpod, "Ready") != (says(copy, "Ready") && says(vpod, GATE)) {
+            return Err(format!(
+                "{} is not as ready as its copy and its gate:\n{vpod}\n{copy}",
+                vpod["metadata"]["name"]
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// All ConfigMaps and Secrets of a side.
@@ -369,7 +411,41 @@ fn converged(world: &World) -> Result<(), String> {
     if !violations.is_empty() {
         return Err(violations.join("\n"));
     }
-    resized(world)
+    resized(world)?;
+    pushed(world)
+}
+
+/// After the faults: every copy has what its pod says, unless the pod says why not or the physical cluster has its own.
+fn pushed(world: &World) -> Result<(), String> {
+    let living = |pod: &&Value| alive(pod);
+    for ppod in world.list(Physical, &kind::POD).filter(living) {
+        let uid = back(ppod);
+        let vpod = world.list(Virtual, &kind::POD).filter(living).find(|vpod| vpod["metadata"]["uid"].as_str() == uid);
+        let Some(vpod) = vpod else { continue };
+        let conditions = vpod["status"]["conditions"].as_array();
+        if conditions.into_iter().flatten().any(|condition| condition["type"] == keys::CONDITION_CHANGES_PUSHED) {
+            continue;
+        }
+        let rewritten = !ppod["metadata"]["annotations"][REWRITTEN].is_null();
+        let names = |pod: &Value, list: &str, name: &str| -> Vec<Value> {
+            pod["spec"][list].as_array().into_iter().flatten().map(|entry| entry[name].clone()).collect()
+        };
+        let lost = |list: &str, name: &str| {
+            let there = names(ppod, list, name);
+            names(vpod, list, name).into_iter().any(|wanted| !there.contains(&wanted))
+        };
+        let image = |pod: &Value| pod["spec"]["containers"][0]["image"].clone();
+        let note = |pod: &Value| pod["metadata"]["annotations"]["note"].clone();
+        let same = note(vpod) == note(ppod)
+            && vpod["spec"]["activeDeadlineSeconds"] == ppod["spec"]["activeDeadlineSeconds"]
+            && (rewritten || image(vpod) == image(ppod))
+            && !lost("tolerations", "key")
+            && !lost("ephemeralContainers", "name");
+        if !same {
+            return Err(format!("{} was changed and its copy was not:\n{vpod}\n{ppod}", vpod["metadata"]["name"]));
+        }
+    }
+    Ok(())
 }
 
 /// After the faults: every virtual node has a recently renewed Lease, and there is no other Lease.
@@ -433,6 +509,7 @@ fn rests_and_converges(schedule: &mut Schedule<Syncer>, leaders: usize) -> Resul
     schedule.quiesce()?;
     schedule.check(converged)?;
     schedule.check(furnished)?;
+    schedule.check(gated)?;
     schedule.check(kept)?;
     for leader in 0..leaders {
         if let Some(Err(why)) = schedule.model(leader).map(|syncer| syncer.left.check_sums()) {
@@ -526,6 +603,11 @@ fn law_08_a_crash_after_any_single_call_leaves_a_state_that_converges() -> Resul
         };
         let calls = exhaustive_crash(make, |schedule| {
             schedule.run(300)?;
+            schedule.world.edit(Virtual, &kind::POD, "demo/p2", |pod| {
+                pod["metadata"]["annotations"]["note"] = json!("changed");
+                pod["spec"]["containers"][0]["image"] = json!("changed");
+                pod["spec"]["ephemeralContainers"] = json!([{"name": "debug", "image": "debug"}]);
+            });
             schedule.world.delete(Virtual, &kind::POD, "demo/p0", Some(30));
             schedule.world.delete(Virtual, &kind::POD, "demo/p1", Some(0));
             schedule.world.delete(Physical, &kind::POD, "mount/missing", Some(0));

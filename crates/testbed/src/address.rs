@@ -1,7 +1,7 @@
-//! A loopback address for one cluster, so that ports cannot collide.
+//! An address for one cluster, so that ports cannot collide: a loopback one, or one that pods of real nodes reach.
 //! Must not return port numbers that the kernel may give to another process before a component listens on them.
 //!
-//! Linux answers on all of 127.0.0.0/8. Each cluster takes its own random address and holds one socket on it for as long as
+//! Linux answers on all of 127.0.0.0/8, and in the network of `testbed/in-network` on all of 10.68.0.0/16. Each cluster takes its own random address and holds one socket on it for as long as
 //! it lives; another cluster that tries the same address and ports finds them taken. The classic way, to bind port 0,
 //! close, and pass the number on, races with every other process, and an API server that restarts may find its port gone to
 //! an outgoing connection. Ports here lie below the kernel's range for those (32768–60999).
@@ -33,6 +33,16 @@ pub enum Port {
 const PORTS: [Port; 7] =
     [Port::Held, Port::Etcd, Port::EtcdPeers, Port::ApiServer, Port::ControllerManager, Port::Scheduler, Port::Kubelet];
 
+/// Where an address is drawn from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Network {
+    /// 127.0.0.0/8: reached from this machine, not from containers.
+    #[default]
+    Loopback,
+    /// 10.68.0.0/16, which exists within `testbed/in-network`: reached from containers of real nodes too.
+    Nodes,
+}
+
 /// An address with free ports, reserved until it is dropped.
 #[derive(Debug)]
 pub struct Address {
@@ -42,24 +52,36 @@ pub struct Address {
 }
 
 impl Address {
+    /// [`Self::reserve_in`] the loopback network.
+    pub fn reserve() -> Result<Self> {
+        Self::reserve_in(Network::Loopback)
+    }
+
     /// Takes an address on which all [`Port`]s are free. A process that listens on 0.0.0.0 takes a port of every address,
     /// so the base port is drawn as well.
-    pub fn reserve() -> Result<Self> {
+    pub fn reserve_in(network: Network) -> Result<Self> {
         let mut last = None;
         for _ in 0..100 {
-            match Self::draw().take() {
+            match Self::draw(network).take() {
                 Ok(address) => return Ok(address),
                 Err(error) => last = Some(error),
             }
         }
         Err(last.unwrap_or_else(|| std::io::Error::other("nothing tried")))
-            .context("no free loopback address in 127.0.0.0/8 (the testbed needs Linux)")
+            .context(match network {
+                Network::Loopback => "no free address in 127.0.0.0/8 (the testbed needs Linux)",
+                Network::Nodes => "no free address in 10.68.0.0/16 (it exists within testbed/in-network only)",
+            })
     }
 
-    fn draw() -> Candidate {
+    fn draw(network: Network) -> Candidate {
         let random = RandomState::new().hash_one(0u8).to_le_bytes();
-        // Not 127.0.x.y, where distributions put resolvers; not .0 nor .255.
-        let ip = Ipv4Addr::new(127, random[0].max(1), random[1], random[2].clamp(1, 254));
+        let last = random[2].clamp(1, 254);
+        let ip = match network {
+            // Not 127.0.x.y, where distributions put resolvers; not .0 nor .255.
+            Network::Loopback => Ipv4Addr::new(127, random[0].max(1), random[1], last),
+            Network::Nodes => Ipv4Addr::new(10, 68, random[1], last),
+        };
         // 10000..=30470 in steps of ten: room for the ports above, below the ephemeral ones.
         let base = 10_000 + 10 * (u16::from_le_bytes([random[3], random[4]]) % 2048);
         Candidate { ip, base }

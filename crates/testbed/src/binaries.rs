@@ -1,4 +1,4 @@
-//! Where the control-plane binaries are: the folder that `testbed/build` fills.
+//! Where the binaries of control planes and of real nodes are: the folders that `testbed/build` and `testbed/build-node` fill.
 //! Must not build them; a test that silently compiles Kubernetes for six minutes looks like a test that hangs.
 
 use std::path::{Path, PathBuf};
@@ -18,30 +18,8 @@ impl Binaries {
         if let Some(found) = FOUND.get() {
             return Ok(found.clone());
         }
-        let found = Self::ask()?;
+        let found = Self(ask("build", "the test control planes are not built", "make testbed")?);
         Ok(FOUND.get_or_init(|| found).clone())
-    }
-
-    fn ask() -> Result<Self> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testbed/build");
-        let output = Command::new(&script)
-            .arg("--where")
-            .output()
-            .with_context(|| format!("running {} --where", script.display()))?;
-        ensure!(
-            output.status.success(),
-            "{} --where: {}",
-            script.display(),
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-        let folder = PathBuf::from(String::from_utf8(output.stdout)?.trim());
-        if !folder.join("complete").exists() {
-            bail!(
-                "the test control planes are not built (no {}): run `make testbed`",
-                folder.join("complete").display()
-            );
-        }
-        Ok(Self(folder))
     }
 
     /// The path of one binary, by its file name.
@@ -68,4 +46,28 @@ impl Binaries {
         ensure!(!stages.is_empty(), "no kwok Stages in {}: run `make testbed`", folder.display());
         Ok(stages.join("\n---\n"))
     }
+}
+
+/// The folder with all that a real node runs, complete: kubelet, containerd, runc, CNI plugins, images.
+pub(crate) fn of_a_node() -> Result<PathBuf> {
+    ask("build-node", "the parts of real nodes are not built", "make testbed-node")
+}
+
+/// The folder that a script of `testbed/` fills.
+fn ask(script: &str, missing: &str, remedy: &str) -> Result<PathBuf> {
+    let script = scripts().join(script);
+    let output =
+        Command::new(&script).arg("--where").output().with_context(|| format!("running {} --where", script.display()))?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{} --where: {}", script.display(), complaint.trim());
+    let folder = PathBuf::from(String::from_utf8(output.stdout)?.trim());
+    if !folder.join("complete").exists() {
+        bail!("{missing} (no {}): run `{remedy}`", folder.join("complete").display());
+    }
+    Ok(folder)
+}
+
+/// The folder `testbed/` of the clone that we were built in.
+pub(crate) fn scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testbed")
 }

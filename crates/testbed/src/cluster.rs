@@ -13,6 +13,7 @@
 //! # Ok(()) }
 //! ```
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -28,10 +29,12 @@ mod site;
 pub use component::Component;
 pub use config::{ClusterConfig, Progress};
 pub use part::Part;
+pub(crate) use readiness::node_takes_pods;
 pub(crate) use site::COMPONENT_USERS;
 use site::Site;
 
 use crate::audit::Audit;
+use crate::certificates::Signed;
 use crate::objects::Objects;
 use crate::supervisor::Supervisor;
 
@@ -125,6 +128,17 @@ impl Cluster {
     /// A kubeconfig with a token, such as a `ServiceAccount`'s.
     pub fn kubeconfig_with_token(&self, token: &str) -> Result<String> {
         self.site.kubeconfig_with_token(token)
+    }
+
+    /// What clients of this cluster trust (PEM).
+    #[must_use]
+    pub fn authority(&self) -> &str {
+        self.site.authority.pem()
+    }
+
+    /// A certificate of a server on `ip` that this cluster trusts, such as a kubelet's.
+    pub fn server_certificate(&self, ip: IpAddr) -> Result<Signed> {
+        self.site.authority.server(ip)
     }
 
     /// Files of the cluster: logs, keys, `etcd` with its data.

@@ -1,9 +1,10 @@
-//! Real Kubernetes control planes as child processes, for tests and demonstrations.
+//! Real Kubernetes control planes and nodes as child processes, for tests and demonstrations.
 //! Must not be linked into anything that ships, and must leave nothing behind: no process, no folder.
 //! | room | contents |
 //! |---|---|
 //! | [`mod@fleet`] | one virtual and two physical clusters, shared by all tests of a process |
 //! | [`cluster`] | one control plane: etcd, kube-apiserver, and what its [`ClusterConfig`] asks for |
+//! | [`node`] | a real node: kubelet, containerd and runc, in namespaces of its own |
 //! | [`supervisor`] | the process that kills and cleans up when we end, however we end |
 //! | [`objects`] | create, get, list, patch, delete of plain JSON |
 //! | [`builders`] | `pod("web").on("vnode-a-1").cpu("250m").build()` |
@@ -25,6 +26,7 @@ pub mod distance;
 pub mod eventually;
 pub mod fleet;
 pub mod kubeconfig;
+pub mod node;
 pub mod objects;
 pub mod proxy;
 pub mod supervisor;
@@ -34,6 +36,7 @@ pub use cluster::{Cluster, ClusterConfig, Part};
 pub use distance::Distance;
 pub use eventually::eventually;
 pub use fleet::{Fleet, fleet};
+pub use node::RealNode;
 pub use objects::Objects;
 pub use proxy::{FaultProxy, Storm};
 pub use tapestry_api::invariants;

@@ -14,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
 
+mod groups;
 pub mod keeper;
 pub mod protocol;
 
@@ -74,7 +75,12 @@ impl Supervisor {
 
     /// Starts a child under `name`, in its own process group. Fails while another one of this name runs.
     pub fn launch(&self, name: &str, launch: Launch) -> Result<State> {
-        self.ask(&Order::Launch { name: name.to_owned(), launch })
+        self.ask(&Order::Launch { name: name.to_owned(), launch, group: None })
+    }
+
+    /// The same, in a control group of its own below ours, in every hierarchy. The groups are removed with the supervisor.
+    pub fn launch_in_group(&self, name: &str, launch: Launch) -> Result<State> {
+        self.ask(&Order::Launch { name: name.to_owned(), launch, group: Some(name.to_owned()) })
     }
 
     /// Sends a signal to the process group of a child. Nothing happens to a child that has already ended.

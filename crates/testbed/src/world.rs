@@ -36,7 +36,7 @@ mod strategy;
 pub use controller::ControllerManager;
 pub use crash::{exhaustive_crash, explore};
 pub use journal::Failure;
-pub use kubelet::Kubelet;
+pub use kubelet::{ABSENT_SCHEDULER, Kubelet, set_condition};
 pub use observer::{Observer, View};
 pub use schedule::{Actor, Birth, Config, Faults, Life, Schedule};
 pub use server::{Server, Serving, Version};

@@ -125,6 +125,24 @@ fn missing_labels_are_found() {
 }
 
 #[test]
+fn changes_that_were_not_pushed_are_found_unless_the_pod_says_why() {
+    let marks = |vpod: &Value| Marks {
+        metadata: mark_metadata([], [("note", text(&vpod["metadata"]["annotations"]["note"]))]),
+        spec: mark_spec(&vpod["spec"].to_string()).unwrap(),
+    };
+    let vpod = with(vpod(), "/metadata/annotations/note", "a");
+    let mut copy = ppod();
+    copy["metadata"]["annotations"][keys::VIRTUAL_POD_MARKS] = json!(marks(&vpod).to_string());
+    assert_eq!(violations(std::slice::from_ref(&vpod), std::slice::from_ref(&copy)), [""; 0]);
+    let labelled = with(vpod.clone(), "/metadata/labels", json!({ "app": "web" }));
+    finds(std::slice::from_ref(&labelled), std::slice::from_ref(&copy), "labels or annotations of shop/web");
+    let held = json!([{ "type": keys::CONDITION_CHANGES_PUSHED, "status": "False" }]);
+    assert_eq!(violations(&[with(labelled, "/status/conditions", held)], std::slice::from_ref(&copy)), [""; 0]);
+    let shorter = with(vpod, "/spec/activeDeadlineSeconds", 5);
+    finds(&[shorter], &[copy], "a change of the spec of shop/web");
+}
+
+#[test]
 fn statuses_that_differ_are_found() {
     finds(&[with(vpod(), "/status/phase", "Pending")], &[ppod()], "says phase");
     finds(&[with(vpod(), "/status/podIP", "10.0.0.2")], &[ppod()], "says podIP");

@@ -30,20 +30,26 @@ fn characters(count: usize, bits: u128) -> String {
 
 /// The first 128 bits of the parts' hash.
 fn beginning(parts: &[&str]) -> u128 {
-    let digest = digest(parts);
+    let digest = digest(parts.iter().copied());
     u128::from_be_bytes(std::array::from_fn(|at| digest[at]))
+}
+
+/// The first 64 bits of the parts' hash.
+pub(super) fn bits_of<'t>(parts: impl IntoIterator<Item = &'t str>) -> u64 {
+    let digest = digest(parts);
+    u64::from_be_bytes(std::array::from_fn(|at| digest[at]))
 }
 
 /// 32 hexadecimal digits of the parts' hash.
 pub(super) fn hex_of(parts: &[&str]) -> String {
-    digest(parts)[..16].iter().fold(String::with_capacity(32), |mut hex, byte| {
+    digest(parts.iter().copied())[..16].iter().fold(String::with_capacity(32), |mut hex, byte| {
         let _ = write!(hex, "{byte:02x}");
         hex
     })
 }
 
 /// Each part ends with a zero byte, which no name holds, so that `a`, `b-c` and `a-b`, `c` differ.
-fn digest(parts: &[&str]) -> [u8; 32] {
+fn digest<'t>(parts: impl IntoIterator<Item = &'t str>) -> [u8; 32] {
     let mut hasher = Sha256::new();
     for part in parts {
         hasher.update(part.as_bytes());

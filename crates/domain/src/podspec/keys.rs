@@ -11,3 +11,9 @@ pub const VIRTUAL_POD_UID: &str = "tapestry.io/virtual-pod-uid";
 pub const VIRTUAL_NODE_NAME: &str = "tapestry.io/virtual-node-name";
 /// `spec.serviceAccountName` of the virtual pod.
 pub const VIRTUAL_SERVICE_ACCOUNT: &str = "tapestry.io/virtual-service-account";
+/// `metadata.generation` of the virtual pod that was last pushed.
+pub const VIRTUAL_POD_GENERATION: &str = "tapestry.io/virtual-pod-generation";
+/// Marks of all that can change later in a virtual pod, as they were when it was last pushed: [`super::Marks`].
+pub const VIRTUAL_POD_MARKS: &str = "tapestry.io/virtual-pod-marks";
+/// JSON with each label, annotation, image and toleration that was pushed, and a mark of its value.
+pub const CARRIED: &str = "tapestry.io/carried";

@@ -3,14 +3,20 @@
 
 use serde_json::{Map, Value, json};
 
+use super::changes::Carried;
 use super::{Frame, Identity, VirtualMetadata, keys};
 use crate::metadata::{carry_annotations, carry_labels, set};
 
 /// A copy may be evicted by the owner's autoscaler: lent capacity must not keep a node alive.
-const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+pub(super) const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
 
-/// Reads `spec` before it is rewritten: the virtual node and account are still in it.
-pub(super) fn render(vpod: VirtualMetadata, spec: &Map<String, Value>, frame: &Frame<'_>) -> (Identity, Value) {
+/// Reads `spec` before it is rewritten: the virtual node and account are still in it. `carried` is what can change later.
+pub(super) fn render(
+    vpod: VirtualMetadata,
+    spec: &Map<String, Value>,
+    carried: &Carried,
+    frame: &Frame<'_>,
+) -> (Identity, Value) {
     let labels = carry_labels(vpod.labels, &frame.labels);
     let of_spec = |field: &str| spec.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     let account = match of_spec("serviceAccountName") {
@@ -24,6 +30,8 @@ pub(super) fn render(vpod: VirtualMetadata, spec: &Map<String, Value>, frame: &F
         (keys::VIRTUAL_POD_UID, vpod.uid),
         (keys::VIRTUAL_NODE_NAME, of_spec("nodeName")),
         (keys::VIRTUAL_SERVICE_ACCOUNT, account),
+        (keys::VIRTUAL_POD_MARKS, carried.marks().to_string()),
+        (keys::CARRIED, carried.render()),
     ];
     let mut annotations = carry_annotations(vpod.annotations, &ours);
     set(&mut annotations, &frame.annotations);

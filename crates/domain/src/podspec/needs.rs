@@ -52,9 +52,6 @@ pub enum Need {
     PodCertificate,
     /// A device by dynamic resource allocation.
     ResourceClaim,
-    /// A condition that another controller must set on the virtual pod. Stripped; refused only by a caller that does not
-    /// wait for it.
-    ReadinessGate,
 }
 
 /// A need that is not met: the pod is refused.
@@ -101,7 +98,6 @@ impl fmt::Display for Need {
             Self::ClusterTrustBundle => "a cluster trust bundle in volume",
             Self::PodCertificate => "a pod certificate in volume",
             Self::ResourceClaim => "resource claim",
-            Self::ReadinessGate => "readiness gate",
         })
     }
 }

@@ -16,12 +16,16 @@ pub(super) fn rewrite(spec: &mut Map<String, Value>) {
         Some(Value::Array(tolerations)) => tolerations,
         _ => Vec::new(),
     };
+    spec.insert("tolerations".into(), tolerations(tenants).collect());
+}
+
+/// What a copy tolerates, given what its virtual pod does.
+pub(super) fn tolerations(tenants: Vec<Value>) -> impl Iterator<Item = Value> {
     let replaced = |toleration: &Value| {
         let key = toleration["key"].as_str().unwrap_or_default();
         TROUBLE.contains(&key) && toleration["effect"] == NO_EXECUTE
     };
-    let kept = tenants.into_iter().filter(|toleration| !replaced(toleration));
-    spec.insert("tolerations".into(), ours().chain(kept).collect());
+    ours().chain(tenants.into_iter().filter(move |toleration| !replaced(toleration)))
 }
 
 /// The tolerations that a running copy should have, given those it has as JSON; `None` when it stays on such a node already.

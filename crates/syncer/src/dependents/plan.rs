@@ -38,12 +38,16 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(5);
 const REVERTS: usize = 3;
 const REVERTS_WITHIN: Duration = Duration::from_mins(10);
 
+const CONTESTED: &str = "another client keeps changing the copy in the physical cluster; it is left as it is for ten minutes, and then restored";
+
 /// What users have to be told.
 #[must_use]
 pub(crate) enum Notice {
     Nothing,
     /// Another client keeps changing the copy of this source.
     Contested,
+    /// The physical cluster refuses the new values of this source, in these words; its copy stays as it is.
+    NotUpdated(Box<str>),
 }
 
 impl Dependents {
@@ -106,14 +110,20 @@ impl Dependents {
             (Why::LookForDependent, Err(Refusal::Gone)) => case.look = Look::Unknown,
             (Why::UpdateDependent | Why::RevertDependent, Err(Refusal::Gone)) => self.forget_copy(id, call),
             (Why::CreateDependent, Err(Refusal::Exists)) => case.look = Look::Taken,
-            // Immutable, or of another type: Kubernetes allows no change.
-            (Why::UpdateDependent | Why::RevertDependent, Err(Refusal::Invalid(_))) => {
+            // Only this: a copy that pods use must not go because admission refuses its new values.
+            (Why::UpdateDependent | Why::RevertDependent, Err(refused)) if refused.needs_a_new_object() => {
                 case.trouble = Some(Trouble::Fixed);
             }
             (
                 Why::CreateDependent | Why::UpdateDependent | Why::RevertDependent,
                 Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_))),
-            ) => case.trouble = Some(Trouble::Refused(refused.message().into())),
+            ) => {
+                let trouble = Some(Trouble::Refused(refused.message().into()));
+                if why != Why::CreateDependent && case.trouble != trouble {
+                    notice = Notice::NotUpdated(refused.message().into());
+                }
+                case.trouble = trouble;
+            }
             // Not what we looked at, or no answer: the watch brings the truth, the next plan is made from it.
             (
                 Why::CreateDependent
@@ -130,11 +140,18 @@ impl Dependents {
         notice
     }
 
-    /// Told on a source whose copy another client keeps changing.
-    pub(crate) fn contested(&self, id: &Id, now: Now) -> Option<Event> {
+    /// What is told on a source about its copy.
+    pub(crate) fn event(&self, id: &Id, notice: &Notice, now: Now) -> Option<Event> {
         let source = self.source(id)?;
-        let message = "another client keeps changing the copy in the physical cluster; it is left as it is for ten minutes, and then restored";
-        Event::about_dependent(id, &source.uid, "CopyContested", message, now)
+        let (reason, message) = match notice {
+            Notice::Nothing => return None,
+            Notice::Contested => ("CopyContested", CONTESTED.to_owned()),
+            Notice::NotUpdated(why) => (
+                "CopyNotUpdated",
+                format!("the physical cluster refused the new values, running pods keep the old ones: {why}"),
+            ),
+        };
+        Event::about_dependent(id, &source.uid, reason, &message, now)
     }
 
     /// Takes over the copy as an answer shows it; says whether it is this dependent's.

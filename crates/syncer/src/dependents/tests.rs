@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Epoch};
-use tapestry_cluster::{Answer, Call, Refusal, Side, Uid, Verb};
+use tapestry_cluster::{Answer, Call, Refusal, Side, Uid, Verb, refusal};
 use tapestry_domain::dependents::{DependentKind, Marks, render_copy};
 use tapestry_engine::{Plan, Reason as _};
 
@@ -288,8 +288,27 @@ fn a_copy_that_lost_our_labels_is_found_by_its_name_and_gets_them_back() {
     assert!(call.target.uid.is_some());
 }
 
+fn invalid(field: &str, reason: &str) -> Refusal {
+    let cause = refusal::Cause { field: field.into(), reason: reason.into(), ..Default::default() };
+    let details = refusal::Details { causes: vec![cause], ..Default::default() };
+    let status = refusal::Status { code: 422, message: "not like this".into(), details, ..Default::default() };
+    Refusal::Invalid(status.into())
+}
+
 #[test]
-fn a_copy_that_kubernetes_lets_nobody_change_is_deleted_and_created_again() {
+fn a_copy_in_use_stays_when_the_physical_cluster_refuses_its_new_values() {
+    let mut scene = Scene::new();
+    let text = see_source(&mut scene, source("settings", &json!({"a": "1"})));
+    admit(&mut scene, "web", &mounts("web", "settings", false));
+    carry(&mut scene, "settings", &text);
+    see_source(&mut scene, source("settings", &json!({"a": "2"})));
+    assert_eq!(scene.call(&key("settings")).why, "UpdateDependent");
+    scene.refuse(&key("settings"), invalid("", "ValidatingAdmissionPolicy"));
+    assert_eq!(scene.call(&key("settings")).why, "UpdateDependent");
+}
+
+#[test]
+fn an_immutable_copy_is_deleted_and_created_again() {
     let mut scene = Scene::new();
     let text = see_source(&mut scene, source("settings", &json!({"a": "1"})));
     admit(&mut scene, "web", &mounts("web", "settings", false));
@@ -297,9 +316,7 @@ fn a_copy_that_kubernetes_lets_nobody_change_is_deleted_and_created_again() {
     let mut other = source("settings", &json!({"a": "2"}));
     other["metadata"]["uid"] = json!("s-another");
     see_source(&mut scene, other);
-    let status =
-        tapestry_cluster::refusal::Status { code: 422, message: "field is immutable".into(), ..Default::default() };
-    scene.refuse(&key("settings"), Refusal::Invalid(status.into()));
+    scene.refuse(&key("settings"), invalid("data", "FieldValueForbidden"));
     let call = scene.call(&key("settings"));
     assert_eq!(call.why, "ReplaceDependent");
     scene.settle(&key("settings"), &call, Ok(Answer { object: "{}".into() }));

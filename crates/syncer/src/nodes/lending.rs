@@ -9,16 +9,14 @@ use tapestry_api::keys;
 use tapestry_cluster::Name;
 use tapestry_domain::reclaim::Rules;
 use tapestry_domain::resources::Resources;
-use tapestry_engine::{Dirty, Now};
+use tapestry_engine::Now;
 
+use super::Nodes;
 use super::departure::Departure;
 use super::row::VNode;
-use super::{Nodes, Placement};
-use crate::pair::{Key, Pair};
+use crate::pair::Pair;
 use crate::terms::{Clock, DEFAULT_GRACE, Stop, Terms};
 
-/// How long pods are kept off a node that had no room for one; doubles up to half an hour.
-const KEEP_AWAY: Duration = Duration::from_mins(1);
 /// A restarting device plug-in or kubelet takes resources of its node away for a moment: no pod has to go because of that.
 const RIDE_OUT: Duration = Duration::from_mins(2);
 
@@ -76,9 +74,6 @@ impl Nodes {
         }
     }
 }
-
-/// After this long without trouble the first time counts again.
-const CALM: Duration = Duration::from_mins(30);
 
 /// Since when each cause to take capacity back has held. The taints tell it after a restart; taking them away does not reset it.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -162,16 +157,6 @@ impl Pair {
         let mut pnode = self.nodes.pnode(&vnode.physical)?.clone();
         pnode.allocatable.max(before);
         Some(self.terms(&pnode, at)?.offered)
-    }
-
-    /// A pod had to be sent away: others are kept off the node for a while, longer each time.
-    pub(crate) fn keep_away(&mut self, vnode: &Name, now: Now, dirty: &mut Dirty<Key>) {
-        let Some(physical) = self.nodes.vnode(vnode).map(|vnode| vnode.physical.clone()) else { return };
-        let case = self.nodes.cases.entry(physical.clone()).or_default();
-        let calm = case.placement.until.is_none_or(|until| until + CALM < now.steady);
-        let failures = if calm { 1 } else { (case.placement.failures + 1).min(6) };
-        case.placement = Placement { failures, until: Some(now.steady + KEEP_AWAY * 2u32.pow(failures - 1)) };
-        dirty.mark(Key::Node(physical));
     }
 
     /// Remembers since when: removing a taint must not gain time for a pod.

@@ -86,7 +86,7 @@ impl Pair {
         // unreachable for too long, when a back-off ends.
         let until = terms.as_ref().and_then(|terms| terms.until);
         let force = lending_state.force_at().filter(|at| *at > now.wall);
-        let placement = case.placement.until.filter(|until| *until > now.steady);
+        let placement = case.placement.until(now);
         let unknown =
             unknown_from(bound, Some(vnode), self.connections.get(Side::Physical)).filter(|at| *at > now.wall);
         let settles = case.settles.filter(|at| *at > now.wall);
@@ -174,7 +174,6 @@ impl Pair {
         now: Now,
     ) -> Want {
         let connection = self.connections.get(Side::Physical);
-        let crowded = case.placement.until.is_some_and(|until| until > now.steady);
         Want::new(
             pnode,
             &Circumstances {
@@ -188,7 +187,7 @@ impl Pair {
                 terms,
                 lending_state,
                 connection,
-                crowded,
+                crowded: case.placement.taint(now),
                 stopped: lending_state.stop.zip(vnode).map(|(stop, vnode)| self.tell_stop(&vnode.name, stop)),
                 now: now.wall,
             },

@@ -62,8 +62,8 @@ pub(crate) struct Circumstances<'a> {
     pub(crate) settles: Option<jiff::Timestamp>,
     /// The way to the physical cluster.
     pub(crate) connection: &'a Connection,
-    /// Pods had to be sent away recently.
-    pub(crate) crowded: bool,
+    /// The taint of a node on which a pod could not be placed recently.
+    pub(crate) crowded: Option<Taint>,
     /// What people are told while it is not lent.
     pub(crate) stopped: Option<Box<str>>,
     pub(crate) now: jiff::Timestamp,
@@ -305,10 +305,10 @@ fn own_taints(pnode: &PNode, about: &Circumstances<'_>) -> Vec<Taint> {
         (pnode.cordoned, keys::TAINT_PHYSICAL_CORDONED),
         (!about.bound.binding.disable_default_taint, keys::TAINT_VNODE),
         (!matches!(about.connection, Connection::Up(_)), keys::TAINT_PHYSICAL_UNREACHABLE),
-        (about.crowded, keys::TAINT_PLACEMENT_FAILED),
         (lending_state.stop == Some(Stop::OutOfSync), keys::TAINT_OUT_OF_SYNC),
     ];
     taints.extend(plain.into_iter().filter(|(wanted, _)| *wanted).map(|(_, key)| Taint::plain(key)));
+    taints.extend(about.crowded.clone());
     taints
 }
 

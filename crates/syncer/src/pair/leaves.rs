@@ -12,7 +12,6 @@ use super::{Key, Pair};
 use crate::bindings::Bound;
 use crate::bindings::deletion::Left;
 use crate::csinodes;
-use crate::dependents::plan::Notice;
 use crate::dependents::row::DependentCopy;
 use crate::dependents::{self, Id, tokens};
 use crate::guards::plan::Effect;
@@ -141,10 +140,8 @@ impl Pair {
         dirty: &mut Dirty<Key>,
     ) {
         let setting = dependents::Setting { origin: &self.origin, mount: &self.home.mount, now, may_collect: false };
-        match self.dependents.settle(id, why, call, done, &setting, dirty) {
-            Notice::Nothing => {}
-            Notice::Contested => self.events.add(self.dependents.contested(id, now), dirty),
-        }
+        let notice = self.dependents.settle(id, why, call, done, &setting, dirty);
+        self.events.add(self.dependents.event(id, &notice, now), dirty);
         self.mark_leaving(dirty);
     }
 

@@ -28,7 +28,7 @@ use crate::pair::{Key, Pair};
 use crate::terms::Stop;
 
 /// As much of a list of violations as fits into an event.
-const LONGEST_TEXT: usize = 700;
+pub(super) const LONGEST_TEXT: usize = 700;
 
 /// What admission reads of a pod that waits.
 #[derive(Deserialize)]
@@ -122,7 +122,14 @@ impl Verdict {
 pub(super) fn eligible(bound: Option<&Bound>, vpod: &VPod) -> Result<(), Option<Verdict>> {
     let Some(Bound { binding, .. }) = bound else { return Err(None) };
     match vpod.daemon {
-        Daemon::Yes if !binding.running_daemonset_by_default => return Err(None),
+        Daemon::Yes if !binding.running_daemonset_by_default => {
+            let message = format!(
+                "pods of a DaemonSet are not run on virtual nodes: annotate its pod template with {}={}, or set runningDaemonsetByDefault of the binding",
+                keys::RUNNING_DAEMONSET,
+                keys::TRUE
+            );
+            return Err(Some(Verdict { reason: PendingReason::DaemonSetExcluded, message }));
+        }
         Daemon::Yes | Daemon::OptedIn | Daemon::No => {}
     }
     if binding.excludes(vpod.namespace.as_str()) {

@@ -10,8 +10,10 @@ use tapestry_domain::ports::HostPort;
 use tapestry_domain::resources::Shortage;
 
 use super::admission::{PendingReason, Verdict};
+use super::changes::Changing;
 use super::resize::Sizing;
 use super::row::VPod;
+use super::unscheduled::Unscheduled;
 use crate::dependents::needs::Needs;
 use crate::terms::Stop;
 
@@ -28,6 +30,8 @@ pub(super) struct Case {
     pub(super) former: Option<Name>,
     /// How far the sizes have come that it asks for and its copy does not have.
     pub(super) sizing: Option<Box<Sizing>>,
+    /// How far a change of it has come on its way to the copy.
+    pub(super) changing: Option<Box<Changing>>,
     /// Why it was not admitted.
     pub(super) not_admitted: Option<Box<NotAdmitted>>,
     /// What the physical cluster said when it refused the copy.
@@ -48,6 +52,8 @@ pub(super) struct Case {
     pub(super) told: Told,
     /// The grace period with which we asked for the copy's deletion.
     pub(super) asked: Option<u32>,
+    /// The copy has no node, or had none when we deleted it for that.
+    pub(super) unscheduled: Option<Box<Unscheduled>>,
     /// The copy was given the tolerations that it lacked, or could not be given them: we do not fight other clients over them.
     pub(super) mended: bool,
     /// Fingerprints of our last status patch and of the virtual status that was stored: the same again would change nothing.

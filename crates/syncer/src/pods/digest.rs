@@ -10,6 +10,8 @@ use tapestry_domain::resources::Resources;
 use tapestry_domain::shape::Text;
 use tapestry_engine::{Reason as _, reasons};
 
+use super::gates::Gate;
+use super::reason::PodReason;
 use crate::json::fingerprint;
 
 /// The condition types that the physical side owns. All others are foreign and survive.
@@ -47,7 +49,8 @@ pub(crate) struct StatusDigest {
     rest: u64,
     /// The Ready condition.
     ready: u64,
-    ready_false: bool,
+    pub(super) ready_true: bool,
+    pub(super) ready_false: bool,
     /// What the condition of a resize that does not happen says, without its time.
     pending: u64,
     pub(crate) disruption: bool,
@@ -133,6 +136,8 @@ pub(crate) struct Amend {
     pub(crate) leaving: bool,
     /// A resize does not happen.
     pub(crate) pending: Option<Pending>,
+    /// What its readiness gates make of a copy that is ready.
+    pub(crate) gate: Gate,
 }
 
 /// Why a resize does not happen, as a kubelet would say it.
@@ -211,7 +216,7 @@ impl StatusDigest {
                 None => digest.disruption |= &**kind == DISRUPTION && &**status == "True",
                 Some(bit) if CONDITIONS[bit] == READY => {
                     digest.ready = fingerprint(content());
-                    digest.ready_false = &**status == "False";
+                    (digest.ready_true, digest.ready_false) = (&**status == "True", &**status == "False");
                     digest.present |= 1 << bit;
                 }
                 Some(bit) if CONDITIONS[bit] == RESIZE_PENDING => {
@@ -261,7 +266,12 @@ impl StatusDigest {
 
     /// Whether the virtual status (self) says what the physical one does.
     pub(crate) fn agrees_with(&self, physical: &Self, containers: &Containers, amend: &Amend) -> bool {
-        let ready = if amend.leaving { self.ready_false && self.disruption } else { self.ready == physical.ready };
+        let gated = if physical.ready_true { amend.gate.agrees(self.ready_true) } else { None };
+        let ready = match gated {
+            _ if amend.leaving => self.ready_false && self.disruption,
+            Some(agrees) => agrees,
+            None => self.ready == physical.ready,
+        };
         let pending = amend.pending.as_ref().map_or(physical.pending, Pending::as_digest);
         ready
             && self.pending == pending
@@ -293,9 +303,10 @@ impl Pending {
     /// The reason of the event that tells it.
     pub(crate) fn event(&self) -> &'static str {
         match self.reason {
-            PendingResize::Deferred => "ResizeDeferred",
-            PendingResize::Infeasible => "ResizeInfeasible",
+            PendingResize::Deferred => PodReason::ResizeDeferred,
+            PendingResize::Infeasible => PodReason::ResizeInfeasible,
         }
+        .as_str()
     }
 
     pub(crate) fn render(&self, generation: i64, now: jiff::Timestamp) -> Value {
@@ -367,15 +378,18 @@ fn render_conditions(
     since: Option<&str>,
 ) -> Vec<Value> {
     let bit = |kind: &str| CONDITIONS.iter().position(|ours| *ours == kind).map_or(0, |bit| 1u8 << bit);
-    let Amend { leaving, pending } = amend;
+    let Amend { leaving, pending, gate: _ } = amend;
     let leaving = *leaving;
+    // An eviction in the physical cluster says itself what it is.
+    let mut disrupted = false;
     let mut list = Vec::new();
     let mut present = 0u8;
     for Condition { kind, status: value, reason, message, last_transition_time } in &status.conditions {
         let Some(bit) = CONDITIONS.iter().position(|ours| **ours == **kind) else {
-            if &**kind != DISRUPTION || leaving {
+            if &**kind != DISRUPTION || (leaving && &**value != "True") {
                 continue;
             }
+            disrupted |= &**value == "True";
             list.push(render_condition(
                 kind,
                 value,
@@ -398,8 +412,11 @@ fn render_conditions(
     }
     if leaving {
         let why = "the physical pod is being deleted";
-        list.push(render_condition(READY, "False", Some("PhysicalPodTerminating"), Some(why), since));
-        list.push(render_condition(DISRUPTION, "True", Some("PhysicalPodTerminating"), Some(why), since));
+        let reason = Some(PodReason::PhysicalPodTerminating.as_str());
+        list.push(render_condition(READY, "False", reason, Some(why), since));
+        if !disrupted {
+            list.push(render_condition(DISRUPTION, "True", reason, Some(why), since));
+        }
         present |= bit(READY);
     }
     if pending.is_some() {
@@ -425,8 +442,8 @@ fn render_condition(
 }
 
 /// The status of a pod whose physical pod is gone and never reported an end.
-pub(crate) fn render_failed(reason: &str, message: &str, now: jiff::Timestamp) -> Map<String, Value> {
-    let since = now.to_string();
+pub(crate) fn render_failed(reason: PodReason, message: &str, now: jiff::Timestamp) -> Map<String, Value> {
+    let (since, reason) = (now.to_string(), reason.as_str());
     let mut patch = Map::new();
     patch.insert("phase".to_owned(), json!("Failed"));
     patch.insert("reason".to_owned(), json!(reason));

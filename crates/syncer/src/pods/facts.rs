@@ -85,6 +85,7 @@ impl Pair {
         let uid = row.uid.clone();
         self.fold_ppod(row, epoch, now, dirty);
         self.note_unreadable(&uid, now, dirty);
+        self.note_unscheduled(&uid, now);
     }
 
     fn fold_ppod(&mut self, mut row: PPod, epoch: Option<Epoch>, now: Now, dirty: &mut Dirty<Key>) {

@@ -11,6 +11,7 @@ use tapestry_engine::{Now, Plan, Reason as _};
 
 use super::admission::Verdict;
 use super::digest::{Amend, Phase, render_admitted, render_failed, render_patch};
+use super::reason::PodReason;
 use super::row::{PPod, PodCopy, VPod};
 use super::strays::mark;
 use super::{Case, Ended, NotAdmitted, Proof, Why};
@@ -37,11 +38,7 @@ impl Pair {
         if let Plan::Do(..) = reclaim {
             return reclaim;
         }
-        match (self.plan_sync(vuid, now), reclaim) {
-            (Plan::Rest, waiting) => waiting,
-            (Plan::Wait(at), Plan::Wait(until)) => Plan::Wait(at.min(until)),
-            (plan, _) => plan,
-        }
+        sooner(self.plan_sync(vuid, now), reclaim)
     }
 
     /// Both sides are made to agree.
@@ -53,7 +50,10 @@ impl Pair {
             (None, None) => Plan::Rest,
             (None, Some(ppod)) => self.plan_orphan(case, vuid, ppod, now),
             (Some(vpod), Some(ppod)) => {
-                self.plan_astray(case, vpod, ppod).unwrap_or_else(|| self.plan_pair(case, vpod, ppod, now))
+                match self.plan_astray(case, vpod, ppod).unwrap_or_else(|| self.plan_pair(case, vpod, ppod, now)) {
+                    Plan::Rest => self.plan_unscheduled(case, vpod, ppod, now),
+                    plan => plan,
+                }
             }
             // Names that begin alike (`east`, `east-2`): a pod on another binding's node is not ours, wherever it points (law 6).
             (Some(vpod), None) if case.ended.is_none() && self.nodes.vnode(&vpod.node).is_none() => Plan::Rest,
@@ -117,15 +117,15 @@ impl Pair {
         {
             return mend_tolerations(ppod, copy, tolerations);
         }
-        let resize = self.plan_resize(vpod, ppod, copy, now);
-        if let Plan::Do(..) = resize {
-            return resize;
-        }
-        if !ppod.speaks() {
-            return resize;
+        let down = match self.plan_resize(vpod, ppod, copy, now) {
+            resize @ Plan::Do(..) => return resize,
+            resize => sooner(self.plan_changes(vpod, ppod, copy, now), resize),
+        };
+        if matches!(down, Plan::Do(..)) || !ppod.speaks() {
+            return down;
         }
         match plan_up(case, vpod, ppod, copy, &self.pods.amend(&vpod.uid), now) {
-            Plan::Rest => resize,
+            Plan::Rest => down,
             up => up,
         }
     }
@@ -161,6 +161,9 @@ impl Pair {
     fn plan_down(&self, bound: &Bound, case: &Case, vpod: &VPod, now: Now) -> Plan<Why> {
         if vpod.terminal() {
             return Plan::Rest;
+        }
+        if let Some(plan) = self.plan_given_up(case, vpod, now) {
+            return plan;
         }
         match (&case.ended, &vpod.mapping) {
             (Some(ended), _) if ended.existed => {
@@ -290,28 +293,13 @@ impl Pair {
             return Why::ReadPod.call(target, Verb::Get);
         };
         let Ok(sizes) = Sizes::of_pod(raw) else { return Plan::Rest };
-        let frame = Frame {
-            name: name.as_str(),
-            namespace: self.home.mount.as_str(),
-            node: vnode.physical.as_str(),
-            direct_scheduling: bound.binding.direct_scheduling,
-            priority_class: Some(&bound.binding.priority_class),
-            service_account: keys::POD_SERVICE_ACCOUNT,
-            explicit_requests: crate::guards::explicit_requests(&bound.binding),
-            dependent_name: &|_, name| names::dependent_name(&self.origin.label, vpod.namespace.as_str(), name),
-            token_secret: &names::token_secret_name(&self.origin.label, vpod.uid.as_str(), vpod.name.as_str()),
-            virtual_api_server: bound.binding.virtual_api_server(),
-            virtual_dns: bound.binding.virtual_dns.as_deref(),
-            labels: self.origin.labels().into(),
-            annotations: [
-                (keys::VIRTUAL_POD_GENERATION, vpod.generation.to_string()),
-                (keys::VIRTUAL_POD_SIZES, sizes.mark.into()),
-            ]
-            .into_iter()
-            .chain(self.origin.annotations())
-            .collect(),
-        };
-        match render_copy(raw, &frame) {
+        let annotations = vec![
+            (keys::VIRTUAL_POD_GENERATION, vpod.generation.to_string()),
+            (keys::VIRTUAL_POD_SIZES, sizes.mark.into()),
+        ];
+        let rendered =
+            self.with_frame(bound, vpod, name, &vnode.physical, annotations, |frame| render_copy(raw, frame));
+        match rendered {
             Ok(copy) => {
                 let target = Target::namespaced(Side::Physical, &kind::POD, self.home.mount.clone(), name.clone());
                 Why::CreateCopy.call(target, Verb::Create(copy))
@@ -322,6 +310,43 @@ impl Pair {
                 Plan::Rest
             }
         }
+    }
+
+    /// Renders with what the physical side gives to the copy of a pod, besides the origin's annotations also these.
+    pub(super) fn with_frame<T>(
+        &self,
+        bound: &Bound,
+        vpod: &VPod,
+        name: &Name,
+        node: &Name,
+        annotations: Vec<(&str, String)>,
+        render: impl FnOnce(&Frame<'_>) -> T,
+    ) -> T {
+        let frame = Frame {
+            name: name.as_str(),
+            namespace: self.home.mount.as_str(),
+            node: node.as_str(),
+            direct_scheduling: bound.binding.direct_scheduling,
+            priority_class: Some(&bound.binding.priority_class),
+            service_account: keys::POD_SERVICE_ACCOUNT,
+            explicit_requests: crate::guards::explicit_requests(&bound.binding),
+            dependent_name: &|_, name| names::dependent_name(&self.origin.label, vpod.namespace.as_str(), name),
+            token_secret: &names::token_secret_name(&self.origin.label, vpod.uid.as_str(), vpod.name.as_str()),
+            virtual_api_server: bound.binding.virtual_api_server(),
+            virtual_dns: bound.binding.virtual_dns.as_deref(),
+            labels: self.origin.labels().into(),
+            annotations: annotations.into_iter().chain(self.origin.annotations()).collect(),
+        };
+        render(&frame)
+    }
+}
+
+/// The first of two plans, or the other when that comes sooner.
+fn sooner(first: Plan<Why>, other: Plan<Why>) -> Plan<Why> {
+    match (first, other) {
+        (Plan::Rest, other) => other,
+        (Plan::Wait(at), Plan::Wait(until)) => Plan::Wait(at.min(until)),
+        (plan, _) => plan,
     }
 }
 
@@ -346,7 +371,7 @@ fn plan_send_away(vpod: &VPod, now: Now) -> Plan<Why> {
     }
     if !vpod.digest.disruption {
         let condition = json!({
-            "type": "DisruptionTarget", "status": "True", "reason": "NotAdmitted",
+            "type": "DisruptionTarget", "status": "True", "reason": PodReason::NotAdmitted.as_str(),
             "message": "the virtual node did not admit the pod for five minutes",
             "lastTransitionTime": stamp(now),
         });
@@ -390,6 +415,7 @@ fn plan_up(case: &Case, vpod: &VPod, ppod: &PPod, copy: &PodCopy, amend: &Amend,
         render_patch(status, copy.generation, &vpod.digest, &vpod.containers, amend, copy.deleted.as_deref());
     let Ok(mut status) = rendered else { return Plan::Rest };
     if let Some(Value::Array(conditions)) = status.get_mut("conditions") {
+        amend.gate.amend(conditions, &vpod.digest, now);
         conditions.extend(vpod.refused.as_ref().map(|_| render_admitted(None, now.wall)));
     }
     let status = Value::Object(status);
@@ -412,9 +438,9 @@ fn fail_or_finish(vpod: &VPod, ended: &Ended, now: Now) -> Plan<Why> {
             }
         }
         None if vpod.deleting.is_some() => {
-            render_failed("Deleted", "the physical pod ended with the deletion", now.wall)
+            render_failed(PodReason::Deleted, "the physical pod ended with the deletion", now.wall)
         }
-        None => render_failed("PhysicalPodLost", "the physical pod was deleted unexpectedly", now.wall),
+        None => render_failed(PodReason::PhysicalPodLost, "the physical pod was deleted unexpectedly", now.wall),
     };
     let annotations = json!({keys::LAST_SYNC_TIME: stamp(now)});
     let why = if vpod.deleting.is_some() { Why::Finish } else { Why::PhysicalPodLost };
@@ -425,7 +451,7 @@ fn fail_or_finish(vpod: &VPod, ended: &Ended, now: Now) -> Plan<Why> {
 }
 
 /// Evidence: only a live read can say that there is no copy.
-fn look_for_copy(case: &Case, namespace: &Name, name: &Name, now: Now) -> Plan<Why> {
+pub(super) fn look_for_copy(case: &Case, namespace: &Name, name: &Name, now: Now) -> Plan<Why> {
     if let Some(again) = case.looked.map(|at| at + LOOK_AGAIN).filter(|again| *again > now.steady) {
         return Plan::Wait(again);
     }
@@ -469,7 +495,7 @@ fn mend_tolerations(ppod: &PPod, copy: &PodCopy, tolerations: &Value) -> Plan<Wh
     Why::MendTolerations.call(ppod_target(copy).uid(&ppod.uid).rv(ppod.rv), verb)
 }
 
-fn patch_status(vpod: &VPod, patch: Value, why: Why) -> Plan<Why> {
+pub(super) fn patch_status(vpod: &VPod, patch: Value, why: Why) -> Plan<Why> {
     let target = vpod_target(&vpod.namespace, &vpod.name).uid(&vpod.uid);
     why.call(target, Verb::Strategic(Sub::Status, patch))
 }
@@ -482,6 +508,6 @@ pub(super) fn ppod_target(copy: &PodCopy) -> Target {
     Target::namespaced(Side::Physical, &kind::POD, copy.namespace.clone(), copy.name.clone())
 }
 
-fn stamp(now: Now) -> String {
+pub(super) fn stamp(now: Now) -> String {
     format!("{:.0}", now.wall)
 }

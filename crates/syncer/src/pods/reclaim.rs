@@ -11,6 +11,7 @@ use tapestry_domain::resources::Resources;
 use tapestry_engine::{Now, Plan, Reason as _};
 
 use super::plan::vpod_target;
+use super::reason::PodReason;
 use super::row::VPod;
 use super::{Pods, Told, Why};
 use crate::nodes::row::VNode;
@@ -133,7 +134,7 @@ impl Pair {
                 // A controller that counts failures (a Job) learns first that this is no failure. Written once: a pod whose status
                 // cannot be written goes as well.
                 let condition = json!({
-                    "type": "DisruptionTarget", "status": "True", "reason": "Reclaimed",
+                    "type": "DisruptionTarget", "status": "True", "reason": PodReason::Reclaimed.as_str(),
                     "message": format!("Tapestry reclaims the capacity: {}", recall.why),
                     "lastTransitionTime": format!("{:.0}", now.wall),
                 });

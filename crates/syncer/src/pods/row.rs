@@ -4,6 +4,7 @@
 mod outline;
 mod physical;
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,7 +15,7 @@ use tapestry_api::keys;
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
 use tapestry_domain::names::is_physical_pod_name;
-use tapestry_domain::podspec::{Need, Sizes, SpecNeeds, Unsupported, unsupported};
+use tapestry_domain::podspec::{Sizes, SpecNeeds, Unsupported, mark_metadata, mark_spec, unsupported};
 use tapestry_domain::ports::HostPorts;
 use tapestry_domain::quantity::Quantity;
 use tapestry_domain::request::{ContainerShape, RequestsShape, SpecShape, StatusShape, request};
@@ -27,7 +28,9 @@ use self::outline::{Outline, at_least};
 pub use self::physical::PPod;
 pub(crate) use self::physical::{Back, PodCopy, Stray};
 use super::admission::PendingReason;
+use super::changes::{Said, read_told};
 use super::digest::{Containers, Phase, StatusDigest};
+use super::gates::Gates;
 use crate::dependents::needs::Needs;
 use crate::json::{Meta, Pairs};
 use crate::origin::Home;
@@ -48,6 +51,7 @@ pub struct VPod {
     /// Where its annotations say the copy is; user-writable, so never believed alone (law 5).
     pub(crate) mapping: Option<Mapping>,
     pub(crate) digest: StatusDigest,
+    pub(crate) gates: Option<Box<Gates>>,
     pub(crate) containers: Containers,
     /// What it asks for, itself (`pods: 1`) included.
     pub(crate) request: Resources,
@@ -72,6 +76,10 @@ pub struct VPod {
     pub(crate) raw: Option<Box<str>>,
     /// The sizes it asks for, if it has changed since it was made, until the copy has them.
     pub(crate) sizes: Option<Box<Sizes>>,
+    /// Marks of what can change while it runs.
+    pub(crate) said: Said,
+    /// A mark of what it says of a change that does not reach its copy.
+    pub(crate) told: Option<NonZeroU64>,
     /// Which part of it cannot be read: then all else is what it said before, or nothing.
     pub(crate) unreadable: Option<Part>,
 }
@@ -206,9 +214,13 @@ impl VPod {
         row.grace = spec.termination_grace_period_seconds.map_or(DEFAULT_GRACE, grace);
         let needs: SpecNeeds<'_> = serde_json::from_str(raw_spec.get())?;
         row.needs = Needs::read(&needs, &row.namespace, spec.service_account_name.as_deref());
-        row.unsupported = if wanted { read_unsupported(&needs).map(Box::new) } else { None };
+        row.gates = Gates::read(&needs, status)?;
+        row.unsupported = if wanted { unsupported(&needs).map(Box::new) } else { None };
         row.raw = wanted.then(|| render_raw(&meta, &row.namespace, raw_spec));
         row.sizes = if meta.generation > 1 { Some(Box::new(Sizes::read(raw_spec.get())?)) } else { None };
+        // The first generation is what the copy is created from.
+        row.said.spec = if meta.generation == 1 { None } else { NonZeroU64::new(mark_spec(raw_spec.get())?) };
+        row.told = read_told(status)?;
         row.ports = read_ports(raw_spec)?;
         row.request = asked(spec, &shape);
         Ok(Some(row))
@@ -247,12 +259,13 @@ impl VPod {
             mapping: Mapping::read(meta, home),
             daemon,
             replaceable: meta.owner_references.iter().any(|owner| owner.controller),
-            born: meta.creation_timestamp.as_deref().and_then(|time| time.parse().ok()).map_or(0, Timestamp::as_second),
+            born: born(meta),
             uid: meta.uid.clone(),
             rv: meta.resource_version,
             name: meta.name.clone(),
             node,
             digest,
+            gates: None,
             containers: Containers::default(),
             request: at_least(),
             ports: HostPorts::default(),
@@ -264,6 +277,8 @@ impl VPod {
             unsupported: None,
             raw: None,
             sizes: None,
+            said: Said { metadata: mark_metadata(pairs(&meta.labels), pairs(&meta.annotations)), spec: None },
+            told: None,
             unreadable: None,
         })
     }
@@ -271,6 +286,7 @@ impl VPod {
     /// What it can no longer be read to say, it says as before.
     pub(crate) fn inherit(&mut self, known: &Self) {
         if self.unreadable.is_some() {
+            self.gates.clone_from(&known.gates);
             self.containers.clone_from(&known.containers);
             self.request.clone_from(&known.request);
             self.ports.clone_from(&known.ports);
@@ -331,6 +347,11 @@ impl Mapping {
             uid: meta.annotation(keys::PHYSICAL_POD_UID).filter(|uid| !uid.is_empty()).map(Uid::new),
         })
     }
+}
+
+/// In seconds since 1970.
+fn born(meta: &Meta<'_>) -> i64 {
+    meta.creation_timestamp.as_deref().and_then(|time| time.parse().ok()).map_or(0, Timestamp::as_second)
 }
 
 fn deleting(meta: &Meta<'_>) -> Option<u32> {
@@ -394,24 +415,28 @@ fn read_ports(spec: &RawValue) -> Result<HostPorts, serde_json::Error> {
     serde_json::from_str(spec.get())
 }
 
-/// What is not carried; readiness gates are not yet.
-fn read_unsupported(needs: &SpecNeeds<'_>) -> Option<Unsupported> {
-    let gate = || needs.readiness_gates().next().map(|gate| Unsupported::new(Need::ReadinessGate, gate));
-    unsupported(needs).or_else(gate)
+/// The text of a pod from which a copy is made or changed.
+pub(super) fn read_raw(json: &Bytes) -> Result<Box<str>, serde_json::Error> {
+    let PodJson { metadata, spec, .. } = serde_json::from_slice(json)?;
+    let namespace = metadata.namespace.clone().ok_or_else(|| serde::de::Error::custom("a pod without a namespace"))?;
+    Ok(render_raw(&metadata, &namespace, spec))
+}
+
+fn pairs<'t>(pairs: &'t Option<Pairs<'_>>) -> impl Iterator<Item = (&'t str, &'t str)> {
+    pairs.iter().flat_map(|pairs| &pairs.0).map(|(key, value)| (&**key, &**value))
 }
 
 /// What the copy will be made from: no managedFields, no status.
 fn render_raw(meta: &Meta<'_>, namespace: &Name, spec: &RawValue) -> Box<str> {
-    let pairs = |pairs: &Option<Pairs<'_>>| {
-        let all = pairs.iter().flat_map(|pairs| &pairs.0);
-        serde_json::Value::Object(all.map(|(key, value)| ((**key).to_owned(), (**value).into())).collect())
+    let map = |all: &Option<Pairs<'_>>| {
+        serde_json::Value::Object(pairs(all).map(|(key, value)| (key.to_owned(), value.into())).collect())
     };
     let metadata = serde_json::json!({
         "name": meta.name.as_str(),
         "namespace": namespace.as_str(),
         "uid": meta.uid.as_str(),
-        "labels": pairs(&meta.labels),
-        "annotations": pairs(&meta.annotations),
+        "labels": map(&meta.labels),
+        "annotations": map(&meta.annotations),
     });
     format!(r#"{{"metadata":{metadata},"spec":{}}}"#, spec.get()).into()
 }

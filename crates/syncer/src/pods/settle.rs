@@ -5,7 +5,9 @@ use tapestry_cluster::{Answer, Call, Name, Refusal, Uid, Verb};
 use tapestry_engine::{Dirty, Now, Reason as _};
 
 use super::admission::{PendingReason, Verdict};
+use super::changes::Part;
 use super::digest::Phase;
+use super::reason::PodReason;
 use super::row::{PPod, VPod};
 use super::{Admitted, Case, Ended, Proof, Told, Why};
 use crate::events::Event;
@@ -56,7 +58,14 @@ impl Pair {
                 case.mended |= matches!(refused, None | Some(Refusal::Invalid(_) | Refusal::Denied(_)));
             }
             // `Resize` is above; of the others only the answer counts.
-            Why::Resize
+            Why::ReadChanged
+            | Why::ReadCopy
+            | Why::PushMetadata
+            | Why::PushSpec
+            | Why::PushEphemeralContainers
+            | Why::MarkPushed
+            | Why::TellChange
+            | Why::Resize
             | Why::MarkResized
             | Why::Map
             | Why::RepairMapping
@@ -72,6 +81,8 @@ impl Pair {
             | Why::SendAway
             | Why::Finish
             | Why::PhysicalPodLost
+            | Why::NotScheduled
+            | Why::PhysicalUnschedulable
             | Why::Release
             | Why::ReleaseWithNode
             | Why::VirtualPodDeleted
@@ -88,47 +99,69 @@ impl Pair {
         match why {
             Why::Evict => {
                 let message = "Evicted: the virtual node now lends less than its pods request";
-                self.tell_end(vuid, "Evicted", message, now, dirty);
+                self.tell_end(vuid, PodReason::Evicted, message, now, dirty);
             }
             Why::Reclaim => {
                 let grace = if let Verb::Delete { grace: Some(grace) } = call.verb { grace } else { 0 };
                 let message =
                     format!("Deleted with a grace period of {grace} s: the virtual node takes its capacity back");
-                self.tell_end(vuid, "Reclaimed", &message, now, dirty);
+                self.tell_end(vuid, PodReason::Reclaimed, &message, now, dirty);
                 self.learn_vpod(vuid, why, call, answer, now, dirty);
             }
             Why::SendAway => {
                 let message = "Deleted: the virtual node did not admit the pod for five minutes; its controller may try another node";
-                if let Some(vnode) = self.tell_end(vuid, "SentAway", message, now, dirty) {
+                if let Some(vnode) = self.tell_end(vuid, PodReason::SentAway, message, now, dirty) {
                     self.keep_away(&vnode, now, dirty);
                 }
                 self.learn_vpod(vuid, why, call, answer, now, dirty);
             }
             Why::LookForVirtualPod | Why::ReadPod => self.learn_look(vuid, why, call, answer, now, dirty),
+            Why::ReadChanged => {
+                self.begin_change(vuid, answer);
+                self.learn_look(vuid, why, call, answer, now, dirty);
+            }
             Why::Map
             | Why::RepairMapping
             | Why::Status
             | Why::Refuse
             | Why::DeferResize
+            | Why::TellChange
             | Why::AnnounceSendAway
             | Why::AnnounceReclaim
             | Why::Finish
             | Why::PhysicalPodLost
+            | Why::PhysicalUnschedulable
             | Why::Release
             | Why::ReleaseWithNode => self.learn_vpod(vuid, why, call, answer, now, dirty),
             Why::VirtualPodDeleted | Why::VirtualPodGone | Why::PodFinished | Why::SurplusCopy => {
                 self.learn_deletion(vuid, call, answer, now, dirty);
             }
+            Why::NotScheduled => {
+                self.give_up(vuid, answer, now, dirty);
+                self.learn_deletion(vuid, call, answer, now, dirty);
+            }
             Why::LookForCopy | Why::ReadStatus => self.learn_copy(vuid, call, answer, now, dirty),
+            Why::ReadCopy => {
+                self.learn_change(vuid, call, answer);
+                self.learn_copy(vuid, call, answer, now, dirty);
+            }
+            Why::PushMetadata | Why::PushSpec | Why::PushEphemeralContainers | Why::MarkPushed => {
+                self.learn_change(vuid, call, answer);
+                self.learn_ppod(vuid, answer, now, dirty);
+            }
             Why::CreateCopy
             | Why::GiveBack
             | Why::MendLabels
             | Why::MendTolerations
             | Why::Resize
-            | Why::MarkResized => match PPod::decode(&answer.object, &self.origin) {
-                Ok(Some(row)) => self.put_ppod(row, None, now, dirty),
-                _ => self.learn_nothing(vuid, now, dirty),
-            },
+            | Why::MarkResized => self.learn_ppod(vuid, answer, now, dirty),
+        }
+    }
+
+    fn learn_ppod(&mut self, vuid: &Uid, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
+        match PPod::decode(&answer.object, &self.origin) {
+            Ok(Some(row)) => self.put_ppod(row, None, now, dirty),
+            _ => self.learn_nothing(vuid, now, dirty),
         }
     }
 
@@ -172,12 +205,16 @@ impl Pair {
                 let pending = self.pods.pending(row);
                 pending.and_then(|pending| Event::about_vpod(row, pending.event(), &pending.message, now))
             }
+            Why::TellChange => {
+                self.unpushed(row).and_then(|held| Event::about_vpod(row, held.reason.as_str(), &held.message, now))
+            }
             Why::PhysicalPodLost => {
                 if self.pods.cases.get(vuid).is_some_and(Case::copy_was_deleted) {
                     self.count_deleted_copy(now, dirty);
                 }
                 None
             }
+            Why::PhysicalUnschedulable => self.unscheduled_event(vuid, row, now),
             // `tell_end` tells what we did to a pod that had to go.
             Why::SendAway
             | Why::Reclaim
@@ -192,6 +229,7 @@ impl Pair {
             | Why::Status
             | Why::AnnounceSendAway
             | Why::Finish
+            | Why::NotScheduled
             | Why::Release
             | Why::ReleaseWithNode
             | Why::VirtualPodDeleted
@@ -203,16 +241,29 @@ impl Pair {
             | Why::MendTolerations
             | Why::AnnounceReclaim
             | Why::Resize
-            | Why::MarkResized => None,
+            | Why::MarkResized
+            | Why::ReadChanged
+            | Why::ReadCopy
+            | Why::PushMetadata
+            | Why::PushSpec
+            | Why::PushEphemeralContainers
+            | Why::MarkPushed => None,
         };
         self.events.add(event, dirty);
     }
 
     /// What we did to a pod that had to go is told on it. The virtual node it was on, if the pod is known.
-    fn tell_end(&mut self, vuid: &Uid, reason: &str, message: &str, now: Now, dirty: &mut Dirty<Key>) -> Option<Name> {
+    fn tell_end(
+        &mut self,
+        vuid: &Uid,
+        reason: PodReason,
+        message: &str,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) -> Option<Name> {
         let vpod = self.pods.vpods.get(vuid)?;
         let vnode = vpod.node.clone();
-        self.events.add(Event::about_vpod(vpod, reason, message, now), dirty);
+        self.events.add(Event::about_vpod(vpod, reason.as_str(), message, now), dirty);
         Some(vnode)
     }
 
@@ -288,7 +339,7 @@ impl Pair {
         let existed = vpod.was_copied();
         if recorded {
             let message = format!("the physical pod {name} {says}: it is left running, delete it by hand");
-            self.events.add(Event::about_vpod(vpod, "PhysicalPodLeft", &message, now), dirty);
+            self.events.add(Event::about_vpod(vpod, PodReason::PhysicalPodLeft.as_str(), &message, now), dirty);
         }
         self.change_pod(vuid, now, dirty, |pods| {
             pods.case(vuid).ended = Some(Box::new(Ended { existed, seen: false, last: None }));
@@ -297,13 +348,14 @@ impl Pair {
 
     fn learn_refusal(&mut self, vuid: &Uid, why: Why, refusal: Refusal, now: Now, dirty: &mut Dirty<Key>) {
         match (why, refusal) {
-            (Why::LookForVirtualPod | Why::ReadPod, Refusal::Gone) => {
+            (Why::LookForVirtualPod | Why::ReadPod | Why::ReadChanged, Refusal::Gone) => {
                 self.change_pod(vuid, now, dirty, |pods| pods.case(vuid).vpod_gone = Some(Proof::Read));
             }
-            (Why::LookForCopy | Why::ReadStatus, Refusal::Gone) => {
+            (Why::LookForCopy | Why::ReadStatus | Why::ReadCopy, Refusal::Gone) => {
                 let existed = self.pods.vpods.get(vuid).is_some_and(VPod::was_copied);
                 self.change_pod(vuid, now, dirty, |pods| {
-                    if existed && pods.vpods.get(vuid).is_some_and(|vpod| !vpod.may_have_run()) {
+                    let given_up = pods.case(vuid).given_up();
+                    if existed && !given_up && pods.vpods.get(vuid).is_some_and(|vpod| !vpod.may_have_run()) {
                         // It never ran, and is admitted like any other.
                         return pods.forget_mapping(vuid);
                     }
@@ -327,6 +379,12 @@ impl Pair {
                 // Perhaps a prerequisite of the pod is gone.
                 self.prerequisites.doubt(now, dirty);
             }
+            (Why::PushMetadata, refusal) => self.hold_change(vuid, Part::Metadata, &refusal, now, dirty),
+            (Why::PushSpec, refusal) => self.hold_change(vuid, Part::Spec, &refusal, now, dirty),
+            (Why::PushEphemeralContainers, refusal) => {
+                self.hold_change(vuid, Part::EphemeralContainers, &refusal, now, dirty);
+            }
+            (Why::MarkPushed, refusal) => self.hold_change(vuid, Part::Marks, &refusal, now, dirty),
             // Not what we looked at, or no answer: the watch brings the truth, the next plan is made from it.
             (
                 Why::LookForVirtualPod
@@ -343,6 +401,8 @@ impl Pair {
                 | Why::SendAway
                 | Why::Finish
                 | Why::PhysicalPodLost
+                | Why::NotScheduled
+                | Why::PhysicalUnschedulable
                 | Why::Release
                 | Why::ReleaseWithNode
                 | Why::VirtualPodDeleted
@@ -356,7 +416,10 @@ impl Pair {
                 | Why::AnnounceReclaim
                 | Why::Reclaim
                 | Why::Resize
-                | Why::MarkResized,
+                | Why::MarkResized
+                | Why::ReadChanged
+                | Why::ReadCopy
+                | Why::TellChange,
                 _,
             ) => {}
         }
@@ -379,7 +442,7 @@ impl Pair {
     }
 }
 
-fn read_uid(answer: &Answer) -> Option<Uid> {
+pub(super) fn read_uid(answer: &Answer) -> Option<Uid> {
     #[derive(Deserialize)]
     struct Object {
         metadata: Metadata,

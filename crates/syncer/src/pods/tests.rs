@@ -227,7 +227,8 @@ fn a_name_that_our_own_copy_has_is_success() {
     let look = scene.call(&key("web"));
     let object = scene.stamp(created(&create));
     scene.settle(&key("web"), &look, Ok(Answer { object }));
-    assert_eq!(scene.plan(&key("web")), Plan::Rest);
+    // It only waits for its node.
+    assert!(matches!(scene.plan(&key("web")), Plan::Wait(_)));
 }
 
 #[test]
@@ -433,12 +434,23 @@ fn law_12_pods_that_name_what_we_do_not_carry_yet_are_refused_with_a_message() {
 }
 
 #[test]
-fn pods_of_excluded_namespaces_and_of_daemon_sets_are_left_alone() {
+fn pods_of_excluded_namespaces_and_of_daemon_sets_are_told_once_why_they_are_not_run() {
     let mut scene = Scene::new();
     let mut daemon = vpod("d");
     daemon["metadata"]["ownerReferences"] = json!([{"kind": "DaemonSet"}]);
     scene.see_vpod(&daemon);
+    let refuse = scene.call(&key("d"));
+    let told = refuse.body().unwrap().into_owned()["status"]["conditions"][0].clone();
+    assert_eq!(told["reason"], "DaemonSetExcluded");
+    daemon["status"]["conditions"] = json!([told]);
+    let object = scene.stamp(daemon.clone());
+    scene.settle(&key("d"), &refuse, Ok(Answer { object }));
+    assert_eq!(scene.call(&Key::Event(1)).body().unwrap()["reason"], "DaemonSetExcluded");
     assert_eq!(scene.plan(&key("d")), Plan::Rest);
+    // Nor after a restart.
+    let mut fresh = Scene::new();
+    fresh.see_vpod(&daemon);
+    assert_eq!(fresh.plan(&key("d")), Plan::Rest);
     let mut system = vpod("s");
     system["metadata"]["namespace"] = json!("kube-system");
     scene.see_vpod(&system);

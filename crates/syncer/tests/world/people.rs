@@ -4,7 +4,7 @@ use fastrand::Rng;
 use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::{Kind, kind};
-use tapestry_testbed::world::World;
+use tapestry_testbed::world::{World, set_condition};
 
 use super::{NODES, PODS, Physical, Virtual};
 
@@ -43,7 +43,18 @@ pub(super) fn csinode(node: &str, topology: &str) -> Value {
 pub(super) fn user(world: &mut World, rng: &mut Rng) {
     let name = format!("p{}", rng.usize(..PODS));
     let path = format!("demo/{name}");
-    match rng.u32(..27) {
+    match rng.u32(..35) {
+        29.. => change(world, rng, &path),
+        // A controller of the tenant opens or closes a readiness gate.
+        27 | 28 => {
+            let open = rng.bool();
+            let now = world.now().wall.to_string();
+            world.edit(Virtual, &kind::POD, &path, |pod| {
+                if pod["spec"]["readinessGates"].is_array() {
+                    set_condition(pod, GATE, open, None, &now);
+                }
+            });
+        }
         // ConfigMaps and Secrets come, change and go.
         23..26 => {
             let (kind, name) = DEPENDENTS[rng.usize(..DEPENDENTS.len())];
@@ -80,6 +91,7 @@ pub(super) fn user(world: &mut World, rng: &mut Rng) {
                 1 => forge(&mut object, "owner", "app", None),
                 2 => forge(&mut object, "mount", "foreign", Some("made-up")),
                 3 | 4 => object["spec"]["volumes"] = volumes(rng),
+                5 | 6 => object["spec"]["readinessGates"] = json!([{"conditionType": GATE}]),
                 _ => {}
             }
             world.make(Virtual, &kind::POD, object);
@@ -100,6 +112,43 @@ pub(super) fn user(world: &mut World, rng: &mut Rng) {
     }
 }
 
+/// Changes what can be changed while a pod runs, by a few values, so that some changes are taken back.
+fn change(world: &mut World, rng: &mut Rng, path: &str) {
+    let value = rng.u8(..3).to_string();
+    let add = |pod: &mut Value, list: &str, entry: Value| {
+        let list = &mut pod["spec"][list];
+        match list {
+            Value::Array(list) if list.contains(&entry) => {}
+            Value::Array(list) => list.push(entry),
+            none => *none = json!([entry]),
+        }
+    };
+    let what = rng.u32(..7);
+    let privileged = rng.u32(..4) == 0;
+    world.edit(Virtual, &kind::POD, path, |pod| match what {
+        0 => pod["metadata"]["labels"] = json!({"app": value}),
+        1 => pod["metadata"]["labels"]["tier"] = json!(value),
+        2 => pod["metadata"]["annotations"]["note"] = json!(value),
+        3 => pod["spec"]["containers"][0]["image"] = json!(format!("i:{value}")),
+        4 => add(pod, "tolerations", json!({"key": format!("extra-{value}"), "operator": "Exists"})),
+        5 => {
+            let seconds = 10_000 - 1_000 * value.parse::<i64>().unwrap_or_default();
+            let shorter = pod["spec"]["activeDeadlineSeconds"].as_i64().is_none_or(|now| seconds < now);
+            if shorter {
+                pod["spec"]["activeDeadlineSeconds"] = json!(seconds);
+            }
+        }
+        _ => {
+            let security = if privileged { json!({"privileged": true}) } else { json!({}) };
+            let taken = |debug: &Value| debug["name"] == value;
+            if !pod["spec"]["ephemeralContainers"].as_array().into_iter().flatten().any(taken) {
+                let debug = json!({"name": value, "image": "debug", "securityContext": security});
+                add(pod, "ephemeralContainers", debug);
+            }
+        }
+    });
+}
+
 pub(super) fn forge(pod: &mut Value, namespace: &str, name: &str, uid: Option<&str>) {
     let annotations = &mut pod["metadata"]["annotations"];
     annotations[keys::PHYSICAL_POD_NAMESPACE] = json!(namespace);
@@ -113,7 +162,34 @@ pub(super) fn owner(world: &mut World, rng: &mut Rng) {
     let ours = |pod: &Value| pod["metadata"]["labels"][keys::MANAGED_BY].is_string();
     // A copy that loses both its labels and its back-pointer is left alone: it could be another user's pod.
     let whole = |pod: &Value| ours(pod) && back(pod).is_some() && pod["metadata"]["annotations"][FORGED].is_null();
-    match rng.u32(..20) {
+    match rng.u32(..25) {
+        // Rewrites a copy, and has labels of its own there.
+        24 => {
+            if let Some(path) = world.pick(Physical, &kind::POD, rng, whole) {
+                world.edit(Physical, &kind::POD, &path, |pod| {
+                    pod["spec"]["containers"][0]["image"] = json!("mirror/i");
+                    pod["metadata"]["labels"][REWRITTEN] = json!("yes");
+                    pod["metadata"]["annotations"][REWRITTEN] = json!("yes");
+                });
+            }
+        }
+        // A kubelet or scheduler warns of a pod, ours or not.
+        20 | 21 => {
+            // Whose a copy without its back-pointer is, only the syncer knows.
+            let clear = |pod: &Value| pod["metadata"]["namespace"] == "mount" && ours(pod) == back(pod).is_some();
+            if let Some(path) = world.pick(Physical, &kind::POD, rng, clear) {
+                let reason = ["FailedMount", "BackOff", "Unhealthy"][rng.usize(..3)];
+                warn(world, &path, reason);
+            }
+        }
+        // Some copies find no node: admission of the owner gave them a scheduler that does not run.
+        22 => {
+            let unbound = |pod: &Value| ours(pod) && pod["spec"]["nodeName"].is_null();
+            if let Some(path) = world.pick(Physical, &kind::POD, rng, unbound) {
+                let absent = json!(tapestry_testbed::world::ABSENT_SCHEDULER);
+                world.edit(Physical, &kind::POD, &path, |pod| pod["spec"]["schedulerName"] = absent);
+            }
+        }
         // Changes, strips and deletes copies.
         16 | 17 => {
             let (kind, _) = DEPENDENTS[rng.usize(..DEPENDENTS.len())];
@@ -203,9 +279,32 @@ pub(super) fn owner(world: &mut World, rng: &mut Rng) {
     }
 }
 
+/// The readiness gate of some pods.
+pub(super) const GATE: &str = "example.com/gate";
+
+/// How the warning of a copy names the virtual pod to which it belongs.
+pub(super) const WARNED: &str = "warned about ";
+
+/// Warns of a physical pod; once more if it has been warned of before.
+fn warn(world: &mut World, path: &str, reason: &str) {
+    let Some(ppod) = world.get(Physical, &kind::POD, path) else { return };
+    let name = format!("{}.{}", ppod["metadata"]["uid"].as_str().unwrap_or_default(), reason.to_lowercase());
+    let about = json!({"kind": "Pod", "namespace": "mount", "uid": ppod["metadata"]["uid"]});
+    let message = format!("{WARNED}{}", owner_of(ppod).unwrap_or("no pod"));
+    let again = |event: &mut Value| event["count"] = json!(event["count"].as_u64().unwrap_or(1) + 1);
+    if !world.edit(Physical, &kind::EVENT, &format!("mount/{name}"), again) {
+        let metadata = json!({"name": name, "namespace": "mount"});
+        let event = json!({"metadata": metadata, "involvedObject": about, "type": "Warning", "reason": reason, "message": message});
+        world.make(Physical, &kind::EVENT, event);
+    }
+}
+
 pub(super) fn back(ppod: &Value) -> Option<&str> {
     ppod["metadata"]["annotations"][keys::VIRTUAL_POD_UID].as_str()
 }
+
+/// Marks a copy whose image the physical cluster chose.
+pub(super) const REWRITTEN: &str = "example.com/rewritten";
 
 /// Marks a copy that a user made point to another pod, with its real owner: the other pod then has two copies, but not
 /// because of us. On a virtual pod: a user changed its mapping.

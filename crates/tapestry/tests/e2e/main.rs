@@ -9,6 +9,8 @@
 //! | [`csinodes`] | which storage drivers they have |
 //! | [`guards`] | limits in the physical cluster: quota, network policy |
 //! | [`pods`], [`kubelet`] | down, up, deletion, admission; the second with the test as the kubelet |
+//! | [`changes`], [`resize`] | what changes while a pod runs |
+//! | [`life`] | controllers' pods on two clusters: gates, evictions, drains, Jobs, failures, copies without a node |
 //! | [`podspec`] | the transformation: every field that an API server knows is classified, and it takes the copies |
 //! | [`patience`] | a physical node in trouble: which cluster evicts |
 //! | [`hostile`] | forged mappings, foreign pods, other bindings: what the syncer must not touch |
@@ -33,6 +35,7 @@ mod api;
 mod breaker;
 mod calm;
 mod carry;
+mod changes;
 mod connections;
 mod crashes;
 mod csinodes;
@@ -44,6 +47,7 @@ mod kubeconfig;
 mod kubelet;
 mod lead;
 mod lending;
+mod life;
 mod lives;
 mod namespaces;
 mod neighbours;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::Part;
+use crate::address::Network;
 use crate::builders::node;
 
 /// Called for each step of a start: (cluster, step). For users who wait; tests omit it.
@@ -20,6 +21,7 @@ pub struct ClusterConfig {
     pub(super) parts: BTreeSet<Part>,
     pub(super) nodes: Vec<Value>,
     pub(super) flags: BTreeMap<Part, Vec<String>>,
+    pub(super) network: Network,
     pub(super) folder: Option<PathBuf>,
     pub(super) progress: Option<Progress>,
 }
@@ -33,6 +35,7 @@ impl ClusterConfig {
             parts: Part::ALL.into_iter().filter(|part| *part != Part::Kwok).collect(),
             nodes: Vec::new(),
             flags: BTreeMap::new(),
+            network: Network::default(),
             folder: None,
             progress: None,
         }
@@ -66,6 +69,13 @@ impl ClusterConfig {
     #[must_use]
     pub fn flag(mut self, part: Part, flag: &str) -> Self {
         self.flags.entry(part).or_default().push(flag.to_owned());
+        self
+    }
+
+    /// Where its components listen; certificates and kubeconfigs name the address.
+    #[must_use]
+    pub fn network(mut self, network: Network) -> Self {
+        self.network = network;
         self
     }
 

@@ -131,7 +131,7 @@ impl Cluster {
 }
 
 /// Ready, and the taint that admission puts on every new node is gone.
-fn node_takes_pods(node: &Value) -> bool {
+pub(crate) fn node_takes_pods(node: &Value) -> bool {
     let items = |value: &Value| value.as_array().cloned().unwrap_or_default();
     items(&node["status"]["conditions"]).iter().any(|c| c["type"] == "Ready" && c["status"] == "True")
         && !items(&node["spec"]["taints"]).iter().any(|taint| taint["key"] == "node.kubernetes.io/not-ready")

@@ -40,7 +40,7 @@ impl Site {
         let site = Self {
             cluster: config.name.clone(),
             folder: folder.to_owned(),
-            address: Address::reserve()?,
+            address: Address::reserve_in(config.network)?,
             binaries: Binaries::find()?,
             authority: Authority::new(&config.name)?,
         };

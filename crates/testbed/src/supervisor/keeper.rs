@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead as _, Write as _};
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal as UnixSignal, WaitId, WaitIdOptions};
 
+use super::groups::Groups;
 use super::protocol::{Answer, Launch, Order, PROTOCOL, Signal, State};
 
 /// Carries out the orders on stdin until it ends; then kills every child with its group and removes `folder`.
@@ -27,6 +28,7 @@ pub fn supervise(folder: &Path) -> Result<()> {
 #[derive(Default)]
 struct Keeper {
     children: BTreeMap<String, Kept>,
+    groups: Vec<Groups>,
 }
 
 enum Kept {
@@ -48,11 +50,12 @@ impl Keeper {
 
     fn obey(&mut self, order: Order) -> Result<State> {
         match order {
-            Order::Launch { name, launch } => {
+            Order::Launch { name, launch, group } => {
                 if let State::Running(pid) = self.state(&name)? {
                     bail!("{name} is running already (process {pid})");
                 }
-                let child = start(&launch).with_context(|| format!("starting {name}"))?;
+                let groups = self.groups(group.as_deref())?;
+                let child = start(&launch, &groups).with_context(|| format!("starting {name}"))?;
                 let state = State::Running(child.id());
                 self.children.insert(name, Kept::Alive(child));
                 Ok(state)
@@ -67,6 +70,15 @@ impl Keeper {
             }
             Order::State { name } => self.state(&name),
         }
+    }
+
+    /// The control groups for a child; none when it shares ours.
+    fn groups(&mut self, name: Option<&str>) -> Result<Vec<PathBuf>> {
+        let Some(name) = name else { return Ok(Vec::new()) };
+        let groups = Groups::create(name).with_context(|| format!("creating the control groups of {name}"))?;
+        let paths = groups.paths().to_vec();
+        self.groups.push(groups);
+        Ok(paths)
     }
 
     fn state(&mut self, name: &str) -> Result<State> {
@@ -86,6 +98,9 @@ impl Keeper {
                 // A child that cannot be killed must not stop us from killing the next ones.
                 let _ = end(child);
             }
+        }
+        for groups in &self.groups {
+            groups.remove();
         }
     }
 }
@@ -109,11 +124,13 @@ fn answer(answer: &Answer) -> Result<()> {
     Ok(out.flush()?)
 }
 
-fn start(launch: &Launch) -> Result<Child> {
+fn start(launch: &Launch, groups: &[PathBuf]) -> Result<Child> {
     let log = File::options().create(true).append(true).open(&launch.log)?;
     // Through /proc, because cargo may replace our file while we run.
     Ok(Command::new("/proc/self/exe")
-        .args(["leash", "--holder", &std::process::id().to_string(), "--"])
+        .args(["leash", "--holder", &std::process::id().to_string()])
+        .args(groups.iter().flat_map(|group| [Path::new("--group"), group]))
+        .arg("--")
         .arg(&launch.program)
         .args(&launch.args)
         .stdin(Stdio::null())
@@ -148,12 +165,15 @@ fn sweep(folder: &Path) -> Result<()> {
 
 /// Becomes `command`, tied to the life of the supervisor `holder`: should even that be killed -9, the kernel sends SIGKILL.
 /// The kernel counts the *thread* that started us as the parent, so the supervisor must start children on its main thread.
-pub fn leash(holder: u32, command: &[String]) -> Result<()> {
+pub fn leash(holder: u32, groups: &[PathBuf], command: &[String]) -> Result<()> {
     let (program, args) = command.split_first().context("no command given")?;
     rustix::process::set_parent_process_death_signal(Some(UnixSignal::KILL))?;
     let parent = rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get());
     if parent.map(i64::from) != Some(i64::from(holder)) {
         bail!("the supervisor {holder} ended before {program} could start");
+    }
+    for group in groups {
+        super::groups::enter(group)?;
     }
     Err(Command::new(program).args(args).exec()).with_context(|| format!("starting {program}"))
 }

@@ -6,12 +6,17 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 /// Raised with every change of this file, so that a stale `testbed` binary is refused with a clear message.
-pub(super) const PROTOCOL: u32 = 1;
+pub(super) const PROTOCOL: u32 = 2;
 
 /// us --orders--> supervisor
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Order {
-    Launch { name: String, launch: Launch },
+    Launch {
+        name: String,
+        launch: Launch,
+        /// The name of a control group to run in.
+        group: Option<String>,
+    },
     Signal { name: String, signal: Signal },
     State { name: String },
 }

@@ -74,7 +74,9 @@ impl Kubelet {
     }
 
     fn bind(&self, path: &str, pod: &Value, world: &mut World, rng: &mut Rng) -> bool {
+        let absent = pod["spec"]["schedulerName"] == ABSENT_SCHEDULER;
         let node = match wanted_node(pod) {
+            _ if absent => None,
             Some(node) => Some(node.to_owned()).filter(|node| world.get(self.side, &kind::NODE, node).is_some()),
             None => world.pick(self.side, &kind::NODE, rng, |_| true),
         };
@@ -164,6 +166,9 @@ impl Actor for Kubelet {
         pods.iter().filter(|pod| self.turn(pod, world, rng, true) == Some(true)).count() > 0
     }
 }
+
+/// A pod that names this scheduler is never bound.
+pub const ABSENT_SCHEDULER: &str = "absent";
 
 /// The node that a required affinity on `metadata.name` names.
 fn wanted_node(pod: &Value) -> Option<&str> {

@@ -73,6 +73,10 @@ pub(super) fn confine(kind: &Kind, sub: Sub, old: &Value, new: &mut Value) {
         let sized = resized(&old["spec"], &new["spec"]);
         new.clone_from(old);
         put(new, "spec", sized);
+    } else if sub == Sub::EphemeralContainers {
+        let containers = new["spec"].get("ephemeralContainers").cloned().unwrap_or_default();
+        new.clone_from(old);
+        put(&mut new["spec"], "ephemeralContainers", containers);
     } else if sub == Sub::Status {
         let (metadata, status) = (new["metadata"].take(), new["status"].take());
         new.clone_from(old);
@@ -238,6 +242,15 @@ fn validate_pod(sub: Sub, old: &Value, new: &Value) -> Result<(), Denial> {
     }
     if sub == Sub::Resize {
         return Ok(());
+    }
+    if sub == Sub::EphemeralContainers {
+        let list = |pod: &Value| pod["spec"]["ephemeralContainers"].as_array().cloned().unwrap_or_default();
+        let (old, new) = (list(old), list(new));
+        return if old.iter().all(|known| new.contains(known)) {
+            Ok(())
+        } else {
+            Err(Denial::forbidden("existing ephemeral containers may not be changed or removed"))
+        };
     }
     let (old, new) = (&old["status"], &new["status"]);
     if old["qosClass"] != new["qosClass"] {

@@ -32,7 +32,7 @@ pub(super) const SHAPES: [Shape; 4] = [
             field(
                 "ephemeralContainers",
                 Inside("EphemeralContainer"),
-                "added to a running copy, never created with it",
+                "added to a running copy through their subresource, never created with it",
             ),
             kept("hostAliases", "means the same in both clusters"),
             kept("hostIPC", "only with `podSecurity: privileged`"),

@@ -27,7 +27,11 @@ fn pods_of_real_clusters_are_copied_or_refused_as_expected() {
     let mut refused = 0;
     for (path, pod) in pods() {
         match render_copy(&pod, &reaching()) {
-            Ok(copy) => {
+            Ok(mut copy) => {
+                // Tests of later changes look at these.
+                for marks in [keys::VIRTUAL_POD_MARKS, keys::CARRIED] {
+                    copy["metadata"]["annotations"].as_object_mut().unwrap().remove(marks).unwrap();
+                }
                 let expected = fs::read_to_string(path.with_extension("copy.json")).unwrap_or_default();
                 let expected: Value = serde_json::from_str(&expected).unwrap_or_default();
                 assert_eq!(copy, expected, "{}: expected otherwise, got\n{copy}", path.display());

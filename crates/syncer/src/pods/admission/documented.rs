@@ -6,6 +6,7 @@ use tapestry_engine::{Listed as _, Reason as _};
 
 use super::PendingReason;
 use crate::guards::{Guard, Trouble};
+use crate::pods::reason::PodReason;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -29,6 +30,14 @@ fn every_reason_why_a_pod_waits_is_in_the_guide() {
     let all = PendingReason::ALL.iter().map(|reason| reason.as_str()).chain(guards);
     let missing: Vec<_> = all.filter(|reason| !guide.contains(&format!("`{reason}`"))).collect();
     assert!(missing.is_empty(), "docs/guide/pending.md does not say what to do about {missing:?}");
+}
+
+#[test]
+fn every_reason_that_a_pod_is_told_later_is_in_the_guide() {
+    let guide = read("docs/guide/life.md");
+    let all = PodReason::ALL.iter().map(|reason| reason.as_str());
+    let missing: Vec<_> = all.filter(|reason| !guide.contains(&format!("`{reason}`"))).collect();
+    assert!(missing.is_empty(), "docs/guide/life.md does not say what {missing:?} means");
 }
 
 #[test]

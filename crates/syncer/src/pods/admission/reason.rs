@@ -62,6 +62,8 @@ reasons! {
         NoRandomNumbers,
         /// The binding excludes the pod's namespace.
         NamespaceExcluded,
+        /// A DaemonSet made the pod, and its user did not opt in.
+        DaemonSetExcluded,
         /// The pod cannot be fully read.
         PodUnreadable,
         /// The pod names an object that is not carried.
@@ -120,6 +122,7 @@ impl PendingReason {
             | Self::PodSecurityViolation
             | Self::NoRandomNumbers
             | Self::NamespaceExcluded
+            | Self::DaemonSetExcluded
             | Self::PodUnreadable
             | Self::DependentUnsupported
             | Self::TokenUnsupported
@@ -153,9 +156,7 @@ impl From<&Unsupported> for PendingReason {
                 Self::DependentUnsupported
             }
             Need::ServiceAccountToken => Self::TokenUnsupported,
-            Need::ClusterTrustBundle | Need::PodCertificate | Need::ResourceClaim | Need::ReadinessGate => {
-                Self::FeatureUnsupported
-            }
+            Need::ClusterTrustBundle | Need::PodCertificate | Need::ResourceClaim => Self::FeatureUnsupported,
         }
     }
 }

@@ -341,6 +341,8 @@ fn a_pod_without_a_copy_on_a_leaving_node_is_released_when_pods_with_copies_are_
     let mut scene = Scene::new();
     let mut daemon = vpod("daemon");
     daemon["metadata"]["ownerReferences"] = json!([{"kind": "DaemonSet", "name": "d", "controller": true}]);
+    let told = json!({"type": keys::CONDITION_ADMITTED, "status": "False", "reason": "DaemonSetExcluded"});
+    daemon["status"]["conditions"] = json!([told]);
     scene.see_vpod(&daemon);
     run(&mut scene, "web", json!({}));
     scene.see_policy("all", json!({"cluster": "somebody-else"}));

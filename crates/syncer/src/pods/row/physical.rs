@@ -7,11 +7,11 @@ use tapestry_api::keys;
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
 use tapestry_domain::names::is_physical_pod_name;
-use tapestry_domain::podspec::mend_tolerations;
+use tapestry_domain::podspec::{Marks as PushedMarks, mend_tolerations};
 use tapestry_domain::ports::HostPorts;
 use tapestry_domain::resources::Resources;
 
-use super::{Outline, Part, PodJson, SpecJson, at_least, count, deleting, read_ports};
+use super::{Outline, Part, PodJson, SpecJson, at_least, born, count, deleting, read_ports};
 use crate::json::Meta;
 use crate::origin::Origin;
 use crate::pods::digest::StatusDigest;
@@ -66,9 +66,13 @@ pub(crate) struct PodCopy {
     pub(crate) generation: i64,
     /// The mark of the sizes that were pushed; empty when the copy has none.
     pub(crate) sizes: Box<str>,
+    /// The marks of what was pushed besides; `None` when it does not say.
+    pub(crate) pushed: Option<PushedMarks>,
     /// The tolerations it should have, while its own let the physical cluster evict it from a node in trouble.
     pub(crate) tolerations: Option<Box<Value>>,
     pub(crate) digest: StatusDigest,
+    /// When it was created, in seconds since 1970 by the physical cluster.
+    pub(crate) born: i64,
     /// When its deletion was asked for.
     pub(crate) deleted: Option<Box<str>>,
     /// `status` as JSON, until the virtual side agrees.
@@ -207,8 +211,10 @@ impl PodCopy {
             intact: marks.all(),
             generation,
             sizes: meta.annotation(keys::VIRTUAL_POD_SIZES).unwrap_or_default().into(),
+            pushed: meta.annotation(keys::VIRTUAL_POD_MARKS).and_then(PushedMarks::parse),
             tolerations: None,
             digest: StatusDigest::default(),
+            born: born(meta),
             deleted: meta.deletion_timestamp.as_deref().map(Into::into),
             status: None,
         })

@@ -1,8 +1,10 @@
 //! `testbed demo`: a physical cluster lends its idle nodes to a virtual one, on this machine.
 //! Must show nothing that it has not checked, and must leave nothing behind however it ends.
 
+mod needs;
 mod nodes;
 mod pods;
+mod real;
 mod screen;
 mod stage;
 mod story;

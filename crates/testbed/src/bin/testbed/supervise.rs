@@ -24,6 +24,9 @@ pub(crate) struct Leash {
     /// The supervisor's process ID.
     #[arg(long)]
     holder: u32,
+    /// A control group to enter first.
+    #[arg(long = "group")]
+    groups: Vec<PathBuf>,
     /// The command.
     #[arg(last = true, required = true)]
     command: Vec<String>,
@@ -31,6 +34,6 @@ pub(crate) struct Leash {
 
 impl Leash {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
-        keeper::leash(self.holder, &self.command)
+        keeper::leash(self.holder, &self.groups, &self.command)
     }
 }

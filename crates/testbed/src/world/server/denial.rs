@@ -45,6 +45,11 @@ impl Denial {
         Self { cause, ..Self::new(422, "Invalid", format!("{field}: {}", why.into())) }
     }
 
+    /// A value of an object that says `immutable`.
+    pub(in crate::world) fn immutable(field: &'static str, why: &str) -> Self {
+        Self { cause: Some(("FieldValueForbidden", field)), ..Self::invalid(field, why) }
+    }
+
     pub(in crate::world) fn bad_request(why: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", why)
     }

@@ -12,7 +12,8 @@ use tapestry_domain::names;
 use tapestry_testbed::builders::{binding, deployment, kubeconfig_secret, namespace, pod, policy};
 use tapestry_testbed::cluster::Progress;
 use tapestry_testbed::supervisor::Supervisor;
-use tapestry_testbed::{Cluster, ClusterConfig, Objects, eventually};
+use tapestry_testbed::address::Network;
+use tapestry_testbed::{Cluster, ClusterConfig, Objects, Part, RealNode, eventually};
 
 use super::{is_true, text};
 
@@ -60,8 +61,14 @@ pub(super) struct Files {
 impl Stage {
     /// Starts both clusters at once.
     pub(super) async fn raise(nodes: usize, progress: &Progress) -> Result<Self> {
-        let virtual_cluster = ClusterConfig::virtual_cluster("virtual").progress(progress.clone());
-        let physical_cluster = ClusterConfig::physical("physical", nodes).progress(progress.clone());
+        // Where real nodes can run, their pods must reach both.
+        let network = if RealNode::possible()? { Network::Nodes } else { Network::Loopback };
+        let virtual_cluster = ClusterConfig::virtual_cluster("virtual").network(network).progress(progress.clone());
+        let physical_cluster = ClusterConfig::physical("physical", nodes).network(network).progress(progress.clone());
+        // A real node has a kubelet already.
+        let physical_cluster = physical_cluster
+            .flag(Part::Kwok, "--manage-all-nodes=false")
+            .flag(Part::Kwok, "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake");
         let (virtual_cluster, physical_cluster) =
             tokio::try_join!(Cluster::start(virtual_cluster), Cluster::start(physical_cluster))?;
         let (virtual_side, physical_side) = (virtual_cluster.objects()?, physical_cluster.objects()?);
@@ -129,6 +136,8 @@ impl Stage {
         let kubeconfig = self.physical_cluster.physical_account(MOUNT).await?;
         side.create(&kubeconfig_secret(keys::NAMESPACE, SECRET, &kubeconfig)).await?;
         let bound = binding(BINDING).cluster_id(BINDING).secret(keys::NAMESPACE, SECRET).mount_namespace(MOUNT);
+        // With it, pods get the token that the virtual cluster injects.
+        let bound = bound.with("/spec/virtualAPIServer", api_server(&self.virtual_cluster.url())?);
         let bound = created(side, &bound.build()).await?;
         let half = policy(POLICY).cluster(BINDING);
         let half = half.limit_percent("cpu", LENT_PERCENT).limit_percent("memory", LENT_PERCENT);
@@ -145,6 +154,13 @@ impl Stage {
         self.virtual_side.patch_subresource("scale", "apps/v1/Deployment", &place, &scale).await?;
         Ok(())
     }
+}
+
+/// Host and port of an API server.
+fn api_server(url: &str) -> Result<Value> {
+    let url: http::Uri = url.parse().with_context(|| format!("reading the address {url}"))?;
+    let (host, port) = url.host().zip(url.port_u16()).with_context(|| format!("no host or port in {url}"))?;
+    Ok(json!({ "host": host, "port": port }))
 }
 
 /// Creates an object whose kind or namespace may not be ready yet.

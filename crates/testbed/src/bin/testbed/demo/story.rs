@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_testbed::builders::{deployment, namespace, pod};
 use tapestry_testbed::cluster::Progress;
-use tapestry_testbed::eventually;
+use tapestry_testbed::{RealNode, eventually};
 
 use super::screen::{Screen, bar};
 use super::stage::{BINDING, DEADLINE, Files, LENT_PERCENT, MOUNT, OWNER, POLICY, Stage};
 use super::syncer::Syncer;
-use super::{nodes, pods, text};
+use super::{needs, nodes, pods, real, text};
 
 /// Namespace and name of the Deployment that runs on borrowed nodes.
 const HELLO: (&str, &str) = ("demo", "hello");
@@ -106,7 +106,10 @@ impl Story {
         screen.heading("4. A Deployment in the virtual cluster: its pods run in the physical one");
         scene.stage.virtual_side.create(&namespace(HELLO.0)).await?;
         let toleration = json!({ "key": keys::TAINT_VNODE, "operator": "Exists" });
-        let pods = pod(HELLO.1).cpu("250m").memory("256Mi").tolerate(toleration);
+        for object in needs::objects(HELLO.0) {
+            scene.stage.virtual_side.create(&object).await?;
+        }
+        let pods = real::greeter(pod(HELLO.1), &[]).cpu("250m").memory("256Mi").tolerate(toleration);
         let hello = deployment(HELLO.1, u32::try_from(replicas)?).namespace(HELLO.0).pods(pods);
         let begin = Instant::now();
         scene.stage.virtual_side.create(&hello.build()).await?;
@@ -116,13 +119,22 @@ impl Story {
         scene.stage.scale(HELLO, 2 * replicas).await?;
         self.pods_run(scene, begin, 2 * replicas).await?;
         self.foreign_pods_untouched(scene).await?;
+        screen.heading("5. What the pods need is there as well, and follows changes while they run");
+        self.needs_follow(scene).await?;
+        let node = self.real_container(scene).await?;
+        let chapter = if node.is_some() { 7 } else { 6 };
         if !self.check {
-            return self.stay(scene).await;
+            return self.stay(scene, chapter).await;
         }
-        screen.heading("5. Scaled to zero: no pod of ours is left, all other pods still run");
+        if let Some(node) = node {
+            real::leave(&scene.stage, node).await?;
+        }
+        let heading = format!("{chapter}. Scaled to zero: no pod of ours is left, nor what they needed; all other pods still run");
+        screen.heading(&heading);
         let begin = Instant::now();
         scene.stage.scale(HELLO, 0).await?;
         self.pods_gone(scene, begin).await?;
+        self.needs_gone(scene, begin).await?;
         self.foreign_pods_untouched(scene).await?;
         self.nodes_appear(scene).await.map(drop)
     }
@@ -175,6 +187,79 @@ impl Story {
         Ok(())
     }
 
+    /// The ConfigMap changes, and its copy with it; the pods keep running.
+    async fn needs_follow(&self, scene: &Scene) -> Result<()> {
+        let (screen, begin) = (&self.screen, Instant::now());
+        let before = self.needs_there(scene, needs::WORDS[0]).await?;
+        let bearer = before.bearer(&scene.stage).await?;
+        screen.done("each pod has the copies of its ConfigMap and Secret, and a token of its own", begin.elapsed());
+        screen.note(&format!("the virtual API server knows the token of a pod as {bearer}"));
+        screen.table(&before.table());
+        let ((name, key), begin) = (needs::GREETING, Instant::now());
+        let change = json!({ "data": { key: needs::WORDS[1] } });
+        scene.stage.virtual_side.patch("v1/ConfigMap", &format!("{}/{name}", HELLO.0), &change).await?;
+        let after = self.needs_there(scene, needs::WORDS[1]).await?;
+        let (before, after) = (before.pod_uids(), after.pod_uids());
+        ensure!(before == after, "expected that the same pods still run:\n{before:?}\nsaw:\n{after:?}");
+        let [old, new] = needs::WORDS;
+        screen.done(
+            &format!("ConfigMap {name} changed from \"{old}\" to \"{new}\", and so did its copy"),
+            begin.elapsed(),
+        );
+        Ok(())
+    }
+
+    async fn needs_there(&self, scene: &Scene, words: &str) -> Result<needs::View> {
+        let pods = 2 * self.replicas;
+        eventually(&format!("{pods} pods have what they need, and \"{words}\""), DEADLINE, async || {
+            let view = needs::look(&scene.stage, HELLO.0, &scene.origin).await.map_err(|error| format!("{error:#}"))?;
+            self.screen.live(&format!("the copy of the ConfigMap says \"{}\"", view.words()));
+            let faults = view.faults(pods);
+            match view.words() {
+                _ if !faults.is_empty() => Err(some(&faults)),
+                seen if seen != words => Err(format!("expected \"{words}\" in the copy, saw \"{seen}\"")),
+                _ => Ok(view),
+            }
+        })
+        .await
+    }
+
+    async fn needs_gone(&self, scene: &Scene, begin: Instant) -> Result<()> {
+        eventually("no copy of a ConfigMap or Secret is left", DEADLINE, async || {
+            let view = needs::look(&scene.stage, HELLO.0, &scene.origin).await.map_err(|error| format!("{error:#}"))?;
+            let copies = view.copies();
+            self.screen.live(&format!("{copies} copies of ConfigMaps and Secrets left in physical"));
+            if copies == 0 { Ok(()) } else { Err(format!("{copies} left")) }
+        })
+        .await?;
+        self.screen.done("0 copies of ConfigMaps and Secrets are left", begin.elapsed());
+        Ok(())
+    }
+
+    /// A real node joins, where that is possible, and a container on it prints what the virtual cluster gave it. The
+    /// node ends when it is dropped.
+    async fn real_container(&self, scene: &Scene) -> Result<Option<RealNode>> {
+        if !RealNode::possible()? {
+            return Ok(None);
+        }
+        let (screen, stage, begin) = (&self.screen, &scene.stage, Instant::now());
+        screen.heading("6. A real node joins: kubelet, containerd, runc; and a virtual pod runs in a real container");
+        screen.live("starting containerd and a kubelet");
+        let node = real::join(stage).await?;
+        screen.done(&format!("node {} is Ready in both clusters", node.name()), begin.elapsed());
+        let begin = Instant::now();
+        screen.live("waiting for the first lines of its log");
+        let log = real::witness(stage).await?;
+        screen.done(&format!("pod {}/{} runs; its container prints:", real::WITNESS.0, real::WITNESS.1), begin.elapsed());
+        log.iter().for_each(|line| screen.note(line));
+        let begin = Instant::now();
+        screen.live("the ConfigMap has changed; waiting for the container to see it");
+        let changed = real::change(stage).await?;
+        screen.done("its ConfigMap changed, and the same container prints:", begin.elapsed());
+        changed.iter().skip(log.len()).for_each(|line| screen.note(line));
+        Ok(Some(node))
+    }
+
     async fn foreign_pods_untouched(&self, scene: &Scene) -> Result<()> {
         let begin = Instant::now();
         let now = scene.stage.foreign_pods().await?;
@@ -192,8 +277,8 @@ impl Story {
     }
 
     /// Prints what users can try, then prints changes, until the user ends it.
-    async fn stay(&self, scene: &Scene) -> Result<()> {
-        self.screen.heading("5. Yours");
+    async fn stay(&self, scene: &Scene, chapter: usize) -> Result<()> {
+        self.screen.heading(&format!("{chapter}. Yours"));
         self.invite(scene);
         let mut told = String::new();
         loop {
@@ -219,6 +304,10 @@ impl Story {
         ]);
         let lack = if has_kubectl() { "" } else { " (they need kubectl, which is not on this machine)" };
         self.screen.text(&format!("  Things to try in another terminal{lack}:"));
+        if RealNode::possible().unwrap_or(false) {
+            let enter = format!("nsenter --net --target {} bash", std::process::id());
+            self.screen.list(&[line(enter, "# first of all: the demo has a network of its own")]);
+        }
         self.screen.list(&[
             line(format!("export KUBECONFIG={vconfig}"), ""),
             line("kubectl get nodes -o wide".into(), ""),
@@ -229,6 +318,14 @@ impl Story {
                 "# the Deployment creates new ones, and they get copies",
             ),
             line(
+                format!(
+                    "kubectl -n {namespace} patch configmap {} --type=merge -p '{{\"data\":{{\"{}\":\"hi\"}}}}'",
+                    needs::GREETING.0,
+                    needs::GREETING.1
+                ),
+                "# its copy follows",
+            ),
+            line(
                 format!("kubectl delete resourceleasingpolicy {POLICY}"),
                 "# running pods stay, new ones are not admitted",
             ),
@@ -237,6 +334,7 @@ impl Story {
         self.screen.list(&[
             line(format!("export KUBECONFIG={pconfig}"), ""),
             line(format!("kubectl -n {MOUNT} get pods -o wide"), ""),
+            line(format!("kubectl -n {MOUNT} get configmaps,secrets"), ""),
             line(format!("kubectl -n {owner} scale deployment {shop} --replicas={owners}"), "# less is lent"),
             line("kubectl cordon node-0".into(), "# its virtual node takes no new pods"),
         ]);

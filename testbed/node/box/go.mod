@@ -1,0 +1,3 @@
+module tapestry.io/testbed/box
+
+go 1.26.0
