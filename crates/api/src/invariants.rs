@@ -36,7 +36,7 @@ pub struct Snapshot<'a> {
     pub sources: Vec<(DependentKind, &'a Value)>,
     /// ConfigMaps and Secrets of the mount namespace.
     pub dependents: Vec<(DependentKind, &'a Value)>,
-    /// Whether pods get what they need to reach the virtual API server.
+    /// Whether pods that have no copy yet get what they need to reach the virtual API server.
     pub api_access: bool,
     /// What policies allow on a physical node; `None`: nothing.
     pub limits: &'a dyn Fn(&str) -> Option<Vec<Limit>>,

@@ -80,17 +80,10 @@ const LATER: Duration = Duration::from_secs(1);
 const HELD: Duration = Duration::from_secs(2);
 /// The causes that concern one pod only.
 const HOLDS: [&str; 2] = ["DisruptionBudget", NAMESPACE_TERMINATING];
+/// Fields that nothing changes once `immutable` is set.
+const FIXED_ONCE_IMMUTABLE: [&str; 3] = ["data", "binaryData", "immutable"];
 /// The cause that Kubernetes gives when a namespace is being deleted.
 const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
-/// How Kubernetes refuses another type of a Secret, and other values of an immutable ConfigMap or Secret. A refusal by admission, or of
-/// values that are too large, has other causes.
-const IMMUTABLE: [(&str, &str); 4] = [
-    ("type", "FieldValueInvalid"),
-    ("immutable", "FieldValueForbidden"),
-    ("data", "FieldValueForbidden"),
-    ("binaryData", "FieldValueForbidden"),
-];
-
 impl Refusal {
     /// `PascalCase`, for events and metric labels.
     #[must_use]
@@ -137,16 +130,22 @@ impl Refusal {
         self
     }
 
-    /// Whether the API server lets no request change these values: only a new object can have others.
-    #[must_use]
-    pub fn needs_a_new_object(&self) -> bool {
-        let Self::Invalid(status) = self else { return false };
-        status.details.causes.iter().any(|cause| IMMUTABLE.contains(&(&*cause.field, &*cause.reason)))
-    }
-
     /// What we find out ourselves and no server answered: the same call will be refused again.
     pub(crate) fn of_ours(code: u16, message: String) -> Self {
         Self::Invalid(Box::new(Status { kind: "Status".to_owned(), code, message, ..Status::default() }))
+    }
+
+    /// Whether the object that was to be changed does not let the change in: Kubernetes fixes the type of a Secret, and the values
+    /// of an immutable ConfigMap or Secret, at their creation. A policy that refuses the new values says nothing of the kind.
+    #[must_use]
+    pub fn is_fixed(&self) -> bool {
+        let Self::Invalid(status) = self else { return false };
+        let fixed = |cause: &Cause| match (cause.field.as_str(), cause.reason.as_str()) {
+            ("type", "FieldValueInvalid") => true,
+            (field, "FieldValueForbidden") => FIXED_ONCE_IMMUTABLE.contains(&field),
+            _ => false,
+        };
+        status.details.causes.iter().any(fixed)
     }
 
     /// The right that we lack for all calls of this sort, as far as the answer shows. A refusal of one object by admission, a
@@ -280,22 +279,6 @@ mod tests {
         assert_eq!(Refusal::classify(&get(), 422, uid.as_bytes(), None), Refusal::Replaced);
         let field = status(422, "Invalid", r#"{"causes":[{"field":"spec.containers"}]}"#);
         assert!(matches!(Refusal::classify(&get(), 422, field.as_bytes(), None), Refusal::Invalid(_)));
-    }
-
-    #[test]
-    fn only_immutable_fields_need_a_new_object() {
-        let call = Call { verb: Verb::Merge(Sub::Main, serde_json::json!({})), ..get() };
-        let needs = |causes: &str| {
-            let body = status(422, "Invalid", &format!(r#"{{"causes":[{causes}]}}"#));
-            Refusal::classify(&call, 422, body.as_bytes(), None).needs_a_new_object()
-        };
-        assert!(needs(r#"{"field":"type","reason":"FieldValueInvalid"}"#));
-        assert!(needs(r#"{"field":"data","reason":"FieldValueForbidden"}"#));
-        // Too large, a key that is missing for the type, and a ValidatingAdmissionPolicy.
-        assert!(!needs(r#"{"field":"data","reason":"FieldValueTooLong"}"#));
-        assert!(!needs(r#"{"field":"data[tls.crt]","reason":"FieldValueRequired"}"#));
-        assert!(!needs(r#"{"message":"no passwords here"}"#));
-        assert!(!Refusal::of_ours(422, "cannot be read".into()).needs_a_new_object());
     }
 
     #[test]

@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 
 use self::changes::Carried;
 pub use self::changes::{Changes, Marks, mark_metadata, mark_spec, render_changes};
-pub use self::needs::{Need, SpecNeeds, TokenAsk, Unsupported, unsupported};
+pub use self::needs::{Need, SpecNeeds, TokenAsk, Unsupported, has_api_access, unsupported};
 pub use self::patience::mend_tolerations;
 pub use self::sizes::Sizes;
 use crate::dependents::DependentKind;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use tapestry_cluster::feed::Change;
-use tapestry_cluster::{Kind, Name, Uid, kind};
+use tapestry_cluster::{Kind, Name, Rv, Uid, kind};
 use tapestry_domain::dependents::DependentKind;
 use tapestry_domain::names;
 use tapestry_engine::table::Put;
@@ -47,14 +47,21 @@ pub(crate) struct Dependents {
     /// Those that are used or have a copy.
     cases: HashMap<Arc<Id>, Case, RandomState>,
     /// What each pod needs that is inside, or whose copy may run.
-    users: HashMap<Uid, Arc<Needs>, RandomState>,
+    users: HashMap<Uid, User, RandomState>,
     /// By virtual pod.
     tokens: HashMap<Uid, TokenCase, RandomState>,
-    /// Whether pods get what the virtual cluster injects to reach its API server.
+    /// Whether pods that are made now get what the virtual cluster injects to reach its API server.
     api_access: bool,
     /// Lists of needs, each once; those of pods that are gone stay until there are many.
     shared: HashSet<Arc<Needs>, RandomState>,
     sweep_at: usize,
+}
+
+/// What one pod needs.
+struct User {
+    needs: Arc<Needs>,
+    /// Whether it has what the virtual cluster injects: a copy that was made keeps what it was made with.
+    api_access: bool,
 }
 
 /// So many lists of needs are kept without looking whether they are still used.
@@ -69,6 +76,8 @@ struct Case {
     copy: Option<Uid>,
     /// What is known of a copy that the watch does not show.
     look: Look,
+    /// The version of the source that we last wrote.
+    wrote: Option<Rv>,
     /// When the copy was found changed by another client, and changed back.
     reverts: VecDeque<Duration>,
     trouble: Option<Trouble>,
@@ -157,7 +166,7 @@ impl Dependents {
         self.copies[id.kind as usize].get(self.cases.get(id)?.copy.as_ref()?)
     }
 
-    /// Whether pods get what the virtual cluster injects to reach its API server.
+    /// Whether pods that are made now get what the virtual cluster injects to reach its API server.
     pub(crate) fn api_access(&self) -> bool {
         self.api_access
     }
@@ -298,24 +307,30 @@ impl Dependents {
         }
     }
 
-    /// What a pod needs now; `None` when it cannot run any more. Says nothing new when it is called again.
+    /// What a pod needs now; `None` when it cannot run any more. `copied`: whether its copy has what the virtual cluster injects,
+    /// if it has a copy. Says nothing new when it is called again.
     pub(crate) fn follow(
         &mut self,
         vuid: &Uid,
         pod: Option<(&Name, &Name)>,
         needs: Option<&Arc<Needs>>,
+        copied: Option<bool>,
         dirty: &mut Dirty<Key>,
     ) {
-        let before = self.users.get(vuid);
-        if before == needs {
+        let api_access = copied.unwrap_or(self.api_access);
+        let same = match (self.users.get(vuid), needs) {
+            (None, None) => true,
+            (Some(user), Some(needs)) => user.needs == *needs && user.api_access == api_access,
+            (None, Some(_)) | (Some(_), None) => false,
+        };
+        if same {
             return;
         }
         let before = match needs {
-            Some(needs) => self.users.insert(vuid.clone(), Arc::clone(needs)),
+            Some(needs) => self.users.insert(vuid.clone(), User { needs: Arc::clone(needs), api_access }),
             None => self.users.remove(vuid),
         };
-        let api_access = self.api_access;
-        for (id, _) in before.iter().flat_map(|needs| needs.dependents(api_access)) {
+        for id in before.iter().flat_map(User::dependents) {
             if let Some(case) = self.cases.get_mut(id) {
                 case.users.remove(vuid);
                 dirty.mark(Key::Dependent(Arc::clone(id)));
@@ -325,24 +340,17 @@ impl Dependents {
             self.cases.entry(Arc::clone(id)).or_default().users.insert(vuid.clone());
             dirty.mark(Key::Dependent(Arc::clone(id)));
         }
-        for (id, _) in before.iter().flat_map(|needs| needs.dependents(api_access)) {
+        for id in before.iter().flat_map(User::dependents) {
             self.drop_unused(id);
         }
-        self.want_tokens(vuid, pod, needs, dirty);
+        self.want_tokens(vuid, pod, needs, api_access, dirty);
     }
 
-    /// Whether pods get what the virtual cluster injects; says whether that is news. Then every pod has to be followed again.
+    /// Whether pods that are made now get what the virtual cluster injects; says whether that is news. Then every pod has to be
+    /// followed again.
     #[must_use]
-    pub(crate) fn set_api_access(&mut self, api_access: bool, dirty: &mut Dirty<Key>) -> bool {
-        if self.api_access == api_access {
-            return false;
-        }
-        let users: Vec<Uid> = self.users.keys().cloned().collect();
-        for vuid in users {
-            self.follow(&vuid, None, None, dirty);
-        }
-        self.api_access = api_access;
-        true
+    pub(crate) fn set_api_access(&mut self, api_access: bool) -> bool {
+        std::mem::replace(&mut self.api_access, api_access) != api_access
     }
 
     /// Pods of one template share one list of needs.
@@ -398,14 +406,22 @@ impl Dependents {
         let Some(source) = self.source(id) else {
             return if optional { Readiness::Ready } else { Readiness::Missing(id) };
         };
-        let trouble = self.cases.get(id).and_then(|case| case.trouble.as_ref());
+        let case = self.cases.get(id);
+        let trouble = case.and_then(|case| case.trouble.as_ref());
+        let written = case.is_some_and(|case| case.wrote == Some(source.rv));
         match (self.copy(id), trouble) {
             // It is what another client made of it; a pod that waited for the end of that would wait for ever.
-            (Some(_), Some(Trouble::Contested)) => Readiness::Ready,
+            (Some(_), Some(Trouble::Contested)) if written => Readiness::Ready,
             (Some(copy), _) if copy.holds(source) => Readiness::Ready,
             (_, Some(trouble @ (Trouble::Foreign(_) | Trouble::Refused(_)))) => Readiness::Hindered(id, trouble),
             (Some(_) | None, _) => Readiness::NotYet,
         }
+    }
+}
+
+impl User {
+    fn dependents(&self) -> impl Iterator<Item = &Arc<Id>> {
+        self.needs.dependents(self.api_access).map(|(id, _)| id)
     }
 }
 

@@ -25,7 +25,8 @@ use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::probe::Connection;
 use tapestry_cluster::{Call, Kind, Name, Side, Uid, Verb, kind};
-use tapestry_domain::dependents::DependentKind;
+use tapestry_domain::dependents::{DependentKind, Reference};
+use tapestry_domain::podspec::SpecNeeds;
 use tapestry_domain::quantity::Quantity;
 use tapestry_domain::resources::{ResourceName, Resources};
 use tapestry_syncer::bindings::BindingRow;
@@ -48,7 +49,7 @@ use tapestry_testbed::world::{
 };
 
 use self::beside::{Beside, Either};
-use self::people::{FORGED, GATE, REWRITTEN, WARNED, back, csinode, guards, owner, owner_of, pod, user};
+use self::people::{FORGED, GATE, REWRITTEN, WARNED, back, csinode, guards, needy_volumes, owner, owner_of, pod, user};
 use Side::{Physical, Virtual};
 
 /// What one process runs.
@@ -75,7 +76,8 @@ fn stage(config: Config) -> Schedule<Syncer> {
             let origin = Rc::clone(&origin);
             move |world, _, call| no_foreign_object_is_changed(world, call, &origin)
         })
-        .quiet(|call| call.target.kind == &kind::LEASE)
+        // A name that a stranger has is looked at now and then.
+        .quiet(|call| call.target.kind == &kind::LEASE || call.why == "LookForDependent")
         .on_reach(|side, up| Some(reached(side, up)));
     set_the_stage(&mut schedule.world);
     schedule
@@ -108,6 +110,8 @@ fn set_the_stage(world: &mut World) {
         world.make(side, &kind::NAMESPACE, json!({"metadata": {"name": namespace}}));
     }
     world.make(Virtual, &kind::SERVICE_ACCOUNT, json!({"metadata": {"name": "default", "namespace": "demo"}}));
+    let ca = json!({"metadata": {"name": "kube-root-ca.crt", "namespace": "demo"}, "data": {"ca.crt": "pem"}});
+    world.make(Virtual, &kind::CONFIG_MAP, ca);
     for node in NODES {
         lend(world, node);
         world.make(Physical, &kind::CSI_NODE, csinode(node, "zone"));
@@ -363,7 +367,7 @@ fn dependents(world: &World, side: Side) -> impl Iterator<Item = (DependentKind,
 fn no_copy_in_use_is_removed(world: &World, _leader: usize, call: &Call) -> Result<(), String> {
     let Verb::Delete { .. } = &call.verb else { return Ok(()) };
     let dependent = [&kind::CONFIG_MAP, &kind::SECRET].contains(&call.target.kind);
-    if !dependent || call.target.side != Physical || call.why == "ReplaceDependent" {
+    if !dependent || call.target.side != Physical || ["ReplaceDependent", "ReplaceToken"].contains(&call.why) {
         return Ok(());
     }
     let path = format!("mount/{}", call.target.name);
@@ -374,15 +378,14 @@ fn no_copy_in_use_is_removed(world: &World, _leader: usize, call: &Call) -> Resu
         object["metadata"]["uid"].as_str() == call.target.uid.as_ref().map(Uid::as_str)
             && rv.is_none_or(|rv| object["metadata"]["resourceVersion"] == rv)
     };
-    let named = |volume: &Value| {
-        let secrets = volume["projected"]["sources"].as_array().into_iter().flatten();
-        let names = match call.target.kind.kind {
-            "ConfigMap" => vec![&volume["configMap"]["name"]],
-            _ => secrets.map(|source| &source["secret"]["name"]).chain([&volume["secret"]["secretName"]]).collect(),
+    let uses = |ppod: &&Value| {
+        let spec = ppod["spec"].to_string();
+        let references = serde_json::from_str::<SpecNeeds<'_>>(&spec).map(|needs| needs.references(true));
+        let named = |reference: &Reference| {
+            reference.kind.as_str() == call.target.kind.kind && *reference.name == *call.target.name.as_str()
         };
-        names.into_iter().any(|name| *name == *call.target.name.as_str())
+        alive(ppod) && references.is_ok_and(|references| references.iter().any(named))
     };
-    let uses = |ppod: &&Value| alive(ppod) && ppod["spec"]["volumes"].as_array().into_iter().flatten().any(&named);
     let living = |ppod: &&Value| {
         let vpod = world.list(Virtual, &kind::POD).find(|vpod| vpod["metadata"]["uid"].as_str() == owner_of(ppod));
         vpod.is_some_and(alive)
@@ -404,7 +407,9 @@ fn converged(world: &World) -> Result<(), String> {
         pnodes: world.list(Physical, &kind::NODE).collect(),
         sources: dependents(world, Virtual).collect(),
         dependents: dependents(world, Physical).collect(),
-        api_access: false,
+        api_access: world
+            .get(Virtual, &kind::CLUSTER_BINDING, "east")
+            .is_some_and(|binding| binding["spec"]["virtualAPIServer"].is_object()),
         limits: &|_| Some(Vec::new()),
     };
     let violations = snapshot.violations();
@@ -443,6 +448,18 @@ fn pushed(world: &World) -> Result<(), String> {
             && !lost("ephemeralContainers", "name");
         if !same {
             return Err(format!("{} was changed and its copy was not:\n{vpod}\n{ppod}", vpod["metadata"]["name"]));
+        }
+    }
+    Ok(())
+}
+
+/// After the faults: every token of a pod that runs is valid for a while.
+fn fresh(world: &World) -> Result<(), String> {
+    for secret in world.list(Physical, &kind::SECRET) {
+        let Some(expires) = secret["metadata"]["annotations"][keys::TOKEN_EXPIRES].as_str() else { continue };
+        let expires: jiff::Timestamp = expires.parse().map_err(|error| format!("{expires}: {error}"))?;
+        if expires <= world.now().wall {
+            return Err(format!("the tokens of {} expired at {expires}", secret["metadata"]["name"]));
         }
     }
     Ok(())
@@ -511,6 +528,7 @@ fn rests_and_converges(schedule: &mut Schedule<Syncer>, leaders: usize) -> Resul
     schedule.check(furnished)?;
     schedule.check(gated)?;
     schedule.check(kept)?;
+    schedule.check(fresh)?;
     for leader in 0..leaders {
         if let Some(Err(why)) = schedule.model(leader).map(|syncer| syncer.left.check_sums()) {
             return Err(schedule.fail(why));
@@ -592,12 +610,45 @@ fn leadership_that_changes_hands_again_and_again_loses_nothing() -> Result<(), F
 }
 
 #[test]
+fn tokens_are_renewed_in_time_and_none_expires_while_its_pod_runs() -> Result<(), Failure> {
+    explore(seeds(20), |seed| {
+        let mut schedule = stage(config(seed).faults(Faults::NONE)).actor(Kubelet::steady(Physical)).rule(fresh);
+        for n in 0..4 {
+            let mut object = pod(&format!("p{n}"), NODES[n % 2], "1");
+            object["spec"]["volumes"] = needy_volumes();
+            // The shortest that Kubernetes grants.
+            object["spec"]["volumes"][2]["projected"]["sources"][0]["serviceAccountToken"]["expirationSeconds"] =
+                json!(600);
+            schedule.world.make(Virtual, &kind::POD, object);
+        }
+        for kind in [&kind::CONFIG_MAP, &kind::SECRET] {
+            let settings = json!({"metadata": {"name": "settings", "namespace": "demo"}, "data": {"a": "1"}});
+            schedule.world.make(Virtual, kind, settings);
+        }
+        for _ in 0..40 {
+            schedule.run(30)?;
+            schedule.world.advance(Duration::from_mins(1));
+        }
+        schedule.check(|world| {
+            let tokens = world.list(Physical, &kind::SECRET).filter(|secret| back(secret).is_some()).count();
+            if tokens == 4 { Ok(()) } else { Err(format!("{tokens} Secrets with tokens")) }
+        })
+    })
+}
+
+#[test]
 fn law_08_a_crash_after_any_single_call_leaves_a_state_that_converges() -> Result<(), Failure> {
     for seed in 0..3 {
         let make = || {
             let mut schedule = stage(config(seed).faults(Faults::NONE)).actor(Kubelet::steady(Physical));
             for n in 0..4 {
-                schedule.world.make(Virtual, &kind::POD, pod(&format!("p{n}"), NODES[n % 2], "1"));
+                let mut object = pod(&format!("p{n}"), NODES[n % 2], "1");
+                object["spec"]["volumes"] = needy_volumes();
+                schedule.world.make(Virtual, &kind::POD, object);
+            }
+            for kind in [&kind::CONFIG_MAP, &kind::SECRET] {
+                let settings = json!({"metadata": {"name": "settings", "namespace": "demo"}, "data": {"a": "1"}});
+                schedule.world.make(Virtual, kind, settings);
             }
             schedule
         };
@@ -611,6 +662,10 @@ fn law_08_a_crash_after_any_single_call_leaves_a_state_that_converges() -> Resul
             schedule.world.delete(Virtual, &kind::POD, "demo/p0", Some(30));
             schedule.world.delete(Virtual, &kind::POD, "demo/p1", Some(0));
             schedule.world.delete(Physical, &kind::POD, "mount/missing", Some(0));
+            schedule.world.edit(Virtual, &kind::CONFIG_MAP, "demo/settings", |map| map["data"]["a"] = json!("2"));
+            if let Some(path) = schedule.world.pick(Physical, &kind::SECRET, &mut Rng::with_seed(seed), |_| true) {
+                schedule.world.edit(Physical, &kind::SECRET, &path, |copy| copy["data"]["a"] = json!("theirs"));
+            }
             schedule.run(200)?;
             rests_and_converges(schedule, 1)
         })?;

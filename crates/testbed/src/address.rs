@@ -67,11 +67,10 @@ impl Address {
                 Err(error) => last = Some(error),
             }
         }
-        Err(last.unwrap_or_else(|| std::io::Error::other("nothing tried")))
-            .context(match network {
-                Network::Loopback => "no free address in 127.0.0.0/8 (the testbed needs Linux)",
-                Network::Nodes => "no free address in 10.68.0.0/16 (it exists within testbed/in-network only)",
-            })
+        Err(last.unwrap_or_else(|| std::io::Error::other("nothing tried"))).context(match network {
+            Network::Loopback => "no free address in 127.0.0.0/8 (the testbed needs Linux)",
+            Network::Nodes => "no free address in 10.68.0.0/16 (it exists within testbed/in-network only)",
+        })
     }
 
     fn draw(network: Network) -> Candidate {

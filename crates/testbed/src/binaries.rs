@@ -56,8 +56,10 @@ pub(crate) fn of_a_node() -> Result<PathBuf> {
 /// The folder that a script of `testbed/` fills.
 fn ask(script: &str, missing: &str, remedy: &str) -> Result<PathBuf> {
     let script = scripts().join(script);
-    let output =
-        Command::new(&script).arg("--where").output().with_context(|| format!("running {} --where", script.display()))?;
+    let output = Command::new(&script)
+        .arg("--where")
+        .output()
+        .with_context(|| format!("running {} --where", script.display()))?;
     let complaint = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{} --where: {}", script.display(), complaint.trim());
     let folder = PathBuf::from(String::from_utf8(output.stdout)?.trim());

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 use tapestry_domain::dependents::{DependentKind, read_copy};
 use tapestry_domain::names;
-use tapestry_domain::podspec::SpecNeeds;
+use tapestry_domain::podspec::{self, SpecNeeds, TokenAsk};
 
-use super::{Snapshot, annotation, finished, leaving, name, namespace, place, refused, text, uid};
+use super::{Snapshot, annotation, finished, leaving, marked, name, namespace, place, refused, text, uid};
 use crate::keys;
 
 impl Snapshot<'_> {
@@ -23,12 +23,15 @@ impl Snapshot<'_> {
         for vpod in self.vpods.iter().filter(|vpod| !finished(vpod) && !leaving(vpod) && !refused(vpod)) {
             let spec = vpod["spec"].to_string();
             let Ok(needs) = serde_json::from_str::<SpecNeeds<'_>>(&spec) else { continue };
-            for reference in needs.references(self.api_access) {
+            let api_access = self.has_api_access(vpod);
+            for reference in needs.references(api_access) {
                 let kind = reference.kind;
                 let copy = names::dependent_name(&self.origin_label(), namespace(vpod), &reference.name);
                 let source = sources.get(&(kind, namespace(vpod), &*reference.name));
                 match (source, copies.get(&(kind, &*copy))) {
                     (Some(source), Some(copy)) => same_values(reference.kind, source, copy, found),
+                    // An object of another client has the name of the copy: it is left alone.
+                    (Some(_), None) if self.taken(kind, &copy) => {}
                     (Some(_), None) => {
                         found.push(format!("{} needs {kind} {}, which has no copy", place(vpod), reference.name));
                     }
@@ -36,20 +39,36 @@ impl Snapshot<'_> {
                 }
                 used.insert((kind, copy));
             }
-            if !needs.tokens(self.api_access).is_empty() {
+            let tokens = needs.tokens(api_access);
+            if !tokens.is_empty() {
                 let secret = names::token_secret_name(&self.origin_label(), uid(vpod), name(vpod));
-                if !copies.contains_key(&(DependentKind::Secret, &*secret)) {
-                    found.push(format!("{} needs tokens and has none", place(vpod)));
+                match copies.get(&(DependentKind::Secret, &*secret)) {
+                    Some(there) => tokens_there(vpod, there, &tokens, found),
+                    None => found.push(format!("{} needs tokens and has none", place(vpod))),
                 }
                 used.insert((DependentKind::Secret, secret));
             }
         }
-        for ((kind, copy), _) in copies.iter().filter(|(_, copy)| !leaving(copy)) {
+        for ((kind, copy), object) in copies.iter().filter(|(_, copy)| !leaving(copy)) {
+            marked(object, found);
             // A pod that is finished or waits may keep what it had; one that is gone may not.
             if !used.contains(&(*kind, (*copy).to_owned())) && !self.may_be_used(*kind, copy) {
                 found.push(format!("{kind} {copy} is used by no pod"));
             }
         }
+    }
+
+    /// Whether an object that is not ours has this name.
+    fn taken(&self, kind: DependentKind, copy: &str) -> bool {
+        let ours = |object: &Value| annotation(object, keys::ORIGIN) == self.origin;
+        self.dependents.iter().any(|(other, object)| *other == kind && name(object) == copy && !ours(object))
+    }
+
+    /// Whether a pod has what the virtual cluster injects to reach its API server: its copy keeps what it was made with.
+    fn has_api_access(&self, vpod: &Value) -> bool {
+        let own = |ppod: &&&Value| self.ours(ppod) && annotation(ppod, keys::VIRTUAL_POD_UID) == uid(vpod);
+        let copy = self.ppods.iter().find(own);
+        copy.map_or(self.api_access, |copy| podspec::has_api_access(&copy["spec"].to_string()))
     }
 
     fn origin_label(&self) -> String {
@@ -66,9 +85,28 @@ impl Snapshot<'_> {
             let named = |reference: &tapestry_domain::dependents::Reference| {
                 reference.kind == kind && names::dependent_name(&label, namespace(vpod), &reference.name) == copy
             };
-            (!finished(vpod) || leaving(vpod)) && needs.references(self.api_access).iter().any(named)
-                || names::token_secret_name(&label, uid(vpod), name(vpod)) == copy
+            let token = names::token_secret_name(&label, uid(vpod), name(vpod)) == copy;
+            let api_access = self.has_api_access(vpod);
+            (!finished(vpod) || leaving(vpod)) && (token || needs.references(api_access).iter().any(named))
         })
+    }
+}
+
+/// The Secret belongs to the pod, and holds every token that it asks for.
+fn tokens_there(vpod: &Value, secret: &Value, asks: &[TokenAsk], found: &mut Vec<String>) {
+    let back = [
+        (keys::VIRTUAL_POD_NAMESPACE, namespace(vpod)),
+        (keys::VIRTUAL_POD_NAME, name(vpod)),
+        (keys::VIRTUAL_POD_UID, uid(vpod)),
+    ];
+    for (key, expected) in back {
+        let said = annotation(secret, key);
+        if said != expected {
+            found.push(format!("Secret {} says {key} {said:?} instead of {expected:?}", place(secret)));
+        }
+    }
+    for ask in asks.iter().filter(|ask| secret["data"][&*ask.key].is_null()) {
+        found.push(format!("Secret {} does not have token {} of {}", place(secret), ask.key, place(vpod)));
     }
 }
 
@@ -81,6 +119,9 @@ fn same_values(kind: DependentKind, source: &Value, copy: &Value, found: &mut Ve
     }
     if !read_copy(kind, &copy.to_string()).is_ok_and(|digest| digest.intact) {
         found.push(format!("{kind} {} was changed by another client", place(copy)));
+    }
+    if leaving(copy) {
+        found.push(format!("{kind} {} is still being deleted", place(copy)));
     }
     for field in ["data", "binaryData"] {
         for (key, value) in source[field].as_object().into_iter().flatten() {

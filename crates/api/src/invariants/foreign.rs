@@ -36,5 +36,6 @@ fn digest(object: &Value) -> Value {
     json!({
         "labels": metadata["labels"], "annotations": metadata["annotations"], "finalizers": metadata["finalizers"],
         "deletionTimestamp": metadata["deletionTimestamp"], "spec": object["spec"], "data": object["data"],
+        "binaryData": object["binaryData"], "type": object["type"], "immutable": object["immutable"],
     })
 }

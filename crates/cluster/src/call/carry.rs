@@ -1,6 +1,8 @@
 //! The requests that a [`Verb::Carry`] consists of, and what their answers mean. Sends nothing: the gate and World's servers do.
 //! Never repeats a value of the object in an error.
 
+use std::collections::HashSet;
+
 use k8s_openapi::ByteString;
 use serde_json::Value;
 use tapestry_domain::dependents::{DependentKind, Malformed, Marks, render_copy, render_patch};
@@ -111,14 +113,28 @@ pub fn hide_values(write: &Call, refusal: Refusal) -> Refusal {
         .filter(|value| value.len() >= SHORTEST)
         .collect();
     refusal.map_texts(|text| {
-        if values.iter().any(|value| text.contains(value.as_str())) {
+        if values.iter().any(|value| quotes(text, value)) {
             HIDDEN.clone_into(text);
         }
     })
 }
 
-/// Shorter values are part of many messages by chance.
+/// Whether a message repeats a value or a good part of it. Servers and admission webhooks cut long values short, and escape what is
+/// in quotation marks.
+fn quotes(text: &str, value: &str) -> bool {
+    let part = |part: &str| part.len() >= SHORTEST_LINE && text.contains(part);
+    if text.contains(value) || value.split(|c: char| c.is_control() || matches!(c, '"' | '\\')).any(part) {
+        return true;
+    }
+    let parts: HashSet<&[u8]> = text.as_bytes().windows(PART).collect();
+    value.as_bytes().windows(PART).any(|part| parts.contains(part))
+}
+
+/// Shorter values and lines are part of many messages by chance.
 const SHORTEST: usize = 4;
+const SHORTEST_LINE: usize = 8;
+/// So many characters in a row that a message has in common with a value are no chance.
+const PART: usize = 16;
 const HIDDEN: &str = "(the cluster's message is not shown because it quotes a value)";
 
 fn decoded(value: &str) -> Option<String> {
@@ -182,6 +198,13 @@ pub(crate) mod tests {
         })
     }
 
+    /// A Secret with this value.
+    fn source_with(value: &str) -> Answer {
+        let mut object = source("source");
+        object["data"]["password"] = serde_json::to_value(ByteString(value.into())).unwrap();
+        answer(&object)
+    }
+
     #[test]
     fn a_source_that_is_gone_or_another_one_is_replaced_and_other_refusals_stay() {
         let call = carry(None);
@@ -220,6 +243,12 @@ pub(crate) mod tests {
         }
         let source = answer(&source("source"));
         let write = carry.write(&source, None).unwrap().unwrap();
+        let long = source_with("-----BEGIN KEY-----\n0123456789abcdefghijklmnopqrstuvwxyz\nhidden line\n");
+        let long = carry.write(&long, None).unwrap().unwrap();
+        for cut in ["no: \"0123456789abcdefghij...\"", "no: \"-----BEGIN KEY-----\\n0\"", "ends with hidden line\\n"] {
+            let shown = format!("{:?}", hide_values(&long, Refusal::Unknown(cut.to_owned())));
+            assert!(shown.contains("not shown"), "{shown}");
+        }
         for quoted in ["no: aHVzaC1odXNo", "no: hush-hush"] {
             let cause = Cause { message: quoted.to_owned(), ..Default::default() };
             let mut status = Status { message: quoted.to_owned(), ..Default::default() };

@@ -306,14 +306,13 @@ fn change_metadata(
         new.chain(lost).collect::<Map<String, Value>>()
     };
     let labels = changed(&vpod.labels, &pushed.labels, &wanted.labels);
-    let annotations = match (&pushed.annotations, &wanted.annotations) {
-        (Some(before), Some(now)) => changed(&vpod.annotations, before, now),
+    let annotations = if let (Some(before), Some(now)) = (&pushed.annotations, &wanted.annotations) {
+        changed(&vpod.annotations, before, now)
+    } else {
         // Too many to remember: what differs from the copy is taken as changed, and what is gone stays.
-        _ => {
-            let carried = vpod.annotations.iter().filter(|(key, _)| pushes_annotation(key));
-            let new = carried.filter(|(key, value)| copy.metadata.annotations.get(*key) != Some(value));
-            new.map(|(key, value)| (key.clone(), value.clone())).collect()
-        }
+        let carried = vpod.annotations.iter().filter(|(key, _)| pushes_annotation(key));
+        let new = carried.filter(|(key, value)| copy.metadata.annotations.get(*key) != Some(value));
+        new.map(|(key, value)| (key.clone(), value.clone())).collect()
     };
     (labels, annotations)
 }

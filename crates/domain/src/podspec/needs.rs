@@ -102,6 +102,19 @@ impl fmt::Display for Need {
     }
 }
 
+/// How Kubernetes begins the name of the volume that every pod is given.
+const API_ACCESS: &str = "kube-api-access-";
+
+/// Whether a copy, of which this is the spec, was made with the injected API-access volume. By name alone: in a copy the token
+/// comes from a Secret.
+#[must_use]
+pub fn has_api_access(copy: &str) -> bool {
+    // Without an address of the virtual API server no copy has it: look at the text before parsing it.
+    copy.contains(API_ACCESS)
+        && serde_json::from_str::<SpecNeeds<'_>>(copy)
+            .is_ok_and(|spec| spec.volumes.iter().any(|volume| volume.name.starts_with(API_ACCESS)))
+}
+
 /// The first thing that a pod needs and that is not carried across.
 #[must_use]
 pub fn unsupported(spec: &SpecNeeds<'_>) -> Option<Unsupported> {
@@ -306,7 +319,7 @@ impl<'a> Volume<'a> {
                 source.secret.is_some() || source.cluster_trust_bundle.is_some() || source.pod_certificate.is_some();
             !other && source.config_map.as_ref().is_none_or(|map| &*map.name == "kube-root-ca.crt")
         };
-        self.name.starts_with("kube-api-access-")
+        self.name.starts_with(API_ACCESS)
             && self.sources().any(|source| source.service_account_token.is_some())
             && self.sources().all(plain)
     }

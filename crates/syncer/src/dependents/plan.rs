@@ -87,13 +87,13 @@ impl Dependents {
         match (why, done) {
             (Why::CreateDependent | Why::UpdateDependent, Ok(answer)) => {
                 case.trouble = None;
-                self.learn(id, &answer, setting.origin, dirty);
+                self.learn_written(id, &answer, setting.origin, dirty);
             }
             (Why::RevertDependent, Ok(answer)) => {
                 if case.count_revert(setting.now.steady) {
                     notice = Notice::Contested;
                 }
-                self.learn(id, &answer, setting.origin, dirty);
+                self.learn_written(id, &answer, setting.origin, dirty);
             }
             (Why::LookForDependent, Ok(answer)) => {
                 if !self.learn(id, &answer, setting.origin, dirty) {
@@ -110,8 +110,9 @@ impl Dependents {
             (Why::LookForDependent, Err(Refusal::Gone)) => case.look = Look::Unknown,
             (Why::UpdateDependent | Why::RevertDependent, Err(Refusal::Gone)) => self.forget_copy(id, call),
             (Why::CreateDependent, Err(Refusal::Exists)) => case.look = Look::Taken,
-            // Only this: a copy that pods use must not go because admission refuses its new values.
-            (Why::UpdateDependent | Why::RevertDependent, Err(refused)) if refused.needs_a_new_object() => {
+            // Immutable, or of another type: Kubernetes allows no change. What a policy of the cluster refuses stays as it is: a
+            // copy that is deleted and then refused would be lost to the pods that use it.
+            (Why::UpdateDependent | Why::RevertDependent, Err(refused)) if refused.is_fixed() => {
                 case.trouble = Some(Trouble::Fixed);
             }
             (
@@ -154,6 +155,20 @@ impl Dependents {
         Event::about_dependent(id, &source.uid, reason, &message, now)
     }
 
+    /// Takes over the copy as it was written, and remembers of which version of the source.
+    fn learn_written(&mut self, id: &Arc<Id>, answer: &Answer, origin: &Origin, dirty: &mut Dirty<Key>) {
+        let ours = self.learn(id, answer, origin, dirty);
+        let said = self.copy(id).filter(|_| ours).and_then(|copy| match copy.of {
+            Of::Source { version, .. } => version,
+            Of::Pod { .. } | Of::Unknown => None,
+        });
+        // Where the cluster stored it without our annotation, the copy does not say.
+        let wrote = said.or_else(|| self.source(id).map(|source| source.rv));
+        if let Some(case) = self.cases.get_mut(id) {
+            case.wrote = wrote;
+        }
+    }
+
     /// Takes over the copy as an answer shows it; says whether it is this dependent's.
     fn learn(&mut self, id: &Arc<Id>, answer: &Answer, origin: &Origin, dirty: &mut Dirty<Key>) -> bool {
         let Ok(Some(row)) = DependentCopy::decode(&answer.object, id.kind, origin) else { return false };
@@ -193,10 +208,11 @@ fn plan_kept(
     }
     let current =
         matches!(&copy.of, Of::Source { uid, version, .. } if *uid == source.uid && *version == Some(source.rv));
-    if !current {
+    // A copy that does not say the version that we wrote was changed by another client as much as one with another value.
+    if !current && case.wrote != Some(source.rv) {
         return Why::UpdateDependent.call(target, carry(id, source, setting.origin));
     }
-    if copy.holds(source) && copy.marked {
+    if current && copy.holds(source) && copy.marked {
         return Plan::Rest;
     }
     match case.contested_until(setting.now.steady) {

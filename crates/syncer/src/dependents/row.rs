@@ -1,6 +1,7 @@
 //! What we keep of a ConfigMap or Secret: of the source its metadata, of the copy also whether its data is what we wrote.
 //! Values are hashed while a copy is decoded and are not kept (law 10).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,9 +12,10 @@ use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
 use tapestry_domain::dependents::{DependentKind, read_copy};
 use tapestry_domain::names;
+use tapestry_domain::shape::Text;
 
 use super::Id;
-use crate::json::Meta;
+use crate::json::{Meta, fingerprint};
 use crate::origin::Origin;
 
 /// A ConfigMap or Secret of the virtual cluster.
@@ -50,7 +52,14 @@ pub(super) enum Of {
         intact: bool,
     },
     /// Tokens of a virtual pod.
-    Pod { uid: Uid, refresh: Option<Timestamp> },
+    Pod {
+        uid: Uid,
+        refresh: Option<Timestamp>,
+        /// The keys under which it holds tokens.
+        held: Box<[Box<str>]>,
+        /// A fingerprint of all that it holds; worth nothing in another process.
+        print: u64,
+    },
     /// It does not say.
     Unknown,
 }
@@ -78,6 +87,12 @@ impl Row for DependentCopy {
     fn deleting(&self) -> bool {
         self.deleting
     }
+}
+
+#[derive(Deserialize)]
+struct Held<'a> {
+    #[serde(borrow, default)]
+    data: Option<BTreeMap<Text<'a>, Option<Text<'a>>>>,
 }
 
 #[derive(Deserialize)]
@@ -119,6 +134,16 @@ impl DependentCopy {
     }
 }
 
+impl DependentCopy {
+    /// The fingerprint of the tokens that it holds.
+    pub(super) fn print(&self) -> Option<u64> {
+        match self.of {
+            Of::Pod { print, .. } => Some(print),
+            Of::Source { .. } | Of::Unknown => None,
+        }
+    }
+}
+
 impl Of {
     fn read(meta: &Meta<'_>, json: &Bytes, kind: DependentKind, origin: &Origin) -> Result<Self, serde_json::Error> {
         let name = |key: &str| meta.annotation(key).and_then(|text| Name::parse(text).ok());
@@ -130,7 +155,12 @@ impl Of {
                 return Ok(Self::Unknown);
             }
             let refresh = meta.annotation(keys::TOKEN_REFRESH).and_then(|text| text.parse().ok());
-            return Ok(Self::Pod { uid, refresh });
+            let Held { data } = serde_json::from_slice(json)?;
+            let data = data.unwrap_or_default();
+            let tokens: Vec<(&str, Option<&str>)> =
+                data.iter().map(|(key, token)| (&**key, token.as_deref())).collect();
+            let held = data.keys().map(|key| (**key).into()).collect();
+            return Ok(Self::Pod { uid, refresh, held, print: fingerprint(tokens) });
         }
         let back = (name(keys::VIRTUAL_NAMESPACE), name(keys::VIRTUAL_NAME), uid(keys::VIRTUAL_UID));
         let (Some(namespace), Some(name), Some(uid)) = back else { return Ok(Self::Unknown) };

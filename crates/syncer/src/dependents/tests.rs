@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tapestry_api::keys;
+use tapestry_cluster::call::token::Tokens;
 use tapestry_cluster::feed::{Change, Epoch};
-use tapestry_cluster::{Answer, Call, Refusal, Side, Uid, Verb, refusal};
+use tapestry_cluster::refusal::{Cause, Details, Status};
+use tapestry_cluster::{Answer, Call, Refusal, Side, Uid, Verb};
 use tapestry_domain::dependents::{DependentKind, Marks, render_copy};
 use tapestry_engine::{Plan, Reason as _};
 
@@ -288,25 +290,6 @@ fn a_copy_that_lost_our_labels_is_found_by_its_name_and_gets_them_back() {
     assert!(call.target.uid.is_some());
 }
 
-fn invalid(field: &str, reason: &str) -> Refusal {
-    let cause = refusal::Cause { field: field.into(), reason: reason.into(), ..Default::default() };
-    let details = refusal::Details { causes: vec![cause], ..Default::default() };
-    let status = refusal::Status { code: 422, message: "not like this".into(), details, ..Default::default() };
-    Refusal::Invalid(status.into())
-}
-
-#[test]
-fn a_copy_in_use_stays_when_the_physical_cluster_refuses_its_new_values() {
-    let mut scene = Scene::new();
-    let text = see_source(&mut scene, source("settings", &json!({"a": "1"})));
-    admit(&mut scene, "web", &mounts("web", "settings", false));
-    carry(&mut scene, "settings", &text);
-    see_source(&mut scene, source("settings", &json!({"a": "2"})));
-    assert_eq!(scene.call(&key("settings")).why, "UpdateDependent");
-    scene.refuse(&key("settings"), invalid("", "ValidatingAdmissionPolicy"));
-    assert_eq!(scene.call(&key("settings")).why, "UpdateDependent");
-}
-
 #[test]
 fn an_immutable_copy_is_deleted_and_created_again() {
     let mut scene = Scene::new();
@@ -316,12 +299,94 @@ fn an_immutable_copy_is_deleted_and_created_again() {
     let mut other = source("settings", &json!({"a": "2"}));
     other["metadata"]["uid"] = json!("s-another");
     see_source(&mut scene, other);
-    scene.refuse(&key("settings"), invalid("data", "FieldValueForbidden"));
+    scene.refuse(&key("settings"), fixed());
     let call = scene.call(&key("settings"));
     assert_eq!(call.why, "ReplaceDependent");
     scene.settle(&key("settings"), &call, Ok(Answer { object: "{}".into() }));
     lose_copy(&mut scene, &copy);
     assert_eq!(scene.call(&key("settings")).why, "CreateDependent");
+}
+
+/// What Kubernetes says to a change of an immutable object.
+fn fixed() -> Refusal {
+    let cause = Cause { reason: "FieldValueForbidden".into(), field: "data".into(), ..Default::default() };
+    let details = Details { causes: vec![cause], ..Default::default() };
+    Refusal::Invalid(Box::new(Status { code: 422, details, ..Default::default() }))
+}
+
+#[test]
+fn law_01_a_copy_in_use_stays_when_a_policy_of_the_cluster_refuses_its_new_values() {
+    let mut scene = Scene::new();
+    let text = see_source(&mut scene, source("settings", &json!({"a": "1"})));
+    admit(&mut scene, "web", &mounts("web", "settings", false));
+    carry(&mut scene, "settings", &text);
+    start(&mut scene, "web");
+    see_source(&mut scene, source("settings", &json!({"a": "forbidden"})));
+    let message = "ValidatingAdmissionPolicy 'owner' denied request".to_owned();
+    let status = Status { code: 422, message, ..Default::default() };
+    scene.refuse(&key("settings"), Refusal::Invalid(Box::new(status)));
+    let call = scene.call(&key("settings"));
+    assert_eq!(call.why, "UpdateDependent", "it is tried again, and nothing is deleted");
+    scene.see_vpod(&mounts("late", "settings", false));
+    let (reason, message) = told(&scene, "late");
+    assert_eq!(reason, PendingReason::DependentRefused.as_str());
+    assert!(message.contains("'owner' denied"), "{message}");
+}
+
+#[test]
+fn law_11_a_cluster_that_stores_copies_without_our_annotations_is_not_written_to_again_and_again() {
+    let mut scene = Scene::new();
+    let text = see_source(&mut scene, source("settings", &json!({"a": "1"})));
+    admit(&mut scene, "web", &mounts("web", "settings", false));
+    let mut calls = Vec::new();
+    while let Plan::Do(call, _) = scene.plan(&key("settings")) {
+        assert!(calls.len() < 10, "{calls:?}");
+        calls.push(call.why);
+        let mut copy = copied(&scene, &call, &text);
+        copy["metadata"]["annotations"].as_object_mut().unwrap().remove(keys::VIRTUAL_RESOURCE_VERSION);
+        let object = scene.stamp(copy);
+        scene.settle(&key("settings"), &call, Ok(Answer { object }));
+    }
+    assert_eq!(calls, ["CreateDependent", "RevertDependent", "RevertDependent", "RevertDependent"]);
+    assert_eq!(scene.call(&pod_key("web")).why, "CreateCopy", "pods start all the same");
+    // A change of the source goes down at once.
+    see_source(&mut scene, source("settings", &json!({"a": "2"})));
+    assert_eq!(scene.call(&key("settings")).why, "UpdateDependent");
+}
+
+#[test]
+fn law_01_an_emptied_list_of_copies_or_sources_removes_nothing() {
+    let mut scene = Scene::new();
+    let text = see_source(&mut scene, source("settings", &json!({"a": "1"})));
+    admit(&mut scene, "web", &mounts("web", "settings", false));
+    let copy = carry(&mut scene, "settings", &text);
+    start(&mut scene, "web");
+    scene.see(Fact::Source(MAP, Change::Listed(Epoch(2))));
+    assert_eq!(scene.plan(&key("settings")), Plan::Rest);
+    scene.see(Fact::DependentCopy(MAP, Change::Listed(Epoch(2))));
+    assert_eq!(scene.plan(&key("settings")), Plan::Rest, "without a source there is nothing to write");
+    see_source(&mut scene, source("settings", &json!({"a": "1"})));
+    assert_eq!(scene.call(&key("settings")).why, "CreateDependent");
+    see_copy(&mut scene, &copy);
+    assert_eq!(scene.call(&key("settings")).why, "UpdateDependent", "the version of the source is another");
+}
+
+#[test]
+fn law_01_an_emptied_list_of_pods_on_either_side_removes_nothing() {
+    for physical in [false, true] {
+        let mut scene = Scene::new();
+        let text = see_source(&mut scene, source("settings", &json!({"a": "1"})));
+        let mut web = mounts("web", "settings", false);
+        push_volume(&mut web, &wants_token("web"));
+        web["spec"]["serviceAccountName"] = json!("robot");
+        admit(&mut scene, "web", &web);
+        carry(&mut scene, "settings", &text);
+        issue(&mut scene, "web", "2026-01-01T00:48:00Z");
+        start(&mut scene, "web");
+        scene.see(if physical { Fact::PPod(Change::Listed(Epoch(2))) } else { Fact::VPod(Change::Listed(Epoch(2))) });
+        assert_eq!(scene.plan(&key("settings")), Plan::Rest, "physical: {physical}");
+        assert!(matches!(scene.plan(&token_key("web")), Plan::Wait(_)), "physical: {physical}");
+    }
 }
 
 #[test]
@@ -350,21 +415,32 @@ fn token_key(pod: &str) -> Key {
 /// Writes the Secret as the gate would, to be renewed at this time.
 fn issue(scene: &mut Scene, pod: &str, refresh: &str) -> Value {
     let call = scene.call(&token_key(pod));
-    let Verb::Token { account, pod: bound, asks, marks } = &call.verb else { panic!("no token: {call}") };
+    let Verb::Token { account, pod: bound, .. } = &call.verb else { panic!("no token: {call}") };
     assert_eq!((account.side, account.name.as_str()), (Side::Virtual, "robot"));
-    assert_eq!((bound.name.as_str(), asks.len()), (pod, 1));
-    let mut secret =
-        json!({"metadata": {"name": call.target.name.as_str(), "namespace": "mount", "uid": format!("t-{pod}")}});
-    for (key, value) in &marks.labels {
-        secret["metadata"]["labels"][&**key] = json!(value);
-    }
-    for (key, value) in &marks.annotations {
-        secret["metadata"]["annotations"][&**key] = json!(value);
-    }
-    secret["metadata"]["annotations"][keys::TOKEN_REFRESH] = json!(refresh);
+    assert_eq!(bound.name.as_str(), pod);
+    let secret = issued(&call, refresh);
     let object = scene.stamp(secret.clone());
     scene.settle(&token_key(pod), &call, Ok(Answer { object }));
     secret
+}
+
+/// The Secret as a server stores it.
+fn issued(call: &Call, refresh: &str) -> Value {
+    let tokens = Tokens::of(call).unwrap();
+    let answer = br#"{"status":{"token":"t","expirationTimestamp":"2026-01-01T01:00:00Z"}}"#;
+    let grants: Vec<_> = tokens.asks.iter().map(|ask| tokens.read(ask, answer).unwrap()).collect();
+    let mut secret = tokens.write(&grants).body().unwrap().into_owned();
+    secret["data"] = secret["stringData"].take();
+    secret["metadata"]["uid"] = json!(format!("t-{}", tokens.pod.name));
+    (secret["metadata"]["name"], secret["metadata"]["namespace"]) = (json!(call.target.name.as_str()), json!("mount"));
+    secret["metadata"]["annotations"][keys::TOKEN_REFRESH] = json!(refresh);
+    secret
+}
+
+fn see_tokens(scene: &mut Scene, secret: &Value) {
+    let text = scene.stamp(secret.clone());
+    let row = DependentCopy::decode(&text, DependentKind::Secret, &scene.pair.origin).unwrap().unwrap();
+    scene.see(Fact::DependentCopy(DependentKind::Secret, Change::Put(row, Epoch(1))));
 }
 
 #[test]
@@ -387,7 +463,7 @@ fn a_pod_whose_account_is_missing_says_so() {
     let mut scene = Scene::new();
     let ci = admit(&mut scene, "ci", &wants_token("ci"));
     let message = "ServiceAccount demo/robot does not exist".into();
-    let status = tapestry_cluster::refusal::Status { code: 404, message, ..Default::default() };
+    let status = Status { code: 404, message, ..Default::default() };
     scene.refuse(&token_key("ci"), Refusal::Invalid(status.into()));
     scene.see_vpod(&ci);
     let (reason, message) = told(&scene, "ci");
@@ -424,6 +500,107 @@ fn law_05_a_secret_of_the_tokens_name_that_is_not_ours_is_left_alone_and_not_rea
     assert!(matches!(scene.plan(&token_key("ci")), Plan::Wait(_)), "{:?}", scene.plan(&token_key("ci")));
     scene.see_vpod(&ci);
     assert_eq!(told(&scene, "ci").0, PendingReason::TokenRefused.as_str());
+}
+
+#[test]
+fn tokens_that_another_client_changed_emptied_or_unmarked_are_issued_again_and_at_most_once_a_minute() {
+    let changes: [fn(&mut Value); 4] = [
+        |secret| secret["data"]["vault.0"] = json!("theirs"),
+        |secret| secret["data"] = json!({}),
+        |secret| secret["metadata"]["labels"] = json!({}),
+        |secret| drop(secret["metadata"]["annotations"].as_object_mut().unwrap().remove(keys::VIRTUAL_POD_UID)),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let mut scene = Scene::new();
+        admit(&mut scene, "ci", &wants_token("ci"));
+        let mut secret = issue(&mut scene, "ci", "2026-01-01T00:48:00Z");
+        change(&mut secret);
+        see_tokens(&mut scene, &secret);
+        assert!(matches!(scene.plan(&token_key("ci")), Plan::Wait(_)), "{number}");
+        scene.pass(Duration::from_secs(61));
+        let call = scene.call(&token_key("ci"));
+        assert_eq!((call.why, call.target.uid.is_some()), ("RefreshToken", true), "{number}");
+        issue(&mut scene, "ci", "2026-01-01T00:48:00Z");
+        assert!(matches!(scene.plan(&token_key("ci")), Plan::Wait(_)), "{number}");
+    }
+}
+
+#[test]
+fn a_secret_with_tokens_that_another_client_made_immutable_is_replaced() {
+    let mut scene = Scene::new();
+    admit(&mut scene, "ci", &wants_token("ci"));
+    issue(&mut scene, "ci", "2026-01-01T00:48:00Z");
+    scene.pass(Duration::from_mins(48));
+    scene.refuse(&token_key("ci"), fixed());
+    let call = scene.call(&token_key("ci"));
+    assert_eq!((call.why, call.target.rv.is_some()), ("ReplaceToken", true));
+    scene.settle(&token_key("ci"), &call, Ok(Answer { object: "{}".into() }));
+    assert_eq!(scene.call(&token_key("ci")).why, "CreateToken");
+}
+
+/// With the volume that the virtual cluster injects.
+fn injected(pod: &str) -> Value {
+    let mut object = vpod(pod);
+    let sources = json!([
+        {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+    ]);
+    let volumes = json!([{"name": "kube-api-access-abcde", "projected": {"sources": sources}}]);
+    merge(&mut object, json!({"spec": {"serviceAccountName": "robot", "volumes": volumes}}));
+    object
+}
+
+/// The binding has an address of the virtual API server, or has none.
+fn reach(scene: &mut Scene, server: bool) {
+    scene.see_binding(if server { json!({"virtualAPIServer": {"host": "10.9.8.7", "port": 6443}}) } else { json!({}) });
+    scene.prepare();
+}
+
+fn push_volume(pod: &mut Value, of: &Value) {
+    pod["spec"]["volumes"].as_array_mut().unwrap().push(of["spec"]["volumes"][0].clone());
+}
+
+#[test]
+fn law_01_a_copy_keeps_its_token_and_ca_when_the_address_of_the_virtual_api_server_is_taken_back() {
+    let mut scene = Scene::new();
+    reach(&mut scene, true);
+    let text = see_source(&mut scene, source("kube-root-ca.crt", &json!({"ca.crt": "pem"})));
+    admit(&mut scene, "ci", &injected("ci"));
+    carry(&mut scene, "kube-root-ca.crt", &text);
+    issue(&mut scene, "ci", "2026-01-01T00:48:00Z");
+    start(&mut scene, "ci");
+    reach(&mut scene, false);
+    assert_eq!(scene.plan(&key("kube-root-ca.crt")), Plan::Rest, "a running pod mounts it");
+    assert!(matches!(scene.plan(&token_key("ci")), Plan::Wait(_)), "a running pod mounts it");
+    scene.pass(Duration::from_mins(48));
+    assert_eq!(scene.call(&token_key("ci")).why, "RefreshToken");
+    // A pod that is made now gets neither.
+    admit(&mut scene, "late", &injected("late"));
+    assert_eq!(scene.plan(&token_key("late")), Plan::Rest);
+    let late = created(&scene.call(&pod_key("late")));
+    assert!(late["spec"]["volumes"].as_array().is_none_or(Vec::is_empty), "{late}");
+}
+
+#[test]
+fn a_running_pod_gets_no_token_when_an_address_of_the_virtual_api_server_is_set_and_a_waiting_one_does() {
+    let mut scene = Scene::new();
+    admit(&mut scene, "ci", &injected("ci"));
+    start(&mut scene, "ci");
+    let mut both = injected("late");
+    push_volume(&mut both, &wants_token("late"));
+    admit(&mut scene, "late", &both);
+    issue(&mut scene, "late", "2026-01-01T00:48:00Z");
+    reach(&mut scene, true);
+    assert_eq!(scene.plan(&token_key("ci")), Plan::Rest, "nothing in its copy would read it");
+    let text = see_source(&mut scene, source("kube-root-ca.crt", &json!({"ca.crt": "pem"})));
+    carry(&mut scene, "kube-root-ca.crt", &text);
+    assert_eq!(scene.plan(&pod_key("late")), Plan::Rest, "one of its two tokens is missing");
+    scene.pass(Duration::from_secs(61));
+    let call = scene.call(&token_key("late"));
+    let Verb::Token { asks, .. } = &call.verb else { panic!("{call}") };
+    assert_eq!((call.why, asks.len()), ("RefreshToken", 2));
+    issue(&mut scene, "late", "2026-01-01T00:48:00Z");
+    assert_eq!(scene.call(&pod_key("late")).why, "CreateCopy");
 }
 
 #[test]

@@ -4,8 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tapestry_api::keys;
-use tapestry_cluster::call::PodRef;
+use tapestry_cluster::call::{PodRef, TokenAsk};
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Target, Uid, Verb, kind};
 use tapestry_domain::dependents::DependentKind;
 use tapestry_domain::names;
@@ -27,6 +26,8 @@ reasons! {
         RefreshToken,
         /// The name of the Secret is taken: by what?
         LookForToken,
+        /// Another client made the Secret immutable: it is deleted and created again.
+        ReplaceToken,
         /// The pod is gone.
         RemoveToken,
     }
@@ -43,14 +44,19 @@ pub(super) struct TokenCase {
     /// The Secret, and its name.
     copy: Option<(Uid, Name)>,
     look: Look,
-    /// When the last ones were issued.
+    /// When the last ones were issued, and a fingerprint of what the Secret held then.
     issued: Option<Duration>,
+    wrote: Option<u64>,
+    /// Kubernetes lets no client change the Secret.
+    fixed: bool,
     /// Why they cannot be issued.
     failure: Option<Box<str>>,
 }
 
 struct Wanted {
     needs: Arc<Needs>,
+    /// Whether with the token that the virtual cluster injects.
+    api_access: bool,
     namespace: Name,
     pod: Name,
 }
@@ -61,7 +67,22 @@ impl TokenCase {
     }
 
     pub(super) fn lose(&mut self, copy: &Uid) {
-        self.copy.take_if(|(uid, _)| uid == copy);
+        if self.copy.take_if(|(uid, _)| uid == copy).is_some() {
+            (self.wrote, self.fixed) = (None, false);
+        }
+    }
+
+    /// Whether the Secret holds every token that the pod needs, as far as we know as they were issued.
+    fn holds(&self, wanted: &Wanted, copy: &DependentCopy) -> bool {
+        let Of::Pod { held, print, .. } = &copy.of else { return false };
+        let all = wanted.asks().iter().all(|ask| held.contains(&ask.key));
+        all && self.wrote.is_none_or(|wrote| wrote == *print)
+    }
+}
+
+impl Wanted {
+    fn asks(&self) -> &[TokenAsk] {
+        self.needs.tokens(self.api_access)
     }
 }
 
@@ -72,16 +93,17 @@ impl Dependents {
         vuid: &Uid,
         pod: Option<(&Name, &Name)>,
         needs: Option<&Arc<Needs>>,
+        api_access: bool,
         dirty: &mut Dirty<Key>,
     ) {
-        let wants = needs.filter(|needs| needs.wants_tokens(self.api_access));
+        let wants = needs.filter(|needs| needs.wants_tokens(api_access));
         if wants.is_none() && !self.tokens.contains_key(vuid) {
             return;
         }
         let case = self.tokens.entry(vuid.clone()).or_default();
         case.wanted = match (wants, pod) {
             (Some(needs), Some((namespace, name))) => {
-                Some(Wanted { needs: Arc::clone(needs), namespace: namespace.clone(), pod: name.clone() })
+                Some(Wanted { needs: Arc::clone(needs), api_access, namespace: namespace.clone(), pod: name.clone() })
             }
             // The watch does not show the pod, and its copy may run: it keeps its tokens.
             (Some(_), None) => case.wanted.take(),
@@ -105,7 +127,11 @@ impl Dependents {
     pub(super) fn token_readiness(&self, vuid: &Uid) -> Readiness<'_> {
         let Some(case) = self.tokens.get(vuid) else { return Readiness::NotYet };
         match (self.token_copy(case), &case.failure) {
-            (Some(copy), _) if !copy.deleting => Readiness::Ready,
+            (Some(copy), _)
+                if !copy.deleting && case.wanted.as_ref().is_some_and(|wanted| case.holds(wanted, copy)) =>
+            {
+                Readiness::Ready
+            }
             (_, Some(failure)) => Readiness::NoToken(failure),
             (_, None) => Readiness::NotYet,
         }
@@ -131,10 +157,18 @@ impl Dependents {
                     Look::Taken | Look::Foreign(_) => return Why::LookForToken.call(target, Verb::Peek),
                     Look::Unknown => {}
                 }
-                self.issue(wanted, vuid, setting).map_or(Plan::Rest, |verb| Why::CreateToken.call(target, verb))
+                issue(wanted, vuid, setting).map_or(Plan::Rest, |verb| Why::CreateToken.call(target, verb))
+            }
+            (Some(_), Some(copy)) if case.fixed => {
+                let target = secret(setting, copy.name.clone()).uid(&copy.uid).rv(copy.rv);
+                Why::ReplaceToken.call(target, Verb::Delete { grace: None })
             }
             (Some(wanted), Some(copy)) => {
-                let Of::Pod { refresh, .. } = copy.of else { return Plan::Rest };
+                // What another client changed, emptied or unmarked is written again; what it pointed to before is known.
+                let refresh = match copy.of {
+                    Of::Pod { refresh, .. } if copy.marked && case.holds(wanted, copy) => refresh,
+                    Of::Pod { .. } | Of::Source { .. } | Of::Unknown => None,
+                };
                 if let Some(refresh) = refresh.filter(|refresh| *refresh > setting.now.wall) {
                     return Plan::Wait(steady_at(refresh, setting.now));
                 }
@@ -144,27 +178,9 @@ impl Dependents {
                     return Plan::Wait(again);
                 }
                 let target = secret(setting, copy.name.clone()).uid(&copy.uid);
-                self.issue(wanted, vuid, setting).map_or(Plan::Rest, |verb| Why::RefreshToken.call(target, verb))
+                issue(wanted, vuid, setting).map_or(Plan::Rest, |verb| Why::RefreshToken.call(target, verb))
             }
         }
-    }
-
-    fn issue(&self, wanted: &Wanted, vuid: &Uid, setting: &Setting<'_>) -> Option<Verb> {
-        let account = wanted.needs.account()?.clone();
-        let account = Target::namespaced(Side::Virtual, &kind::SERVICE_ACCOUNT, wanted.namespace.clone(), account);
-        let mut marks = setting.origin.marks();
-        let back = [
-            (keys::VIRTUAL_POD_NAMESPACE, wanted.namespace.as_str()),
-            (keys::VIRTUAL_POD_NAME, wanted.pod.as_str()),
-            (keys::VIRTUAL_POD_UID, vuid.as_str()),
-        ];
-        marks.annotations.extend(back.map(|(key, value)| (key, value.to_owned())));
-        Some(Verb::Token {
-            account: Box::new(account),
-            pod: Box::new(PodRef { name: wanted.pod.clone(), uid: vuid.clone() }),
-            asks: wanted.needs.tokens(self.api_access).to_vec(),
-            marks: Box::new(marks),
-        })
     }
 
     /// Folds in how a call ended.
@@ -181,12 +197,14 @@ impl Dependents {
         match (why, done) {
             (Why::CreateToken | Why::RefreshToken | Why::LookForToken, Ok(answer)) => {
                 case.failure = None;
-                if why != Why::LookForToken {
-                    case.issued = Some(setting.now.steady);
-                }
                 let row = DependentCopy::decode(&answer.object, DependentKind::Secret, setting.origin);
                 let ours = |row: &DependentCopy| matches!(&row.of, Of::Pod { uid, .. } if uid == vuid);
-                if let Some(row) = row.ok().flatten().filter(ours) {
+                let row = row.ok().flatten().filter(ours);
+                if why != Why::LookForToken {
+                    case.issued = Some(setting.now.steady);
+                    case.wrote = row.as_ref().and_then(DependentCopy::print);
+                }
+                if let Some(row) = row {
                     self.put_copy(DependentKind::Secret, row, None, setting.origin, dirty);
                 } else {
                     case.look = Look::Foreign(setting.now.steady);
@@ -194,7 +212,7 @@ impl Dependents {
                 }
             }
             // Changed since we looked, or gone: if it is still ours, the watch brings it back.
-            (Why::RemoveToken, Ok(_) | Err(Refusal::Gone | Refusal::Replaced))
+            (Why::RemoveToken | Why::ReplaceToken, Ok(_) | Err(Refusal::Gone | Refusal::Replaced))
             | (Why::RefreshToken, Err(Refusal::Gone)) => {
                 if let Some(uid) = &call.target.uid {
                     case.lose(uid);
@@ -203,11 +221,15 @@ impl Dependents {
             }
             (Why::CreateToken, Err(Refusal::Exists)) => case.look = Look::Taken,
             (Why::LookForToken, Err(Refusal::Gone)) => case.look = Look::Unknown,
+            (Why::RefreshToken, Err(refused)) if refused.is_fixed() => case.fixed = true,
             (Why::CreateToken | Why::RefreshToken, Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_)))) => {
                 case.failure = Some(refused.message().into());
             }
             // Not what we looked at, or no answer: the watch brings the truth, the next plan is made from it.
-            (Why::CreateToken | Why::RefreshToken | Why::LookForToken | Why::RemoveToken, Err(_)) => return,
+            (
+                Why::CreateToken | Why::RefreshToken | Why::LookForToken | Why::ReplaceToken | Why::RemoveToken,
+                Err(_),
+            ) => return,
         }
         dirty.mark(Key::Token(vuid.clone()));
         dirty.mark(Key::Pod(vuid.clone()));
@@ -217,4 +239,15 @@ impl Dependents {
 
 fn secret(setting: &Setting<'_>, name: Name) -> Target {
     Target::namespaced(Side::Physical, &kind::SECRET, setting.mount.clone(), name)
+}
+
+fn issue(wanted: &Wanted, vuid: &Uid, setting: &Setting<'_>) -> Option<Verb> {
+    let account = wanted.needs.account()?.clone();
+    let account = Target::namespaced(Side::Virtual, &kind::SERVICE_ACCOUNT, wanted.namespace.clone(), account);
+    Some(Verb::Token {
+        account: Box::new(account),
+        pod: Box::new(PodRef { name: wanted.pod.clone(), uid: vuid.clone() }),
+        asks: wanted.asks().to_vec(),
+        marks: Box::new(setting.origin.marks()),
+    })
 }

@@ -39,13 +39,14 @@ impl Pair {
     /// A pod needs other ConfigMaps, Secrets or tokens, or none any more.
     pub(super) fn follow_needs(&mut self, vuid: &Uid, dirty: &mut Dirty<Key>) {
         let vpod = self.pods.vpods.get(vuid).map(|vpod| (&vpod.namespace, &vpod.name));
-        self.dependents.follow(vuid, vpod, self.pods.needs_of(vuid), dirty);
+        let copied = self.pods.copied_api_access(vuid);
+        self.dependents.follow(vuid, vpod, self.pods.needs_of(vuid), copied, dirty);
     }
 
-    /// Whether pods are given access to the virtual API server has changed: all of them need something else.
+    /// Whether pods are given access to the virtual API server has changed: those that have no copy yet need something else.
     pub(crate) fn follow_api_access(&mut self, dirty: &mut Dirty<Key>) {
         let server = self.bindings.bound().is_some_and(|bound| bound.binding.virtual_api_server.is_some());
-        if self.dependents.set_api_access(server, dirty) {
+        if self.dependents.set_api_access(server) {
             let all: Vec<Uid> = self.pods.cases.keys().cloned().collect();
             for vuid in all {
                 self.follow_needs(&vuid, dirty);

@@ -162,7 +162,9 @@ impl Pair {
         let Some((_, rv)) = &changing.copy else { return Some(Why::ReadCopy.call(target, Verb::Get)) };
         let changes = self.changes(bound, changing, vpod, copy)?;
         let part = Part::ALL.into_iter().find(|part| {
-            part.of(&changes).is_some() && !changing.holds(*part) && self.part_readiness(*part, vpod) == Readiness::Ready
+            part.of(&changes).is_some()
+                && !changing.holds(*part)
+                && self.part_readiness(*part, vpod) == Readiness::Ready
         })?;
         let patch = part.of(&changes)?.clone();
         Some(part.why().call(target.rv(*rv), Verb::Strategic(part.sub(), patch)))

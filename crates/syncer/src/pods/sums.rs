@@ -113,6 +113,14 @@ impl Pods {
         case.needs().filter(|_| vpod || copy())
     }
 
+    /// Whether the copy of a pod has what the virtual cluster injects to reach its API server; `None` without a copy. A copy keeps
+    /// what it was made with, whatever the binding says since then.
+    pub(super) fn copied_api_access(&self, vuid: &Uid) -> Option<bool> {
+        let case = self.cases.get(vuid)?;
+        let copies = case.claimants.iter().filter_map(|uid| self.ppods.get(uid)?.ours.as_ref());
+        copies.map(|copy| copy.api_access).reduce(|one, other| one || other)
+    }
+
     /// Whether a pod has a copy, and it is not known what that needs.
     fn is_unread(&self, vuid: &Uid) -> bool {
         let unread = |case: &Case| matches!(case.needs, Known::No) && !case.claimants.is_empty();

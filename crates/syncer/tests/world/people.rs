@@ -4,6 +4,7 @@ use fastrand::Rng;
 use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::{Kind, kind};
+use tapestry_domain::names;
 use tapestry_testbed::world::{World, set_condition};
 
 use super::{NODES, PODS, Physical, Virtual};
@@ -22,16 +23,75 @@ pub(super) fn pod(name: &str, node: &str, cpu: &str) -> Value {
 const DEPENDENTS: [(&Kind, &str); 3] =
     [(&kind::CONFIG_MAP, "settings"), (&kind::CONFIG_MAP, "extra"), (&kind::SECRET, "settings")];
 
-/// A ConfigMap, a Secret and a token, each perhaps; one ConfigMap is optional.
+/// The name that the syncer gives the copy of one of them.
+fn copy_name(world: &World, name: &str) -> String {
+    names::dependent_name(&origin_label(world), "demo", name)
+}
+
+fn origin_label(world: &World) -> String {
+    let binding = world.get(Virtual, &kind::CLUSTER_BINDING, "east");
+    let uid = binding.and_then(|binding| binding["metadata"]["uid"].as_str()).unwrap_or_default();
+    names::origin_hash("v-cluster", uid)
+}
+
+/// A ConfigMap, a Secret, a token and what the virtual cluster injects, each perhaps; one ConfigMap is optional.
 fn volumes(rng: &mut Rng) -> Value {
     let token = json!({"serviceAccountToken": {"audience": "vault", "path": "token"}});
+    let injected = json!([
+        {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+        {"configMap": {"name": "kube-root-ca.crt"}},
+    ]);
     let all = [
         json!({"name": "files", "configMap": {"name": "settings"}}),
         json!({"name": "extra", "configMap": {"name": "extra", "optional": true}}),
         json!({"name": "secret", "secret": {"secretName": "settings"}}),
         json!({"name": "token", "projected": {"sources": [token]}}),
+        json!({"name": "kube-api-access-abcde", "projected": {"sources": injected}}),
     ];
     all.into_iter().filter(|_| rng.bool()).collect()
+}
+
+/// A ConfigMap and a Secret that pods share, and a token.
+pub(super) fn needy_volumes() -> Value {
+    let token = json!({"serviceAccountToken": {"audience": "vault", "path": "token"}});
+    json!([
+        {"name": "files", "configMap": {"name": "settings"}},
+        {"name": "secret", "secret": {"secretName": "settings"}},
+        {"name": "token", "projected": {"sources": [token]}},
+    ])
+}
+
+/// The same by environment, as a container names them.
+fn environment(rng: &mut Rng) -> Value {
+    let all =
+        [json!({"configMapRef": {"name": "settings"}}), json!({"secretRef": {"name": "settings", "optional": true}})];
+    all.into_iter().filter(|_| rng.bool()).collect()
+}
+
+/// The user changes what pods name: values, also of immutable objects by making them again; and how pods reach the API server.
+fn change_dependents(world: &mut World, rng: &mut Rng) {
+    let (kind, name) = DEPENDENTS[rng.usize(..DEPENDENTS.len())];
+    let path = format!("demo/{name}");
+    let data = json!({"a": rng.u8(..4).to_string(), ["b", "c"][rng.usize(..2)]: "x"});
+    let immutable = rng.u32(..6) == 0;
+    let there = world.get(Virtual, kind, &path).map(|object| object["immutable"] == true);
+    if there == Some(false) {
+        world.edit(Virtual, kind, &path, |object| {
+            object["data"] = data;
+            if immutable {
+                object["immutable"] = json!(true);
+            }
+        });
+        return;
+    }
+    if there == Some(true) {
+        world.delete(Virtual, kind, &path, None);
+    }
+    let mut object = json!({"metadata": {"name": name, "namespace": "demo"}, "data": data});
+    if immutable {
+        object["immutable"] = json!(true);
+    }
+    world.make(Virtual, kind, object);
 }
 
 pub(super) fn csinode(node: &str, topology: &str) -> Value {
@@ -43,10 +103,10 @@ pub(super) fn csinode(node: &str, topology: &str) -> Value {
 pub(super) fn user(world: &mut World, rng: &mut Rng) {
     let name = format!("p{}", rng.usize(..PODS));
     let path = format!("demo/{name}");
-    match rng.u32(..35) {
-        29.. => change(world, rng, &path),
+    match rng.u32(..36) {
+        30.. => change(world, rng, &path),
         // A controller of the tenant opens or closes a readiness gate.
-        27 | 28 => {
+        28 | 29 => {
             let open = rng.bool();
             let now = world.now().wall.to_string();
             world.edit(Virtual, &kind::POD, &path, |pod| {
@@ -56,14 +116,10 @@ pub(super) fn user(world: &mut World, rng: &mut Rng) {
             });
         }
         // ConfigMaps and Secrets come, change and go.
-        23..26 => {
-            let (kind, name) = DEPENDENTS[rng.usize(..DEPENDENTS.len())];
-            let data = json!({"a": rng.u8(..4).to_string(), ["b", "c"][rng.usize(..2)]: "x"});
-            if world.get(Virtual, kind, &format!("demo/{name}")).is_some() {
-                world.edit(Virtual, kind, &format!("demo/{name}"), |object| object["data"] = data);
-            } else {
-                world.make(Virtual, kind, json!({"metadata": {"name": name, "namespace": "demo"}, "data": data}));
-            }
+        23..26 => change_dependents(world, rng),
+        27 => {
+            let server = [json!({"host": "10.9.8.7", "port": 6443}), Value::Null][rng.usize(..2)].clone();
+            world.edit(Virtual, &kind::CLUSTER_BINDING, "east", |binding| binding["spec"]["virtualAPIServer"] = server);
         }
         26 => {
             let (kind, name) = DEPENDENTS[rng.usize(..DEPENDENTS.len())];
@@ -90,8 +146,9 @@ pub(super) fn user(world: &mut World, rng: &mut Rng) {
                 0 => object["metadata"]["finalizers"] = json!(["example.com/wait"]),
                 1 => forge(&mut object, "owner", "app", None),
                 2 => forge(&mut object, "mount", "foreign", Some("made-up")),
-                3 | 4 => object["spec"]["volumes"] = volumes(rng),
-                5 | 6 => object["spec"]["readinessGates"] = json!([{"conditionType": GATE}]),
+                3..7 => object["spec"]["volumes"] = volumes(rng),
+                7 => object["spec"]["containers"][0]["envFrom"] = environment(rng),
+                8 => object["spec"]["readinessGates"] = json!([{"conditionType": GATE}]),
                 _ => {}
             }
             world.make(Virtual, &kind::POD, object);
@@ -162,7 +219,7 @@ pub(super) fn owner(world: &mut World, rng: &mut Rng) {
     let ours = |pod: &Value| pod["metadata"]["labels"][keys::MANAGED_BY].is_string();
     // A copy that loses both its labels and its back-pointer is left alone: it could be another user's pod.
     let whole = |pod: &Value| ours(pod) && back(pod).is_some() && pod["metadata"]["annotations"][FORGED].is_null();
-    match rng.u32(..25) {
+    match rng.u32(..27) {
         // Rewrites a copy, and has labels of its own there.
         24 => {
             if let Some(path) = world.pick(Physical, &kind::POD, rng, whole) {
@@ -176,7 +233,11 @@ pub(super) fn owner(world: &mut World, rng: &mut Rng) {
         // A kubelet or scheduler warns of a pod, ours or not.
         20 | 21 => {
             // Whose a copy without its back-pointer is, only the syncer knows.
-            let clear = |pod: &Value| pod["metadata"]["namespace"] == "mount" && ours(pod) == back(pod).is_some();
+            let clear = |pod: &Value| {
+                // A copy has the annotations of its pod, also that of a user who forged its mapping.
+                let forged = pod["metadata"]["annotations"][FORGED] == "yes";
+                pod["metadata"]["namespace"] == "mount" && ours(pod) == back(pod).is_some() && !forged
+            };
             if let Some(path) = world.pick(Physical, &kind::POD, rng, clear) {
                 let reason = ["FailedMount", "BackOff", "Unhealthy"][rng.usize(..3)];
                 warn(world, &path, reason);
@@ -190,11 +251,32 @@ pub(super) fn owner(world: &mut World, rng: &mut Rng) {
                 world.edit(Physical, &kind::POD, &path, |pod| pod["spec"]["schedulerName"] = absent);
             }
         }
+        // Takes the name of a copy for an object of its own, and frees it again.
+        25 => {
+            let (kind, name) = DEPENDENTS[rng.usize(..DEPENDENTS.len())];
+            let name = copy_name(world, name);
+            world.make(
+                Physical,
+                kind,
+                json!({"metadata": {"name": name, "namespace": "mount"}, "data": {"mine": "x"}}),
+            );
+        }
+        26 => {
+            let (kind, _) = DEPENDENTS[rng.usize(..DEPENDENTS.len())];
+            if let Some(path) = world.pick(Physical, kind, rng, |object| object["data"]["mine"] == "x") {
+                world.delete(Physical, kind, &path, None);
+            }
+        }
         // Changes, strips and deletes copies.
         16 | 17 => {
             let (kind, _) = DEPENDENTS[rng.usize(..DEPENDENTS.len())];
             if let Some(path) = world.pick(Physical, kind, rng, ours) {
-                world.edit(Physical, kind, &path, |copy| copy["data"]["a"] = json!("theirs"));
+                // No client changes what is immutable.
+                world.edit(Physical, kind, &path, |copy| {
+                    if copy["immutable"] != true {
+                        copy["data"]["a"] = json!("theirs");
+                    }
+                });
             }
         }
         18 => {

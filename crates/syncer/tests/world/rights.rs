@@ -85,7 +85,7 @@ fn play_with(seed: u64, note: impl Fn(&Call) -> Result<(), String> + 'static) ->
 #[test]
 fn law_10_every_call_is_declared_and_every_declared_right_is_used() -> Result<(), Failure> {
     let used = Rc::new(RefCell::new(Used::new()));
-    explore(0..500, |seed| {
+    explore(0..1000, |seed| {
         let noted = Rc::clone(&used);
         play_with(seed, move |call| {
             for ask in Ask::call(call) {

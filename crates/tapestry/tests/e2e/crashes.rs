@@ -12,6 +12,7 @@ use tapestry_testbed::proxy::RequestInfo;
 use tapestry_testbed::supervisor::Signal;
 use tokio::sync::Notify;
 
+use crate::dependents::{copy_when, object, token_volume};
 use crate::harness::{Harness, TEST, pattern};
 use crate::looks::{SOON, label, phase};
 use crate::process::syncer::Process;
@@ -111,17 +112,28 @@ impl Reaper {
     }
 }
 
-/// A node is added, and two pods run on it; one ends by itself, a user deletes the other; the node gets another label; in the
-/// end everything has converged.
+/// A node is added, and two pods run on it, which share a ConfigMap and a Secret; one has a token as well. The ConfigMap changes;
+/// one pod ends by itself, a user deletes the other; the node gets another label; in the end everything has converged.
 async fn story(harness: &Harness, number: u32) -> Result<()> {
     let (ends, goes) = (format!("ends-{number}"), format!("goes-{number}"));
-    let place = extra_node(number);
+    let (place, shared) = (extra_node(number), format!("shared-{number}"));
+    for kind in ["ConfigMap", "Secret"] {
+        harness.virtual_side.create(&object(harness, kind, &shared, &json!({"a": "1"}))).await?;
+    }
     harness.physical_side.create(&node(&place).label(TEST, &harness.name).build()).await?;
-    for pod in [&ends, &goes] {
-        harness.virtual_side.create(&harness.bound_to(&place, pod).build()).await?;
+    let volumes = [
+        json!({"name": "files", "configMap": {"name": shared}}),
+        json!({"name": "secret", "secret": {"secretName": shared}}),
+        token_volume(),
+    ];
+    for (pod, volumes) in [(&ends, &volumes[..2]), (&goes, &volumes[..])] {
+        harness.virtual_side.create(&harness.bound_to(&place, pod).with("/spec/volumes", volumes).build()).await?;
     }
     let (_, copy) = harness.runs(&ends).await?;
     harness.runs(&goes).await?;
+    harness.virtual_side.patch("v1/ConfigMap", &harness.at(&shared), &json!({"data": {"a": "2"}})).await?;
+    let follows = |copy: Option<&Value>| copy.is_some_and(|copy| copy["data"]["a"] == "2");
+    copy_when(harness, "ConfigMap", &shared, "follows", follows).await?;
     harness.play_ended(&copy, 0).await?;
     harness.virtual_side.delete("v1/Pod", &harness.at(&goes)).await?;
     let ended = |vpod: &Value| phase(vpod) == "Succeeded";
@@ -129,6 +141,9 @@ async fn story(harness: &Harness, number: u32) -> Result<()> {
     harness.gone(&goes).await?;
     harness.virtual_side.delete("v1/Pod", &harness.at(&ends)).await?;
     harness.gone(&ends).await?;
+    for kind in ["ConfigMap", "Secret"] {
+        copy_when(harness, kind, &shared, "is gone with its last pod", |copy| copy.is_none()).await?;
+    }
     harness.vnode_ready(&place).await?;
     // Whether a virtual node is patched in other rounds depends on which of its conditions come first.
     harness.physical_side.patch("v1/Node", &place, &json!({"metadata": {"labels": {"zone": "other"}}})).await?;
@@ -157,7 +172,7 @@ async fn law_08_a_syncer_killed_at_any_write_converges_without_duplicate_or_orph
             let mut number = 1;
             while reaper.tell(harness, number, Deadly::Number(number)).await? {
                 number += 1;
-                ensure!(number < 40, "the story has no end");
+                ensure!(number < 60, "the story has no end");
             }
             // The order of writes varies: kill it at the sorts of writes that were not yet hit.
             let missed: Vec<String> = {
@@ -180,6 +195,11 @@ async fn law_08_a_syncer_killed_at_any_write_converges_without_duplicate_or_orph
                 "create physical pods",
                 "delete physical pods",
                 "delete virtual pods",
+                "create physical configmaps",
+                "patch physical configmaps",
+                "delete physical configmaps",
+                "create physical secrets",
+                "delete physical secrets",
             ] {
                 ensure!(deaths.contains(sort), "never killed at {sort:?}: {deaths:?}");
             }

@@ -8,28 +8,28 @@ use tapestry_domain::names;
 use tapestry_testbed::eventually;
 
 use crate::harness::{Harness, event_reasons, pattern};
-use crate::looks::{SOON, condition, items, name, phase, text, uid};
+use crate::looks::{SOON, annotation, condition, items, name, phase, text, uid};
 
-fn object(harness: &Harness, kind: &str, name: &str, data: &Value) -> Value {
+pub(crate) fn object(harness: &Harness, kind: &str, name: &str, data: &Value) -> Value {
     let field = if kind == "Secret" { "stringData" } else { "data" };
     json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": harness.name}, field: data})
 }
 
 /// The name of the copy of an object in the test's namespace.
-async fn copy_name(harness: &Harness, object: &str) -> Result<String> {
+pub(crate) async fn copy_name(harness: &Harness, object: &str) -> Result<String> {
     let origin = harness.origin().await?;
     let (cluster, binding) = origin.split_once('/').context("an origin has two parts")?;
     Ok(names::dependent_name(&names::origin_hash(cluster, binding), &harness.name, object))
 }
 
 /// The copy of an object in the test's namespace.
-async fn copy(harness: &Harness, kind: &str, object: &str) -> Result<Option<Value>> {
+pub(crate) async fn copy(harness: &Harness, kind: &str, object: &str) -> Result<Option<Value>> {
     let place = format!("{}/{}", harness.mount, copy_name(harness, object).await?);
     Ok(harness.physical_side.get(&format!("v1/{kind}"), &place).await?)
 }
 
 /// Waits until the copy satisfies a condition.
-async fn copy_when(
+pub(crate) async fn copy_when(
     harness: &Harness,
     kind: &str,
     object: &str,
@@ -41,6 +41,12 @@ async fn copy_when(
         if holds(copy.as_ref()) { Ok(()) } else { Err(format!("{copy:?}")) }
     })
     .await
+}
+
+/// The volume of a token that a pod asks for itself.
+pub(crate) fn token_volume() -> Value {
+    let token = json!({"serviceAccountToken": {"path": "token", "audience": "vault", "expirationSeconds": 3600}});
+    json!({"name": "vault", "projected": {"sources": [token]}})
 }
 
 /// A pod that mounts a ConfigMap and has a Secret in its environment.
@@ -155,8 +161,7 @@ async fn law_10_a_token_is_the_virtual_clusters_bound_to_the_virtual_pod_and_goe
     pattern("token")
         .run(async |harness| {
             harness.vnode_ready(harness.node()).await?;
-            let token = json!({"serviceAccountToken": {"path": "token", "audience": "vault", "expirationSeconds": 3600}});
-            let volume = json!([{"name": "vault", "projected": {"sources": [token]}}]);
+            let volume = json!([token_volume()]);
             harness.virtual_side.create(&harness.bound("ci").with("/spec/volumes", volume).build()).await?;
             let (vpod, ppod) = harness.runs("ci").await?;
             let source = &ppod["spec"]["volumes"][0]["projected"]["sources"][0]["secret"];
@@ -183,6 +188,119 @@ async fn law_10_a_token_is_the_virtual_clusters_bound_to_the_virtual_pod_and_goe
             .await
         })
         .await
+}
+
+#[tokio::test]
+async fn law_01_a_running_pod_keeps_its_token_and_ca_when_the_address_of_the_virtual_api_server_is_taken_back()
+-> Result<()> {
+    pattern("taken-back")
+        .binding(|binding| binding.with("/spec/virtualAPIServer", json!({"host": "10.9.8.7", "port": 6443})))
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
+            harness.virtual_side.create(&harness.bound("early").build()).await?;
+            let (vpod, _) = harness.runs("early").await?;
+            let back = json!({"spec": {"virtualAPIServer": null}});
+            let kind = "cloud.tencent.com/v1beta1/ClusterBinding";
+            harness.virtual_side.patch(kind, &harness.name, &back).await?;
+            // Once a pod is made without it, the syncer has seen the change.
+            eventually("a pod is made without the injected volume", SOON, async || {
+                let name = format!("late-{}", fastrand::u32(..));
+                harness.virtual_side.create(&harness.bound(&name).build()).await.map_err(|error| error.to_string())?;
+                let (_, ppod) = harness.runs(&name).await.map_err(|error| format!("{error:#}"))?;
+                let volumes = items(&ppod["spec"]["volumes"]);
+                if volumes.is_empty() { Ok(()) } else { Err(format!("{volumes:?}")) }
+            })
+            .await?;
+            harness.at_peace(&[], SOON).await?;
+            ensure!(copy(harness, "ConfigMap", "kube-root-ca.crt").await?.is_some(), "the CA is gone");
+            let secrets = harness.physical_side.list("v1/Secret", &harness.mount).await?;
+            let own = secrets.iter().filter(|secret| annotation(secret, keys::VIRTUAL_POD_UID) == uid(&vpod)).count();
+            assert_eq!(own, 1, "the Secret with its token");
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_copy_of_an_immutable_configmap_that_is_made_again_is_replaced_and_a_refused_value_deletes_nothing()
+-> Result<()> {
+    pattern("fixed")
+        .run(async |harness| {
+            harness.vnode_ready(harness.node()).await?;
+            let mut settings = object(harness, "ConfigMap", "settings", &json!({"a": "1"}));
+            settings["immutable"] = json!(true);
+            harness.virtual_side.create(&settings).await?;
+            harness.virtual_side.create(&object(harness, "Secret", "login", &json!({"password": "hunter2"}))).await?;
+            harness.virtual_side.create(&needy(harness, "web")).await?;
+            harness.runs("web").await?;
+            let first = copy(harness, "ConfigMap", "settings").await?.context("no copy")?;
+            assert_eq!(first["immutable"], true);
+
+            harness.virtual_side.delete("v1/ConfigMap", &harness.at("settings")).await?;
+            settings["data"]["a"] = json!("2");
+            harness.virtual_side.create(&settings).await?;
+            let replaced = |copy: Option<&Value>| {
+                copy.is_some_and(|copy| copy["data"]["a"] == "2" && copy["immutable"] == true && uid(copy) != uid(&first))
+            };
+            copy_when(harness, "ConfigMap", "settings", "is replaced", replaced).await?;
+
+            // A policy of the owner refuses a value: the copy in use stays as it is.
+            let policy = refusing_policy(harness);
+            for part in &policy {
+                harness.physical_side.create(part).await?;
+            }
+            let before = copy(harness, "Secret", "login").await?.context("no copy")?;
+            let refused = async {
+                eventually("the policy is in force", SOON, async || {
+                    let probe = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"generateName": "probe-", "namespace": harness.mount}, "stringData": {"password": "forbidden"}});
+                    match harness.physical_side.create(&probe).await {
+                        Ok(_) => Err("it lets the value in".to_owned()),
+                        Err(_) => Ok(()),
+                    }
+                })
+                .await?;
+                let change = json!({"stringData": {"password": "forbidden"}});
+                harness.virtual_side.patch("v1/Secret", &harness.at("login"), &change).await?;
+                harness.virtual_side.create(&needy(harness, "late")).await?;
+                let refused = |vpod: &Value| condition(vpod, keys::CONDITION_ADMITTED)["reason"] == "DependentRefused";
+                let vpod = harness.vpod_when("late", "says that the copy is refused", refused).await?;
+                let message = condition(&vpod, keys::CONDITION_ADMITTED)["message"].clone();
+                let there = copy(harness, "Secret", "login").await?.context("the copy in use was deleted")?;
+                ensure!(uid(&there) == uid(&before) && there["data"] == before["data"], "it was replaced");
+                anyhow::Ok(message)
+            }
+            .await;
+            for part in policy.iter().rev() {
+                let kind = format!("{}/{}", text(&part["apiVersion"]), text(&part["kind"]));
+                harness.physical_side.delete(&kind, name(part)).await?;
+            }
+            let message = refused?;
+            // The policy repeats the value in its message; we do not.
+            ensure!(!text(&message).contains("forbidden"), "{message}");
+            Ok(())
+        })
+        .await
+}
+
+/// A policy of the owner that refuses a value of Secrets in the mount namespace, and quotes it.
+fn refusing_policy(harness: &Harness) -> [Value; 2] {
+    let api = "admissionregistration.k8s.io/v1";
+    let name = format!("refuse-{}", harness.mount);
+    let here = json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": harness.mount}}});
+    let rule =
+        json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["secrets"]});
+    let value = "!has(object.data) || !('password' in object.data) || string(object.data.password) != 'forbidden'";
+    let validation = json!({"expression": value, "messageExpression": "'not with ' + string(object.data.password)"});
+    [
+        json!({
+            "apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name},
+            "spec": {"matchConstraints": {"resourceRules": [rule]}, "validations": [validation], "failurePolicy": "Fail"},
+        }),
+        json!({
+            "apiVersion": api, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": name},
+            "spec": {"policyName": name, "validationActions": ["Deny"], "matchResources": here},
+        }),
+    ]
 }
 
 #[tokio::test]

@@ -445,6 +445,25 @@ async fn warnings(harness: &Harness, pod: &str) -> Result<Vec<Value>> {
     Ok(events)
 }
 
+/// Writes a warning about a physical pod, as a kubelet does: counted up when it occurs again.
+async fn warn(harness: &Harness, about: &Value, reason: &str, count: u32) -> Result<()> {
+    let event_name = format!("{}.{}", name(about), reason.to_lowercase());
+    if count > 1 {
+        let place = format!("{}/{event_name}", harness.mount);
+        harness.physical_side.patch("v1/Event", &place, &json!({ "count": count })).await?;
+        return Ok(());
+    }
+    let now = format!("{:.0}", harness.now());
+    let whom = json!({ "apiVersion": "v1", "kind": "Pod", "namespace": harness.mount, "name": name(about), "uid": uid(about) });
+    let event = json!({
+        "apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": reason, "count": count,
+        "metadata": { "name": event_name, "namespace": harness.mount }, "involvedObject": whom,
+        "message": "it does not work", "firstTimestamp": now, "lastTimestamp": now, "source": { "component": "kubelet" },
+    });
+    harness.physical_side.create(&event).await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn warnings_of_the_physical_cluster_appear_once_on_the_virtual_pod() -> Result<()> {
     pattern("warned")
@@ -452,32 +471,14 @@ async fn warnings_of_the_physical_cluster_appear_once_on_the_virtual_pod() -> Re
             harness.vnode_ready(harness.node()).await?;
             harness.virtual_side.create(&harness.pod("web").build()).await?;
             let (vpod, copy) = harness.runs("web").await?;
-            let warn = async |about: &Value, reason: &str, count: u32| -> Result<()> {
-                let event_name = format!("{}.{}", name(about), reason.to_lowercase());
-                let now = harness.now().to_string();
-                let event = json!({
-                    "apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": reason, "count": count,
-                    "metadata": { "name": event_name, "namespace": harness.mount },
-                    "involvedObject": { "apiVersion": "v1", "kind": "Pod", "namespace": harness.mount, "name": name(about), "uid": uid(about) },
-                    "message": "it does not work", "firstTimestamp": now, "lastTimestamp": now,
-                    "source": { "component": "kubelet" },
-                });
-                if count == 1 {
-                    harness.physical_side.create(&event).await?;
-                } else {
-                    let place = format!("{}/{event_name}", harness.mount);
-                    harness.physical_side.patch("v1/Event", &place, &json!({ "count": count })).await?;
-                }
-                Ok(())
-            };
             // A pod of the owner in the same namespace is none of the tenant's business.
             let foreign = pod("foreign").namespace(&harness.mount).on(harness.node()).build();
             let foreign = harness.physical_side.create(&foreign).await?;
-            warn(&foreign, "FailedMount", 1).await?;
+            warn(harness, &foreign, "FailedMount", 1).await?;
             for count in 1..=5 {
-                warn(&copy, "BackOff", count).await?;
+                warn(harness, &copy, "BackOff", count).await?;
             }
-            warn(&copy, "Unhealthy", 1).await?;
+            warn(harness, &copy, "Unhealthy", 1).await?;
             let told = eventually("the warnings appear", SOON, async || {
                 let told = warnings(harness, "web").await.map_err(|error| error.to_string())?;
                 let has = |reason: &str| told.iter().any(|event| event["reason"] == reason);
@@ -492,7 +493,7 @@ async fn warnings_of_the_physical_cluster_appear_once_on_the_virtual_pod() -> Re
             harness.stop().await?;
             harness.start().await?;
             harness.vnode_ready(harness.node()).await?;
-            warn(&copy, "FailedMount", 1).await?;
+            warn(harness, &copy, "FailedMount", 1).await?;
             eventually("the new one appears", SOON, async || {
                 let reasons = event_reasons(&harness.virtual_side, &harness.name, "web").await;
                 let reasons = reasons.map_err(|error| error.to_string())?;

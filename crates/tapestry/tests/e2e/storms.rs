@@ -2,7 +2,7 @@
 //! and everything converges.
 //! One seed decides the actions and the faults; their timing depends on the machine.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -20,6 +20,7 @@ use tapestry_testbed::supervisor::Signal;
 use tapestry_testbed::{Storm, eventually};
 use tokio::time::Instant;
 
+use crate::dependents::{copy_name, object, token_volume};
 use crate::fixtures::Fixture;
 use crate::harness::{Harness, pattern};
 use crate::looks::{SOON, annotation, name, phase};
@@ -65,9 +66,17 @@ async fn weather(harness: &Harness, syncer: &Process, seed: u64, lasts: Duration
         harness.vnode_ready(node).await?;
     }
     let foreign = create_foreign_pods(harness).await?;
+    let strangers = create_strangers(harness).await?;
     let until = Instant::now() + lasts;
     let (v, p) = (harness.proxy(Side::Virtual), harness.proxy(Side::Physical));
-    let mut people = People { harness, syncer, rng: Rng::with_seed(seed), acts: 0, taken: BTreeSet::new() };
+    let mut people = People {
+        harness,
+        syncer,
+        rng: Rng::with_seed(seed),
+        acts: 0,
+        taken: BTreeSet::new(),
+        disturbed: BTreeMap::new(),
+    };
     let ((), (), acted) = tokio::join!(
         v.run_storm("virtual", Storm::new(seed), until),
         p.run_storm("physical", Storm::new(seed.wrapping_add(1)), until),
@@ -83,7 +92,7 @@ async fn weather(harness: &Harness, syncer: &Process, seed: u64, lasts: Duration
     let (vpods, ppods) = (harness.virtual_side.list("v1/Pod", &harness.name).await?, harness.ppods().await?);
     let run = vpods.iter().filter(|vpod| phase(vpod) == "Running").count();
     eprintln!("converged after {:?}: {run} of {} virtual pods run", began.elapsed(), vpods.len());
-    let touched = foreign.touched(&ppods);
+    let touched = [foreign.touched(&ppods), strangers.touched(&dependents(harness).await?)].concat();
     ensure!(touched.is_empty(), "{}", touched.join("\n"));
     // Only the owner ended pods.
     for vpod in vpods.iter().filter(|vpod| phase(vpod) == "Failed") {
@@ -113,6 +122,48 @@ async fn create_foreign_pods(harness: &Harness) -> Result<ForeignObjects> {
     Ok(ForeignObjects::among(&harness.ppods().await?, &harness.origin().await?))
 }
 
+/// ConfigMaps and Secrets that pods may name.
+const DEPENDENTS: [(&str, &str); 4] =
+    [("ConfigMap", "settings"), ("ConfigMap", "extra"), ("Secret", "login"), ("Secret", "pull")];
+/// A ConfigMap whose copy would have the name of a stranger.
+const TAKEN: &str = "taken";
+
+/// All ConfigMaps and Secrets of the mount namespace.
+async fn dependents(harness: &Harness) -> Result<Vec<Value>> {
+    let (side, mount) = (&harness.physical_side, &harness.mount);
+    let (maps, secrets) = tokio::try_join!(side.list("v1/ConfigMap", mount), side.list("v1/Secret", mount))?;
+    Ok([maps, secrets].concat())
+}
+
+/// Objects of others among the copies: one with no marks under a name that the syncer would use, one of another origin.
+async fn create_strangers(harness: &Harness) -> Result<ForeignObjects> {
+    let (side, mount) = (&harness.physical_side, &harness.mount);
+    let name = copy_name(harness, TAKEN).await?;
+    for kind in ["ConfigMap", "Secret"] {
+        let metadata = json!({"name": name, "namespace": mount});
+        side.create(&json!({"apiVersion": "v1", "kind": kind, "metadata": metadata})).await?;
+        let metadata = json!({"name": "other", "namespace": mount, "annotations": {keys::ORIGIN: "some/body"}});
+        side.create(&json!({"apiVersion": "v1", "kind": kind, "metadata": metadata})).await?;
+    }
+    harness.virtual_side.create(&object(harness, "ConfigMap", TAKEN, &json!({"a": "1"}))).await?;
+    Ok(ForeignObjects::among(&dependents(harness).await?, &harness.origin().await?))
+}
+
+/// What a pod names, at random: shared ConfigMaps and Secrets, one of them optional, one that can never be copied, a token.
+fn volumes(rng: &mut Rng) -> Value {
+    let all = [
+        json!({"name": "files", "configMap": {"name": "settings"}}),
+        json!({"name": "extra", "configMap": {"name": "extra", "optional": true}}),
+        json!({"name": "login", "secret": {"secretName": "login"}}),
+        token_volume(),
+    ];
+    let mut volumes: Vec<Value> = all.into_iter().filter(|_| rng.bool()).collect();
+    if rng.u32(..12) == 0 {
+        volumes.push(json!({"name": "taken", "configMap": {"name": TAKEN}}));
+    }
+    volumes.into()
+}
+
 /// The users of the virtual cluster and the owner of the physical one.
 struct People<'a> {
     harness: &'a Harness,
@@ -122,6 +173,8 @@ struct People<'a> {
     acts: usize,
     /// Names of copies that the owner deleted.
     taken: BTreeSet<String>,
+    /// How often the owner changed a copy of a ConfigMap or Secret.
+    disturbed: BTreeMap<String, u32>,
 }
 
 impl People<'_> {
@@ -143,11 +196,16 @@ impl People<'_> {
         let pod = format!("p{}", self.rng.usize(..PODS));
         let grace = [None, Some(0), Some(1)][self.rng.usize(..3)];
         let grace = DeleteParams { grace_period_seconds: grace, ..Default::default() };
-        let acted = match self.rng.u32(..20) {
+        let acted = match self.rng.u32(..28) {
+            20..26 => self.change_dependent().await?,
+            26.. => self.disturb_copy().await?,
             0..10 => {
                 let (node, cpu) = (NODES[self.rng.usize(..2)], ["100m", "500m", "3"][self.rng.usize(..3)]);
                 // The name may be taken.
-                vside.create(&self.harness.bound_to(node, &pod).cpu(cpu).build()).await.is_ok()
+                let pod = self.harness.bound_to(node, &pod).cpu(cpu).with("/spec/volumes", volumes(&mut self.rng));
+                let pull = json!([{"name": "pull"}]);
+                let pod = if self.rng.bool() { pod.with("/spec/imagePullSecrets", pull) } else { pod };
+                vside.create(&pod.build()).await.is_ok()
             }
             10..17 => {
                 vside.delete_with("v1/Pod", &self.harness.at(&pod), &grace).await?;
@@ -161,7 +219,7 @@ impl People<'_> {
                 }
                 None => false,
             },
-            _ => match self.copy().await? {
+            18.. => match self.copy().await? {
                 Some(copy) => {
                     let none = |key: &str| (key.to_owned(), Value::Null);
                     let labels = [keys::MANAGED_BY, keys::CLUSTER_BINDING, keys::ORIGIN].map(none);
@@ -174,6 +232,49 @@ impl People<'_> {
         };
         self.acts += usize::from(acted);
         Ok(())
+    }
+
+    /// The user creates, changes or deletes what pods name.
+    async fn change_dependent(&mut self) -> Result<bool> {
+        let (kind, name) = DEPENDENTS[self.rng.usize(..DEPENDENTS.len())];
+        let (vside, path) = (&self.harness.virtual_side, format!("v1/{kind}"));
+        if self.rng.u32(..5) == 0 {
+            vside.delete(&path, &self.harness.at(name)).await?;
+            return Ok(true);
+        }
+        let mut changed = object(self.harness, kind, name, &json!({"a": self.rng.u32(..1000).to_string()}));
+        if self.rng.u32(..6) == 0 {
+            changed["immutable"] = json!(true);
+        }
+        if vside.create(&changed).await.is_ok() {
+            return Ok(true);
+        }
+        // It may be immutable, or gone by now.
+        Ok(vside.patch(&path, &self.harness.at(name), &changed).await.is_ok())
+    }
+
+    /// The owner deletes, strips or changes a copy.
+    async fn disturb_copy(&mut self) -> Result<bool> {
+        let origin = self.harness.origin().await?;
+        let copies = dependents(self.harness).await?;
+        let ours: Vec<&Value> = copies.iter().filter(|copy| annotation(copy, keys::ORIGIN) == origin).collect();
+        let Some(copy) = self.rng.choice(ours) else { return Ok(false) };
+        let kind = if annotation(copy, keys::VIRTUAL_POD_UID).is_empty() && copy["type"].is_null() {
+            "ConfigMap"
+        } else {
+            "Secret"
+        };
+        let (pside, kind) = (&self.harness.physical_side, format!("v1/{kind}"));
+        let place = format!("{}/{}", self.harness.mount, name(copy));
+        // At the third time in ten minutes a copy is left as it is, for longer than we wait.
+        let times = self.disturbed.entry(place.clone()).or_default();
+        let what = if *times < 2 { self.rng.u32(..3) } else { 0 };
+        *times += u32::from(what > 0);
+        Ok(match what {
+            0 => pside.delete(&kind, &place).await.is_ok(),
+            1 => pside.patch(&kind, &place, &json!({"metadata": {"labels": {keys::ORIGIN: null}}})).await.is_ok(),
+            _ => pside.patch(&kind, &place, &json!({"data": {"a": "dGhlaXJz"}})).await.is_ok(),
+        })
     }
 
     /// The name of a random copy.

@@ -130,7 +130,10 @@ async fn a_job_whose_first_pod_fails_succeeds_with_its_second() -> Result<()> {
         let template = json!({ "spec": pod["spec"].take() });
         let metadata = json!({ "name": "work", "namespace": tenant.name });
         let spec = json!({ "backoffLimit": 2, "template": template });
-        tenant.objects.create(&json!({ "apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec })).await?;
+        tenant
+            .objects
+            .create(&json!({ "apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec }))
+            .await?;
         let job_when = async |what: &str, holds: fn(&Value) -> bool| {
             eventually(&format!("the Job {what}"), SOON, async || {
                 let job = tenant.objects.get("batch/v1/Job", &tenant.at("work")).await;

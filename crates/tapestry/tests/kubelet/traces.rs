@@ -34,7 +34,8 @@ fn control_groups(process: u32) -> Result<Vec<PathBuf>> {
 #[tokio::test]
 async fn a_node_leaves_no_process_no_file_no_mount_and_no_control_group() -> Result<()> {
     let config = ClusterConfig::physical("alone", 0).network(Network::Nodes);
-    let config = [Part::Kwok, Part::ControllerManager, Part::Scheduler].into_iter().fold(config, ClusterConfig::without);
+    let config =
+        [Part::Kwok, Part::ControllerManager, Part::Scheduler].into_iter().fold(config, ClusterConfig::without);
     let cluster = Box::pin(Cluster::start(config)).await?;
     let before = machine()?;
     let node = Box::pin(RealNode::start(&cluster, "alone-node")).await?;

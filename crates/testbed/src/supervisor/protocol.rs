@@ -17,8 +17,13 @@ pub(super) enum Order {
         /// The name of a control group to run in.
         group: Option<String>,
     },
-    Signal { name: String, signal: Signal },
-    State { name: String },
+    Signal {
+        name: String,
+        signal: Signal,
+    },
+    State {
+        name: String,
+    },
 }
 
 /// supervisor --answers--> us

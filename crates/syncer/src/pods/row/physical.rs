@@ -7,7 +7,7 @@ use tapestry_api::keys;
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
 use tapestry_domain::names::is_physical_pod_name;
-use tapestry_domain::podspec::{Marks as PushedMarks, mend_tolerations};
+use tapestry_domain::podspec::{Marks as PushedMarks, has_api_access, mend_tolerations};
 use tapestry_domain::ports::HostPorts;
 use tapestry_domain::resources::Resources;
 
@@ -73,6 +73,8 @@ pub(crate) struct PodCopy {
     pub(crate) digest: StatusDigest,
     /// When it was created, in seconds since 1970 by the physical cluster.
     pub(crate) born: i64,
+    /// Whether it mounts what the virtual cluster injects to reach its API server.
+    pub(crate) api_access: bool,
     /// When its deletion was asked for.
     pub(crate) deleted: Option<Box<str>>,
     /// `status` as JSON, until the virtual side agrees.
@@ -118,6 +120,7 @@ impl PPod {
         if let Some(copy) = &mut row.ours {
             (copy.digest, copy.status) = (digest, Some(status.into()));
             copy.tolerations = mend_tolerations(spec.tolerations.map_or("null", RawValue::get))?.map(Box::new);
+            copy.api_access = has_api_access(raw_spec.get());
         }
         let same = spec.service_account_name.as_deref() == Some(keys::POD_SERVICE_ACCOUNT);
         row.account = meta.namespace.clone().filter(|_| same).map(Box::new);
@@ -165,6 +168,9 @@ impl PPod {
         if self.unreadable.is_some() {
             self.request.clone_from(&known.request);
             self.ports.clone_from(&known.ports);
+            if let (Some(copy), Some(known)) = (&mut self.ours, &known.ours) {
+                copy.api_access = known.api_access;
+            }
         }
     }
 
@@ -213,6 +219,8 @@ impl PodCopy {
             sizes: meta.annotation(keys::VIRTUAL_POD_SIZES).unwrap_or_default().into(),
             pushed: meta.annotation(keys::VIRTUAL_POD_MARKS).and_then(PushedMarks::parse),
             tolerations: None,
+            // Where the spec cannot be read, it may.
+            api_access: true,
             digest: StatusDigest::default(),
             born: born(meta),
             deleted: meta.deletion_timestamp.as_deref().map(Into::into),

@@ -45,9 +45,10 @@ impl Denial {
         Self { cause, ..Self::new(422, "Invalid", format!("{field}: {}", why.into())) }
     }
 
-    /// A value of an object that says `immutable`.
-    pub(in crate::world) fn immutable(field: &'static str, why: &str) -> Self {
-        Self { cause: Some(("FieldValueForbidden", field)), ..Self::invalid(field, why) }
+    /// A field that nothing changes any more.
+    pub(in crate::world) fn fixed(field: &'static str, why: &str) -> Self {
+        let cause = Some(("FieldValueForbidden", field));
+        Self { cause, ..Self::new(422, "Invalid", format!("{field}: Forbidden: {why}")) }
     }
 
     pub(in crate::world) fn bad_request(why: impl Into<String>) -> Self {

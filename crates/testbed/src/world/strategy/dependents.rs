@@ -41,11 +41,11 @@ pub(super) fn validate(old: Option<&Value>, new: &Value) -> Result<(), Denial> {
     if old["immutable"] == true {
         for field in ["immutable", "data", "binaryData"] {
             if old.get(field) != new.get(field) {
-                return Err(Denial::immutable(field, FIXED));
+                return Err(Denial::fixed(field, FIXED));
             }
         }
         if new.get("stringData").is_some() {
-            return Err(Denial::immutable("data", FIXED));
+            return Err(Denial::fixed("data", FIXED));
         }
     }
     Ok(())

@@ -261,9 +261,10 @@ mod tests {
             [copy("ConfigMap", GREETING.0, &json!({ GREETING.1: words })), copy("Secret", LOGIN, login), token];
         let vpod = pod("web").annotation(keys::PHYSICAL_POD_NAME, "web-1").with("/metadata/uid", "v").build();
         let mut ppod = equip(pod("web-1")).build();
-        ppod["spec"]["volumes"][0]["configMap"]["name"] = json!("greeting-1");
-        ppod["spec"]["volumes"][1] =
-            json!({ "name": "token", "projected": { "sources": [{ "secret": { "name": "web-token-1" } }] } });
+        ppod["spec"]["volumes"] = json!([
+            { "name": "greeting", "configMap": { "name": "greeting-1" } },
+            { "name": "token", "projected": { "sources": [{ "secret": { "name": "web-token-1" } }] } },
+        ]);
         ppod["spec"]["containers"][0]["envFrom"][0]["secretRef"]["name"] = json!("login-1");
         View {
             sources: sources.map(|(kind, name, data)| source(kind, name, &data)).to_vec(),

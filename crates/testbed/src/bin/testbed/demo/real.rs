@@ -97,5 +97,9 @@ async fn printed(stage: &Stage) -> Result<String> {
 }
 
 fn cut(line: &str) -> String {
-    if line.chars().count() <= WIDTH { line.to_owned() } else { line.chars().take(WIDTH).chain("…".chars()).collect() }
+    if line.chars().count() <= WIDTH {
+        line.to_owned()
+    } else {
+        line.chars().take(WIDTH).chain("…".chars()).collect()
+    }
 }

@@ -9,10 +9,10 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_domain::names;
+use tapestry_testbed::address::Network;
 use tapestry_testbed::builders::{binding, deployment, kubeconfig_secret, namespace, pod, policy};
 use tapestry_testbed::cluster::Progress;
 use tapestry_testbed::supervisor::Supervisor;
-use tapestry_testbed::address::Network;
 use tapestry_testbed::{Cluster, ClusterConfig, Objects, Part, RealNode, eventually};
 
 use super::{is_true, text};

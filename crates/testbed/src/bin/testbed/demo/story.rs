@@ -129,7 +129,9 @@ impl Story {
         if let Some(node) = node {
             real::leave(&scene.stage, node).await?;
         }
-        let heading = format!("{chapter}. Scaled to zero: no pod of ours is left, nor what they needed; all other pods still run");
+        let heading = format!(
+            "{chapter}. Scaled to zero: no pod of ours is left, nor what they needed; all other pods still run"
+        );
         screen.heading(&heading);
         let begin = Instant::now();
         scene.stage.scale(HELLO, 0).await?;
@@ -250,7 +252,8 @@ impl Story {
         let begin = Instant::now();
         screen.live("waiting for the first lines of its log");
         let log = real::witness(stage).await?;
-        screen.done(&format!("pod {}/{} runs; its container prints:", real::WITNESS.0, real::WITNESS.1), begin.elapsed());
+        screen
+            .done(&format!("pod {}/{} runs; its container prints:", real::WITNESS.0, real::WITNESS.1), begin.elapsed());
         log.iter().for_each(|line| screen.note(line));
         let begin = Instant::now();
         screen.live("the ConfigMap has changed; waiting for the container to see it");
