@@ -281,8 +281,17 @@ fn cleared(figures: &Figures) -> String {
 }
 
 fn idle(rests: &[Rest]) -> String {
-    let mut table =
-        Table::new(&["pods", "who", "s", "CPU of a core", "RSS MiB", "lease writes", "other writes", "reads"]);
+    let mut table = Table::new(&[
+        "pods",
+        "who",
+        "s",
+        "CPU of a core",
+        "RSS MiB",
+        "allocated MiB",
+        "lease writes",
+        "other writes",
+        "reads",
+    ]);
     for (rest, idle) in rests.iter().filter_map(|rest| Some((rest, rest.idle.as_ref()?))) {
         table.row([
             format!("{}{}", rest.pods, rest.dependents.name()),
@@ -290,6 +299,7 @@ fn idle(rests: &[Rest]) -> String {
             idle.seconds.to_string(),
             format!("{:.2} %", idle.cpu_percent),
             format!("{:.1}", mib(idle.memory.now_kib)),
+            format!("{:.1}", mib(idle.memory.anon_kib)),
             idle.calls.leases().to_string(),
             listed(&idle.calls),
             reads(&idle.calls).to_string(),
@@ -306,6 +316,7 @@ fn cold(rests: &[Rest]) -> String {
         "bare lists ms",
         "CPU ms",
         "peak RSS MiB",
+        "allocated MiB",
         "lease writes",
         "other writes",
         "reads",
@@ -318,6 +329,7 @@ fn cold(rests: &[Rest]) -> String {
             format!("{:.0}", cold.lists_ms),
             cold.cpu_ms.to_string(),
             format!("{:.1}", mib(cold.memory.peak_kib)),
+            format!("{:.1}", mib(cold.memory.anon_kib)),
             cold.calls.leases().to_string(),
             listed(&cold.calls),
             reads(&cold.calls).to_string(),

@@ -97,7 +97,9 @@ impl Hands {
         let verb = Verb::Carry { from: Box::new(from), marks: Box::new(marks) };
         let call = Call { target: self.copy_of(dependent).map_err(unknown)?, verb, why: "Bare" };
         let carry = Carry::of(&call).ok_or_else(|| Refusal::Unknown(call.to_string()))?;
-        let source = carry_out(&self.virtual_cluster, &carry.read_source()).await?;
+        // Not as evidence, as the syncer reads it: that would ask for the cluster's identity too.
+        let read = Call { verb: Verb::Peek, ..carry.read_source() };
+        let source = carry_out(&self.virtual_cluster, &read).await?;
         let Some(write) = carry.write(&source, None)? else { return Ok(()) };
         match carry_out(&self.physical_cluster, &write).await {
             Ok(_) | Err(Refusal::Exists) => Ok(()),

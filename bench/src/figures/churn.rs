@@ -49,7 +49,7 @@ mod tests {
         let round = |now_kib| ChurnRound {
             seconds: [1.0; 2],
             cpu_ms_per_pod: 1.0,
-            memory: Memory { now_kib, peak_kib: now_kib },
+            memory: Memory { now_kib, peak_kib: now_kib, anon_kib: now_kib },
         };
         Churned { who: Who::Syncer, load: Load::burst(1000), rounds: kib.map(round).collect() }
     }

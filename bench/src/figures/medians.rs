@@ -84,6 +84,11 @@ pub(crate) fn peak_rss(rounds: &Rounds<'_>) -> Median {
     rounds.median(|scene| mib(scene.cleared.cost.memory.peak_kib))
 }
 
+/// MiB that the process has allocated when all pods run; of its resident memory the rest is the program itself.
+pub(crate) fn allocated(rounds: &Rounds<'_>) -> Median {
+    rounds.median(|scene| mib(scene.raised.cost.memory.anon_kib))
+}
+
 impl Median {
     pub(crate) fn of(mut values: Vec<f64>) -> Self {
         values.sort_unstable_by(f64::total_cmp);

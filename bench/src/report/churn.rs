@@ -14,8 +14,15 @@ pub(super) fn render(churned: &Churned) -> String {
         rounds.len(),
         who.name(),
     );
-    let mut table =
-        Table::new(&["round", "until all run s", "until none is left s", "CPU ms/pod", "RSS MiB", "peak MiB"]);
+    let mut table = Table::new(&[
+        "round",
+        "until all run s",
+        "until none is left s",
+        "CPU ms/pod",
+        "RSS MiB",
+        "allocated MiB",
+        "peak RSS MiB",
+    ]);
     for (index, round) in (1..).zip(rounds) {
         table.row([
             u32::to_string(&index),
@@ -23,6 +30,7 @@ pub(super) fn render(churned: &Churned) -> String {
             format!("{:.1}", round.seconds[1]),
             format!("{:.2}", round.cpu_ms_per_pod),
             format!("{:.1}", mib(round.memory.now_kib)),
+            format!("{:.1}", mib(round.memory.anon_kib)),
             format!("{:.1}", mib(round.memory.peak_kib)),
         ]);
     }

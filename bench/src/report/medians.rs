@@ -2,19 +2,20 @@
 
 use super::table::Table;
 use crate::figures::medians::{
-    Median, Rounds, cpu, cpu_cleared, deletions_per_second, peak_rss, pods_per_second, servers_cpu,
+    Median, Rounds, allocated, cpu, cpu_cleared, deletions_per_second, peak_rss, pods_per_second, servers_cpu,
 };
 use crate::figures::{Figures, Who};
 
 type Quantity = fn(&Rounds<'_>) -> Median;
 
-const QUANTITIES: [(&str, Quantity); 6] = [
+const QUANTITIES: [(&str, Quantity); 7] = [
     ("pods/s", pods_per_second),
     ("deletions/s", deletions_per_second),
     ("CPU ms/pod", cpu),
     ("CPU ms/pod deleted", cpu_cleared),
     ("servers' CPU ms/pod", servers_cpu),
     ("peak RSS MiB", peak_rss),
+    ("allocated MiB", allocated),
 ];
 
 /// How often the load was carried that was carried most often.
