@@ -27,6 +27,8 @@ DEMO ?=
 # Arguments of the benchmark.
 BENCH ?=
 SOAK_BENCH ?= --pods 5000
+# 20 rounds of 1 000 pods, unless it says --rounds or --pods.
+SOAK_CHURN ?= --dependents own
 # 1 000 nodes and 10 000 pods, unless it says --nodes or --pods.
 SOAK_SCALE ?=
 SOAK_SCHEDULES ?= 200000
@@ -149,13 +151,15 @@ bench: release testbed ## measure the release build on real control planes (BENC
 	'$(release)/bench' $(BENCH)
 
 .PHONY: soak
-soak: release build testbed ## long tests: 200 000 schedules in World, half an hour of storms, a burst of 5 000 pods, 1 000 nodes
+soak: release build testbed ## long tests: 200 000 schedules in World, half an hour of storms, a burst of 5 000 pods, 20 000 pods that come and go, 1 000 nodes
 	@$(call heading,$(SOAK_SCHEDULES) schedules in World)
 	TAPESTRY_WORLD_SCHEDULES=$(SOAK_SCHEDULES) cargo test --release --workspace --test world
 	$(call heading,$(SOAK_CHAOS) seconds of storms)
 	TAPESTRY_CHAOS_SECONDS=$(SOAK_CHAOS) cargo test --workspace --test e2e -- storms::
 	$(call heading,bench $(SOAK_BENCH))
 	'$(release)/bench' $(SOAK_BENCH)
+	$(call heading,bench churn $(SOAK_CHURN))
+	'$(release)/bench' churn $(SOAK_CHURN)
 	$(call heading,bench scale $(SOAK_SCALE))
 	'$(release)/bench' scale $(SOAK_SCALE)
 

@@ -1,14 +1,17 @@
-//! `bench bare`: carries pods with the fewest writes that could carry one (mapping patch, create, one status patch).
+//! `bench bare`: carries pods with the fewest writes that could carry one (mapping patch, create, one status patch), and what they
+//! name with one read and one create for each ConfigMap and Secret.
 //! It is the ceiling of the machine, not an example: no preconditions, no evidence, no admission, no leases, no repair.
 //!
 //! It speaks through the same client stack as the syncer and renders the same copies, so what differs is what the syncer
 //! does for safety.
 
+mod copies;
 mod row;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -22,7 +25,7 @@ use tapestry_cluster::feed::{Change, Feed, Mailbox, Row};
 use tapestry_cluster::gate::carry_out;
 use tapestry_cluster::watch::{Query, watch};
 use tapestry_cluster::{Call, Cluster, Name, Refusal, Side, Sub, Target, Uid, Verb, kind};
-use tapestry_domain::names::physical_pod_name;
+use tapestry_domain::names::{dependent_name, physical_pod_name};
 use tapestry_domain::podspec::{Frame, render_copy};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -30,6 +33,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use self::copies::{Copies, Dependent, Users};
 use self::row::{LABEL, PPod, VPod};
 
 /// Calls in flight to both clusters together. The syncer may have as many to each of them.
@@ -73,9 +77,10 @@ impl Bare {
             fields: fields.into(),
             ..Query::all(&kind::POD)
         };
-        let ours = prefix.clone();
+        let (ours, starting) = (prefix.clone(), Arc::new(AtomicBool::new(true)));
+        let new = Arc::clone(&starting);
         let vpods = subscribe(&bell, &virtual_cluster, query("", "spec.nodeName!="), &mut watches, move |json| {
-            VPod::decode(json, &ours)
+            VPod::decode(json, &ours, new.load(Ordering::Relaxed))
         });
         let ppods = subscribe(&bell, &physical_cluster, query(LABEL, ""), &mut watches, PPod::decode);
         let hands = Arc::new(Hands {
@@ -84,11 +89,13 @@ impl Bare {
             mount: Name::parse(&self.mount_namespace)?,
             cluster_id: self.cluster_id,
             prefix,
+            copies: Copies::default(),
         });
         let (mut desk, mut calls, mut health) = (Desk::default(), FuturesUnordered::new(), JoinSet::new());
         loop {
             vpods.drain().into_iter().for_each(|change| desk.see_vpod(change));
             if desk.vpods_listed {
+                starting.store(false, Ordering::Relaxed);
                 ppods.drain().into_iter().for_each(|change| desk.see_ppod(change));
             }
             if desk.ppods_listed && health.is_empty() {
@@ -144,12 +151,14 @@ enum Task {
     Status { namespace: Name, vpod: Name, status: Bytes },
     DeleteCopy(Name),
     Release { namespace: Name, vpod: Name },
+    DeleteDependent(Dependent),
 }
 
 /// What is known, by UID of the virtual pod.
 #[derive(Default)]
 struct Desk {
     pods: HashMap<Uid, Known>,
+    users: Users,
     tasks: VecDeque<Task>,
     vpods_listed: bool,
     ppods_listed: bool,
@@ -172,6 +181,7 @@ impl Desk {
                 let known = self.pods.entry(vpod.uid.clone()).or_default();
                 known.place = Some((vpod.namespace.clone(), vpod.name.clone()));
                 known.deleting |= vpod.deleting;
+                self.users.add(&vpod);
                 known.phase.get_or_insert_with(|| vpod.phase.clone());
                 let mapped = std::mem::replace(&mut known.mapped, true) || vpod.mapped;
                 match (mapped, vpod.deleting) {
@@ -185,7 +195,10 @@ impl Desk {
                     (true, false) => {}
                 }
             }
-            Change::Gone { row, .. } => drop(self.pods.remove(&row.uid)),
+            Change::Gone { row, .. } => {
+                self.pods.remove(&row.uid);
+                self.tasks.extend(self.users.remove(&row.uid).into_iter().map(Task::DeleteDependent));
+            }
             Change::Listed(_) => self.vpods_listed = true,
             Change::Unserved | Change::Reached(_) => {}
         }
@@ -233,11 +246,19 @@ struct Hands {
     mount: Name,
     cluster_id: String,
     prefix: String,
+    copies: Copies,
 }
 
 impl Hands {
     /// Does it; gives what is to be done next, which is the same again when no answer came.
     async fn carry(&self, task: Task) -> Option<Task> {
+        if let Task::Create { vpod, .. } = &task
+            && let Err(refusal) = self.carry_all(vpod).await
+        {
+            eprintln!("again: what {} needs: {}", vpod.name, refusal.message());
+            tokio::time::sleep(PAUSE).await;
+            return Some(task);
+        }
         let (cluster, call) = match self.call(&task) {
             Ok(call) => call,
             Err(error) => {
@@ -280,6 +301,10 @@ impl Hands {
             }
             Task::DeleteCopy(name) => (copy(name), Verb::Delete { grace: None }),
             Task::Release { namespace, vpod } => (virtual_pod(namespace, vpod), Verb::Delete { grace: Some(0) }),
+            Task::DeleteDependent(dependent) => {
+                self.copies.forget(dependent);
+                (self.copy_of(dependent)?, Verb::Delete { grace: None })
+            }
         };
         let cluster = match target.side {
             Side::Virtual => &self.virtual_cluster,
@@ -298,7 +323,7 @@ impl Hands {
             priority_class: Some(keys::PRIORITY_CLASS),
             service_account: keys::POD_SERVICE_ACCOUNT,
             explicit_requests: &[],
-            dependent_name: &|_, name| name.to_owned(),
+            dependent_name: &|_, name| dependent_name(LABEL, vpod.namespace.as_str(), name),
             token_secret: "",
             virtual_api_server: None,
             virtual_dns: None,

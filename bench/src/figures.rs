@@ -1,6 +1,8 @@
 //! What was measured, as data: tables, JSON and budgets read it. Must not measure anything itself.
 
+pub(crate) mod churn;
 pub(crate) mod fold;
+pub(crate) mod medians;
 pub(crate) mod scale;
 
 use std::collections::BTreeMap;
@@ -11,11 +13,13 @@ use serde::Serialize;
 use tapestry_engine::clock::{Clock as _, SystemClock};
 use tapestry_testbed::audit::Requests;
 
+use self::churn::Churned;
 use self::fold::Fold;
 use self::scale::Scaled;
 use crate::load::Load;
 use crate::machine::{Machine, Memory, Spent};
 use crate::observers::Moments;
+use crate::sources::Dependents;
 use crate::work::Work;
 
 /// Who carries the pods.
@@ -63,6 +67,8 @@ pub(crate) struct Figures {
     pub(crate) scenes: Vec<Scene>,
     /// Rests, in the order in which they ran.
     pub(crate) rests: Vec<Rest>,
+    /// Pods that came and went, if that was asked for.
+    pub(crate) churn: Option<Churned>,
     /// Many nodes, if that was asked for.
     pub(crate) scale: Option<Scaled>,
     /// Counting in memory, if that was asked for.
@@ -80,6 +86,7 @@ impl Figures {
             nodes,
             scenes: Vec::new(),
             rests: Vec::new(),
+            churn: None,
             scale: None,
             fold: None,
         }
@@ -145,7 +152,9 @@ pub(crate) struct Calls {
     pub(crate) virtual_reads: f64,
     pub(crate) physical_writes: f64,
     pub(crate) physical_reads: f64,
-    /// On anything but pods, in all: leases, nodes, events, probes.
+    /// On ConfigMaps and Secrets, in all: written, and read.
+    pub(crate) dependents: [usize; 2],
+    /// On anything else, in all: leases, nodes, events, probes.
     pub(crate) other: usize,
     /// Answered with 4xx or 5xx, in all.
     pub(crate) refused: usize,
@@ -159,6 +168,8 @@ pub(crate) struct Rest {
     pub(crate) who: Who,
     /// Running on both sides all the time.
     pub(crate) pods: u32,
+    /// What each of them names.
+    pub(crate) dependents: Dependents,
     pub(crate) idle: Option<Idle>,
     pub(crate) cold: Option<Cold>,
 }
@@ -244,7 +255,7 @@ impl Calls {
     pub(crate) fn count(who: Who, sides: [&Requests; 2], pods: u32) -> Self {
         let mut kinds = BTreeMap::new();
         let (mut writes, mut reads) = ([0_usize; 2], [0_usize; 2]);
-        let (mut other, mut refused) = (0, 0);
+        let (mut dependents, mut other, mut refused) = ([0; 2], 0, 0);
         for (side, requests) in sides.into_iter().enumerate() {
             for request in requests.0.iter().filter(|request| request.user == who.user() && request.verb != "watch") {
                 let slash = if request.subresource.is_empty() { "" } else { "/" };
@@ -258,6 +269,8 @@ impl Calls {
                 match (request.resource.as_str(), request.verb.as_str()) {
                     ("pods", "get" | "list") => reads[side] += 1,
                     ("pods", _) => writes[side] += 1,
+                    ("configmaps" | "secrets", "get" | "list") => dependents[1] += 1,
+                    ("configmaps" | "secrets", _) => dependents[0] += 1,
                     _ => other += 1,
                 }
             }
@@ -268,6 +281,7 @@ impl Calls {
             virtual_reads: per_pod(reads[0]),
             physical_writes: per_pod(writes[1]),
             physical_reads: per_pod(reads[1]),
+            dependents,
             other,
             refused,
             kinds,
@@ -313,7 +327,7 @@ mod tests {
         let at = |ms| Some(begin + Duration::from_millis(ms));
         let pod = |ms| Moments { created: at(1), copied: at(0), physical_running: at(100), virtual_running: at(ms) };
         let (calls, spent) = (Calls::count(Who::Bare, [&Requests::default(); 2], 2), nothing_spent());
-        let cost = Cost::new(spent, Memory { now_kib: 0, peak_kib: 0 }, [Work::default(); 2], 2);
+        let cost = Cost::new(spent, Memory { now_kib: 0, peak_kib: 0, anon_kib: 0 }, [Work::default(); 2], 2);
         let raised = Raised::new(begin, &[pod(500), pod(200)], calls, cost);
         assert!((raised.pods_per_second - 4.0).abs() < 1e-9);
         assert!(raised.down.p50.abs() < 1e-9, "seen before the answer");

@@ -3,6 +3,7 @@
 
 mod arithmetic;
 mod objects;
+mod rows;
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -50,13 +51,14 @@ impl Args {
 
 /// Measures all sizes.
 pub(crate) fn measure() -> Result<Fold> {
+    let rows = rows::measure()?;
     let mut sizes = Vec::new();
     for nodes in SIZES {
         eprintln!("folding {nodes} nodes with {} pods", nodes * PODS_PER_NODE);
         sizes.push(Facts::decode(nodes)?.fold()?);
     }
     eprintln!("adding up {} pods on {} nodes", 5000 * PODS_PER_NODE, 5000);
-    Ok(Fold { sizes, arithmetic: arithmetic::measure(5000, PODS_PER_NODE)? })
+    Ok(Fold { rows, sizes, arithmetic: arithmetic::measure(5000, PODS_PER_NODE)? })
 }
 
 /// All facts about a cluster of one size, decoded.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Epoch};
 use tapestry_cluster::probe::Connection;
-use tapestry_cluster::{Name, Side, Uid, Verb};
+use tapestry_cluster::{Name, Refusal, Side, Uid, Verb};
 use tapestry_engine::clock::{Clock as _, SystemClock};
 use tapestry_engine::{Dirty, Model as _, Now, Plan};
 use tapestry_syncer::bindings::BindingRow;
@@ -84,6 +84,26 @@ impl Known {
     pub(crate) fn plan_node(&self, node: &Name) -> Plan<Why> {
         self.pair.plan(&Key::Node(node.clone()), self.now)
     }
+
+    /// The virtual node that it would create.
+    fn render_vnode(&mut self, node: &Name) -> Result<Value> {
+        let plan = match self.plan_node(node) {
+            // Before it creates one it asks whether there is one; there is none.
+            Plan::Do(call, why) if call.verb == Verb::Get => {
+                let key = Key::Node(node.clone());
+                self.pair.settle(&key, why, &call, Err(Refusal::Gone), self.now, &mut Dirty::default());
+                self.plan_node(node)
+            }
+            plan => plan,
+        };
+        match plan {
+            Plan::Do(call, _) => match call.verb {
+                Verb::Create(body) => Ok(body),
+                _ => bail!("not a creation: {call}"),
+            },
+            other => bail!("{node} would not be lent: {other:?}"),
+        }
+    }
 }
 
 /// The virtual nodes that a syncer creates for these physical ones, as it would send them.
@@ -96,14 +116,7 @@ pub(crate) fn render_vnodes(pnodes: Vec<Value>) -> Result<Vec<Value>> {
         known.see(Fact::PNode(Change::Put(row, EPOCH)));
     }
     known.complete();
-    let create = |name: &Name| match known.plan_node(name) {
-        Plan::Do(call, _) => match call.verb {
-            Verb::Create(body) => Ok(body),
-            _ => bail!("not a creation: {call}"),
-        },
-        other => bail!("{name} would not be lent: {other:?}"),
-    };
-    names.iter().map(create).collect()
+    names.iter().map(|name| known.render_vnode(name)).collect()
 }
 
 /// A virtual node as its watch brings it.

@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde::Serialize;
+use serde_json::json;
 use tapestry_cluster::gate::carry_out;
 use tapestry_cluster::{Call, Cluster, Name, Refusal, Side, Target, Verb, kind};
 use tapestry_testbed::builders::pod;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::observers::{LABEL, Observers};
+use crate::sources::Dependents;
 
 /// The virtual namespace of all pods.
 pub(crate) const NAMESPACE: &str = "bench";
@@ -31,6 +33,8 @@ pub(crate) struct Load {
     pub(crate) share: Option<u32>,
     /// Milliseconds of a round trip between the subject and the physical cluster, besides loopback's own.
     pub(crate) rtt_ms: u64,
+    /// What each pod names.
+    pub(crate) dependents: Dependents,
 }
 
 impl std::fmt::Display for Load {
@@ -45,14 +49,20 @@ impl std::fmt::Display for Load {
         if self.rtt_ms > 0 {
             write!(f, " over {} ms", self.rtt_ms)?;
         }
-        if self.round > 1 { write!(f, " again") } else { Ok(()) }
+        f.write_str(self.dependents.name())?;
+        if self.round > 1 { write!(f, ", round {}", self.round) } else { Ok(()) }
     }
 }
 
 impl Load {
     /// As many pods as the API server takes.
     pub(crate) fn burst(pods: u32) -> Self {
-        Self { pods, rate: 0, round: 1, share: None, rtt_ms: 0 }
+        Self { pods, rate: 0, round: 1, share: None, rtt_ms: 0, dependents: Dependents::None }
+    }
+
+    /// The same in every round.
+    pub(crate) fn without_round(self) -> Self {
+        Self { round: 1, ..self }
     }
 
     /// How long carrying it may take at most: what the load itself takes, a minute, and a second for each ten pods.
@@ -74,7 +84,7 @@ impl Load {
             .iter()
             .cycle()
             .zip(0..self.pods)
-            .map(|(vnode, index)| create(run, index, vnode))
+            .map(|(vnode, index)| create(run, index, vnode, self.dependents))
             .collect::<Result<_>>()?;
         let begin = Instant::now();
         let mut ticks = (self.rate > 0).then(|| interval(Duration::from_secs(1) / self.rate));
@@ -113,16 +123,27 @@ impl Load {
     }
 }
 
-fn create(run: u32, index: u32, vnode: &str) -> Result<Call> {
+fn create(run: u32, index: u32, vnode: &str, dependents: Dependents) -> Result<Call> {
     let name = name(run, index)?;
-    let body = pod(name.as_str())
+    let mut pod = pod(name.as_str())
         .namespace(NAMESPACE)
         .on(vnode)
         .cpu("10m")
         .tolerate_all()
         .label(LABEL, &format!("{run}-{index}"))
-        .with("/spec/automountServiceAccountToken", false)
-        .build();
+        .with("/spec/automountServiceAccountToken", false);
+    if let Some(named) = dependents.of_pod(run, index) {
+        let volumes = json!([
+            { "name": "config", "configMap": { "name": named } },
+            { "name": "secret", "secret": { "secretName": named } },
+        ]);
+        let mounts = json!([
+            { "name": "config", "mountPath": "/etc/bench" },
+            { "name": "secret", "mountPath": "/etc/bench-secret", "readOnly": true },
+        ]);
+        pod = pod.with("/spec/volumes", volumes).with("/spec/containers/0/volumeMounts", mounts);
+    }
+    let body = pod.build();
     let target = Target::namespaced(Side::Virtual, &kind::POD, Name::parse(NAMESPACE)?, name);
     Ok(Call { target, verb: Verb::Create(body), why: "Load" })
 }

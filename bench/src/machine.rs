@@ -121,6 +121,8 @@ pub(crate) struct Memory {
     pub(crate) now_kib: u64,
     /// The most it ever was, KiB.
     pub(crate) peak_kib: u64,
+    /// What it has allocated of what it has now, KiB; the rest is the program's own file, which the kernel drops when it must.
+    pub(crate) anon_kib: u64,
 }
 
 impl Memory {
@@ -132,6 +134,7 @@ impl Memory {
         Ok(Self {
             now_kib: field(&status, "VmRSS").with_context(missing)?,
             peak_kib: field(&status, "VmHWM").with_context(missing)?,
+            anon_kib: field(&status, "RssAnon").with_context(missing)?,
         })
     }
 }

@@ -7,6 +7,7 @@
 //! | `programme` | which loads that are |
 //! | `scene` | one load by one subject: raise pods, measure, clear them, measure |
 //! | `rest` | nothing happens for a minute; then the process is restarted among many pods |
+//! | `churn` | `bench churn`: pods come and go, round after round, in one process |
 //! | `scale` | `bench scale`: many nodes, with many pods of others on them |
 //! | `fold` | `bench fold`: how long the model counts, without a cluster |
 //! | `known` | the model of a syncer, fed with facts |
@@ -14,6 +15,7 @@
 //! | `subject` | the process under test: start, ready, CPU, memory, stop |
 //! | `bare` | `bench bare`: the client with the fewest writes and no safety |
 //! | `load` | makes and deletes virtual pods |
+//! | `sources` | makes and deletes the ConfigMaps and Secrets that they name |
 //! | `observers` | resuming watches on both sides that note when each pod was seen how |
 //! | `figures` | what was measured, as data |
 //! | `budget` | what the design allows |
@@ -23,6 +25,7 @@
 
 mod bare;
 mod budget;
+mod churn;
 mod figures;
 mod fold;
 mod known;
@@ -35,6 +38,7 @@ mod rest;
 mod run;
 mod scale;
 mod scene;
+mod sources;
 mod stage;
 mod subject;
 mod work;
@@ -55,6 +59,8 @@ struct Args {
 enum Verb {
     /// Start clusters, measure, print (what `bench` alone does too)
     Run(run::Run),
+    /// Pods come and go, round after round: does the memory of one process grow?
+    Churn(churn::Churn),
     /// One syncer of many nodes: how soon they are there, what they cost at rest and when a pod changes
     Scale(scale::Scale),
     /// Count in memory: clusters of 10 to 5000 nodes, from scratch and pod by pod
@@ -73,6 +79,7 @@ fn main() -> anyhow::Result<()> {
     runtime.block_on(async {
         match verb.unwrap_or(Verb::Run(run)) {
             Verb::Run(run) => run.run().await,
+            Verb::Churn(churn) => churn.run().await,
             Verb::Scale(scale) => scale.run().await,
             Verb::Fold(fold) => fold.run(),
             Verb::Bare(bare) => bare.serve().await,

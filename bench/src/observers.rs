@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 /// Label of every virtual pod of ours, copied to its physical pod by the subject: `<run>-<index>`.
 pub(crate) const LABEL: &str = "bench-pod";
 
-/// Two watches and what they saw.
+/// Watches of pods on both sides and of copies of ConfigMaps and Secrets on the physical one, and what they saw.
 pub(crate) struct Observers {
     book: Arc<Mutex<Book>>,
     bell: Arc<Notify>,
@@ -44,8 +44,8 @@ struct Book {
     run: u32,
     pods: Vec<Moments>,
     running: usize,
-    /// Pods that exist, by side.
-    present: [HashMap<Uid, Epoch>; 2],
+    /// What exists, by watch: virtual pods, physical pods, and physical ConfigMaps and Secrets.
+    present: [HashMap<Uid, Epoch>; 4],
 }
 
 /// What the watches hand on: only whether the object is there; the rest is noted on arrival, because mailboxes coalesce.
@@ -113,7 +113,14 @@ impl Observers {
             let decode = move |json: &Bytes| decode(json, side, &notes, &waiters).map(Some);
             let mailbox = feed.subscribe(decode, Arc::clone(&changed));
             watches.spawn(watch(cluster.clone(), query, feed, CancellationToken::new()));
-            watches.spawn(keep_present(side, mailbox, changed, Arc::clone(&book), Arc::clone(&bell)));
+            watches.spawn(keep_present(side as usize, mailbox, changed, Arc::clone(&book), Arc::clone(&bell)));
+        }
+        for (place, kind) in [(2, &kind::CONFIG_MAP), (3, &kind::SECRET)] {
+            let (feed, changed) = (Arc::<Feed>::default(), Arc::<Notify>::default());
+            let query = Query { labels: LABEL.to_owned(), metadata_only: true, ..Query::all(kind) };
+            let mailbox = feed.subscribe(|json| decode_copy(json).map(Some), Arc::clone(&changed));
+            watches.spawn(watch(physical_cluster.clone(), query, feed, CancellationToken::new()));
+            watches.spawn(keep_present(place, mailbox, changed, Arc::clone(&book), Arc::clone(&bell)));
         }
         Self { book, bell, _watches: watches }
     }
@@ -137,7 +144,7 @@ impl Observers {
         Ok(lock(&self.book).pods.clone())
     }
 
-    /// Waits until no pod of ours is left on either side.
+    /// Waits until no pod of ours is left on either side, and no copy of what they named.
     pub(crate) async fn all_gone(&self, deadline: Duration) -> Result<()> {
         self.wait(deadline, |book| book.present.iter().all(HashMap::is_empty)).await
     }
@@ -153,7 +160,7 @@ impl Observers {
             let count = |seen: fn(&Moments) -> Option<Instant>| book.pods.iter().filter_map(seen).count();
             bail!(
                 "not within {deadline:?}: of {} pods {} were created, {} copied, {} ran physically, {} virtually; \
-                 now there are {} virtual and {} physical ones",
+                 now there are {} virtual and {} physical ones, {} copies of ConfigMaps and {} of Secrets",
                 book.pods.len(),
                 count(|pod| pod.created),
                 count(|pod| pod.copied),
@@ -161,6 +168,8 @@ impl Observers {
                 count(|pod| pod.virtual_running),
                 book.present[0].len(),
                 book.present[1].len(),
+                book.present[2].len(),
+                book.present[3].len(),
             );
         }
         Ok(())
@@ -176,8 +185,18 @@ fn decode(json: &Bytes, side: Side, book: &Mutex<Book>, bell: &Notify) -> Result
     Ok(Seen { uid: metadata.uid, rv: metadata.resource_version, deleting: metadata.deletion_timestamp.is_some() })
 }
 
+fn decode_copy(json: &Bytes) -> Result<Seen, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct Copied<'a> {
+        #[serde(borrow)]
+        metadata: Meta<'a>,
+    }
+    let Copied { metadata } = serde_json::from_slice(json)?;
+    Ok(Seen { uid: metadata.uid, rv: metadata.resource_version, deleting: metadata.deletion_timestamp.is_some() })
+}
+
 async fn keep_present(
-    side: Side,
+    place: usize,
     mailbox: Mailbox<Seen>,
     changed: Arc<Notify>,
     book: Arc<Mutex<Book>>,
@@ -187,7 +206,7 @@ async fn keep_present(
         changed.notified().await;
         let changes = mailbox.drain();
         let mut book = lock(&book);
-        let present = &mut book.present[side as usize];
+        let present = &mut book.present[place];
         for change in changes {
             match change {
                 Change::Put(row, epoch) => drop(present.insert(row.uid, epoch)),

@@ -2,7 +2,9 @@
 //! Must show what was measured and nothing nicer.
 #![allow(clippy::print_stdout, reason = "the figures are this command's answer")]
 
+mod churn;
 mod fold;
+mod medians;
 mod processes;
 mod scale;
 mod table;
@@ -96,19 +98,27 @@ fn render(figures: &Figures) -> Result<String> {
         writeln!(text, "\n**Debug build: these figures mean nothing.**")?;
     }
     if !figures.scenes.is_empty() {
+        let rounds = medians::most_rounds(figures);
+        if rounds > 1 {
+            writeln!(text, "\nMedians of all rounds of a load (lowest to highest):\n")?;
+            text.push_str(&medians::render(figures));
+        }
         writeln!(text, "\nFrom the first create to the last virtual pod seen running; ms are p50 / p99:\n")?;
         text.push_str(&raised(figures));
         text.push_str(&around(figures));
-        writeln!(text, "\nCPU of every process in the same time, ms per pod:\n")?;
-        text.push_str(&processes::render(figures));
-        writeln!(
-            text,
-            "\nWhat both API servers did in the same time, for all clients; per pod where nothing else is said:\n"
-        )?;
-        text.push_str(&processes::render_work(figures));
+        // Of many rounds these would be pages: `--output json` has them.
+        if rounds <= 2 {
+            writeln!(text, "\nCPU of every process in the same time, ms per pod:\n")?;
+            text.push_str(&processes::render(figures));
+            writeln!(
+                text,
+                "\nWhat both API servers did in the same time, for all clients; per pod where nothing else is said:\n"
+            )?;
+            text.push_str(&processes::render_work(figures));
+        }
         writeln!(text, "\nRequests of the subject on pods, per pod, in the same time; the last columns are totals:\n")?;
         text.push_str(&calls(figures));
-        writeln!(text, "\nFrom the first delete to no pod on either side:\n")?;
+        writeln!(text, "\nFrom the first delete to no pod on either side, and no copy of what one named:\n")?;
         text.push_str(&cleared(figures));
     }
     if figures.rests.iter().any(|rest| rest.idle.is_some()) {
@@ -118,6 +128,9 @@ fn render(figures: &Figures) -> Result<String> {
     if figures.rests.iter().any(|rest| rest.cold.is_some()) {
         writeln!(text, "\nRestarted among running pods; counted until 5 s after it was ready:\n")?;
         text.push_str(&cold(&figures.rests));
+    }
+    if let Some(churned) = &figures.churn {
+        text.push_str(&churn::render(churned));
     }
     if let Some(scaled) = &figures.scale {
         text.push_str(&scale::render(scaled));
@@ -223,7 +236,9 @@ fn calls(figures: &Figures) -> String {
         "virtual reads",
         "physical writes",
         "physical reads",
-        "not on pods",
+        "dependents written",
+        "read",
+        "on others",
         "refused",
     ]);
     for (scene, _) in pairs(figures) {
@@ -243,7 +258,9 @@ fn cleared(figures: &Figures) -> String {
         "reads",
         "physical writes",
         "reads",
-        "not on pods",
+        "dependents written",
+        "read",
+        "on others",
         "refused",
         "CPU ms/pod",
     ]);
@@ -264,15 +281,25 @@ fn cleared(figures: &Figures) -> String {
 }
 
 fn idle(rests: &[Rest]) -> String {
-    let mut table =
-        Table::new(&["pods", "who", "s", "CPU of a core", "RSS MiB", "lease writes", "other writes", "reads"]);
+    let mut table = Table::new(&[
+        "pods",
+        "who",
+        "s",
+        "CPU of a core",
+        "RSS MiB",
+        "allocated MiB",
+        "lease writes",
+        "other writes",
+        "reads",
+    ]);
     for (rest, idle) in rests.iter().filter_map(|rest| Some((rest, rest.idle.as_ref()?))) {
         table.row([
-            rest.pods.to_string(),
+            format!("{}{}", rest.pods, rest.dependents.name()),
             rest.who.name().to_owned(),
             idle.seconds.to_string(),
             format!("{:.2} %", idle.cpu_percent),
             format!("{:.1}", mib(idle.memory.now_kib)),
+            format!("{:.1}", mib(idle.memory.anon_kib)),
             idle.calls.leases().to_string(),
             listed(&idle.calls),
             reads(&idle.calls).to_string(),
@@ -289,18 +316,20 @@ fn cold(rests: &[Rest]) -> String {
         "bare lists ms",
         "CPU ms",
         "peak RSS MiB",
+        "allocated MiB",
         "lease writes",
         "other writes",
         "reads",
     ]);
     for (rest, cold) in rests.iter().filter_map(|rest| Some((rest, rest.cold.as_ref()?))) {
         table.row([
-            rest.pods.to_string(),
+            format!("{}{}", rest.pods, rest.dependents.name()),
             rest.who.name().to_owned(),
             format!("{:.0}", cold.ready_ms),
             format!("{:.0}", cold.lists_ms),
             cold.cpu_ms.to_string(),
             format!("{:.1}", mib(cold.memory.peak_kib)),
+            format!("{:.1}", mib(cold.memory.anon_kib)),
             cold.calls.leases().to_string(),
             listed(&cold.calls),
             reads(&cold.calls).to_string(),
@@ -327,12 +356,14 @@ fn pairs(figures: &Figures) -> Vec<(&Scene, Option<&Scene>)> {
     pairs
 }
 
-fn per_pod(calls: &Calls) -> [String; 6] {
+fn per_pod(calls: &Calls) -> [String; 8] {
     [
         format!("{:.2}", calls.virtual_writes),
         format!("{:.2}", calls.virtual_reads),
         format!("{:.2}", calls.physical_writes),
         format!("{:.2}", calls.physical_reads),
+        calls.dependents[0].to_string(),
+        calls.dependents[1].to_string(),
         calls.other.to_string(),
         calls.refused.to_string(),
     ]

@@ -24,13 +24,14 @@ const SETTLE: Duration = Duration::from_secs(5);
 const START: Duration = Duration::from_mins(2);
 const PAGE: u32 = 500;
 
-/// Raises so many pods, then measures `idle` seconds of nothing and, if asked, a cold start; clears the pods.
-pub(crate) async fn rest(stage: &Stage, who: Who, pods: u32, idle: u64, cold: bool, run: u32) -> Result<Rest> {
-    let load = Load::burst(pods);
+/// Raises the pods of a load, then measures `idle` seconds of nothing and, if asked, a cold start; clears the pods.
+pub(crate) async fn rest(stage: &Stage, who: Who, load: Load, idle: u64, cold: bool, run: u32) -> Result<Rest> {
+    let pods = load.pods;
+    load.create_sources(run, &stage.clients[0]).await?;
     let mut subject = stage.start(who).await?;
     raise(stage, &subject, load, run).await.map_err(|error| subject.blame(error))?;
     sleep(SETTLE).await;
-    let mut rest = Rest { who, pods, idle: None, cold: None };
+    let mut rest = Rest { who, pods, dependents: load.dependents, idle: None, cold: None };
     if idle > 0 {
         let phase = Phase::begin(stage, &subject).await?;
         sleep(Duration::from_secs(idle)).await;
@@ -55,6 +56,7 @@ pub(crate) async fn rest(stage: &Stage, who: Who, pods: u32, idle: u64, cold: bo
     }
     clear(stage, &subject, load, run).await.map_err(|error| subject.blame(error))?;
     subject.stop().await?;
+    load.delete_sources(run, &stage.clients[0]).await?;
     Ok(rest)
 }
 

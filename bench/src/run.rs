@@ -11,6 +11,7 @@ use crate::load::Load;
 use crate::machine::load_average;
 use crate::programme::{Pace, Programme, Wishes};
 use crate::report::Telling;
+use crate::sources::Dependents;
 use crate::stage::{Plan, Stage};
 use crate::{report, rest, scene};
 
@@ -21,7 +22,7 @@ const WARM_UP: u32 = 1000;
 /// Start one virtual and one physical cluster, carry pods with each subject in turn, print what it took.
 #[derive(clap::Args, Clone)]
 #[command(
-    after_help = "Without --pods, --rate, --idle, --cold and --rtt: the standard measurement (10 minutes on 2 cores): bursts of
+    after_help = "Without --pods, --rate, --rounds, --dependents, --idle, --cold and --rtt: the standard measurement (10 minutes on 2 cores): bursts of
 1000 pods twice, half a minute each at 25 %, 50 % and 80 % of the pods/s that bare reached in them, then 1000 pods at
 rest for a minute and a cold start among them. Deletion is always measured. The subjects take turns in going first.
 
@@ -32,18 +33,24 @@ Examples:
   bench run --pods 500 --rate 0,20 --who bare
   bench run --rate 0,50%                   a burst, and then half of what bare reached in it
   bench run --rtt 100ms                    a burst, and the same with 100 ms between the clusters
-  bench run --pods 10000 --cold            only a start among 10000 pods"
+  bench run --rounds 5 --dependents none,shared,own
+                                           bursts five times each, compared by their medians (15 minutes)
+  bench run --pods 10000 --cold            only a start among 10000 pods
+  bench run --cold --dependents own        the same among 1000 pods that have a ConfigMap and a Secret each"
 )]
 pub(crate) struct Run {
-    /// Pods of each load [default: 1000]
+    /// Pods of each load [default: 1000, or 500 with dependents of their own]
     #[arg(long, value_name = "COUNT")]
     pods: Option<u32>,
     /// Pods per second of each load, 0 for a burst, 50% for a share of what bare reached in the burst [default: 0]
     #[arg(long, value_name = "RATE", value_delimiter = ',')]
     rate: Vec<Pace>,
-    /// How often each load is played
+    /// How often each load is played; medians are compared
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     rounds: u32,
+    /// What each pod names: loads of every kind are played, and rests with the last of none, shared, own [default: none]
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    dependents: Vec<Dependents>,
     /// Seconds of rest among running pods
     #[arg(long, value_name = "SECONDS")]
     idle: Option<u64>,
@@ -105,27 +112,32 @@ impl Run {
         who.dedup();
         let mut run = 0..;
         let mut next = || run.next().unwrap_or_default();
+        let warm_up = Load { dependents: programme.rest_dependents, ..Load::burst(WARM_UP.min(programme.most_pods())) };
         for who in &who {
             eprintln!("warming up: {}", who.name());
-            scene::play(stage, *who, Load::burst(WARM_UP.min(programme.most_pods())), next()).await?;
+            scene::play(stage, *who, warm_up, next()).await?;
         }
         for step in &programme.loads {
             let load = step.load(figures)?;
-            for who in &who {
+            let mut turns = who.clone();
+            if step.turn % 2 == 1 {
+                turns.reverse();
+            }
+            for who in turns {
                 eprintln!("{load}: {}", who.name());
-                let scene = scene::play(stage, *who, load, next()).await.with_context(|| load.to_string())?;
+                let scene = scene::play(stage, who, load, next()).await.with_context(|| load.to_string())?;
                 eprintln!("{}", report::summary(&scene));
                 figures.scenes.push(scene);
             }
-            who.reverse();
         }
         stage.set_round_trip(Duration::ZERO);
         if let Some((pods, idle, cold)) = programme.rest {
+            let load = Load { dependents: programme.rest_dependents, ..Load::burst(pods) };
             for who in &who {
                 // The bare client has nothing that it could do at rest: not worth a minute beside the syncer.
                 let idle = if *who == Who::Bare && self.who.contains(&Who::Syncer) { 0 } else { idle };
                 eprintln!("{pods} pods at rest: {}", who.name());
-                figures.rests.push(rest::rest(stage, *who, pods, idle, cold, next()).await.context("at rest")?);
+                figures.rests.push(rest::rest(stage, *who, load, idle, cold, next()).await.context("at rest")?);
             }
         }
         Ok(())
@@ -133,7 +145,7 @@ impl Run {
 
     fn programme(&self) -> Programme {
         let Self { pods, rounds, idle, cold, rtt, .. } = *self;
-        Programme::of(&Wishes { pods, paces: &self.rate, rounds, idle, cold, rtt })
+        Programme::of(&Wishes { pods, paces: &self.rate, rounds, dependents: &self.dependents, idle, cold, rtt })
     }
 
     fn tapestry(&self) -> Result<PathBuf> {

@@ -20,6 +20,7 @@ const AFTERMATH: Duration = Duration::from_secs(1);
 /// Plays one load.
 pub(crate) async fn play(stage: &Stage, who: Who, load: Load, run: u32) -> Result<Scene> {
     stage.set_round_trip(Duration::from_millis(load.rtt_ms));
+    load.create_sources(run, &stage.clients[0]).await?;
     let subject = stage.start(who).await?;
     let played = async {
         let raised = raise(stage, &subject, load, run).await?;
@@ -28,6 +29,7 @@ pub(crate) async fn play(stage: &Stage, who: Who, load: Load, run: u32) -> Resul
     };
     let scene = played.await.map_err(|error| subject.blame(error))?;
     subject.stop().await?;
+    load.delete_sources(run, &stage.clients[0]).await?;
     Ok(scene)
 }
 
@@ -40,7 +42,7 @@ pub(crate) async fn raise(stage: &Stage, subject: &Subject<'_>, load: Load, run:
     Ok(Raised::new(begin, &pods, calls, cost))
 }
 
-/// Deletes the pods and waits until none is left on either side.
+/// Deletes the pods and waits until none is left on either side, and no copy of what they named.
 pub(crate) async fn clear(stage: &Stage, subject: &Subject<'_>, load: Load, run: u32) -> Result<Cleared> {
     let phase = Phase::begin(stage, subject).await?;
     let begin = Instant::now();

@@ -21,7 +21,7 @@ use tapestry_testbed::{Cluster, ClusterConfig, Distance, Objects, Part, eventual
 use crate::figures::{Calls, Who};
 use crate::load::NAMESPACE;
 use crate::machine::{Machine, Processes};
-use crate::observers::Observers;
+use crate::observers::{LABEL, Observers};
 use crate::subject::Subject;
 use crate::work::Work;
 
@@ -253,8 +253,13 @@ impl Stage {
         Ok(subject)
     }
 
-    /// Fails when a pod is left on either side.
+    /// Fails when a pod is left on either side, or a copy of what one named.
     pub(crate) async fn is_empty(&self) -> Result<()> {
+        for kind in ["v1/ConfigMap", "v1/Secret"] {
+            let mut left = self.physical_cluster.list(kind, MOUNT).await?;
+            left.retain(|object| object["metadata"]["labels"][LABEL].is_string());
+            ensure!(left.is_empty(), "{} copies are left: {}", left.len(), names(&left));
+        }
         for (cluster, namespace) in [(&self.virtual_cluster, NAMESPACE), (&self.physical_cluster, MOUNT)] {
             let left = cluster.list("v1/Pod", namespace).await?;
             ensure!(left.is_empty(), "{} {} pods are left: {}", left.len(), cluster.name(), names(&left));

@@ -8,6 +8,8 @@ use serde_json::value::RawValue;
 use tapestry_api::keys;
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
+use tapestry_domain::dependents::Reference;
+use tapestry_domain::podspec::SpecNeeds;
 
 /// Label of the bare client's copies: UID of the virtual pod.
 pub(super) const LABEL: &str = "bench-bare";
@@ -23,6 +25,8 @@ pub(super) struct VPod {
     pub(super) mapped: bool,
     pub(super) deleting: bool,
     pub(super) json: Bytes,
+    /// The ConfigMaps and Secrets it names; read with `json`, or when the client has just started.
+    pub(super) needs: Vec<Reference>,
 }
 
 #[derive(Clone)]
@@ -77,11 +81,13 @@ struct Status {
 }
 
 impl VPod {
-    pub(super) fn decode(json: &Bytes, prefix: &str) -> Result<Option<Self>, serde_json::Error> {
+    /// `starting`: what a pod names is not known of any pod yet, also not of those that are mapped.
+    pub(super) fn decode(json: &Bytes, prefix: &str, starting: bool) -> Result<Option<Self>, serde_json::Error> {
         let pod: PodJson<'_> = serde_json::from_slice(json)?;
         let Status { phase } = serde_json::from_str(pod.status.get())?;
         let node = pod.spec.node_name.filter(|node| node.as_str().starts_with(prefix));
         let mapped = pod.metadata.annotations.contains_key(keys::PHYSICAL_POD_NAME);
+        let needs = if starting || !mapped { read_needs(json)? } else { Vec::new() };
         Ok(node.map(|node| Self {
             uid: pod.metadata.uid,
             rv: pod.metadata.resource_version,
@@ -93,8 +99,19 @@ impl VPod {
             deleting: pod.metadata.deletion_timestamp.is_some(),
             // Needed once, for the copy. A copy of its own: the slice would hold the whole frame.
             json: if mapped { Bytes::new() } else { Bytes::copy_from_slice(json) },
+            needs,
         }))
     }
+}
+
+fn read_needs(json: &Bytes) -> Result<Vec<Reference>, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct Needy<'a> {
+        #[serde(borrow)]
+        spec: SpecNeeds<'a>,
+    }
+    let pod: Needy<'_> = serde_json::from_slice(json)?;
+    Ok(pod.spec.references(false))
 }
 
 impl PPod {

@@ -3,13 +3,28 @@
 use serde::Serialize;
 
 use super::Spread;
+use crate::sources::Dependents;
 
 /// All that `bench fold` measures.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Fold {
+    /// Of our own pods, by what they name.
+    pub(crate) rows: Vec<Rows>,
     /// Smallest cluster first.
     pub(crate) sizes: Vec<Folded>,
     pub(crate) arithmetic: Arithmetic,
+}
+
+/// Running pods of ours in the model of a syncer.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Rows {
+    pub(crate) pods: u32,
+    pub(crate) dependents: Dependents,
+    /// Memory that the process took for one: the rows of virtual pod and copy, those of what only they name, and all indexes.
+    pub(crate) bytes_per_pod: f64,
+    /// From JSON text to a row, µs.
+    pub(crate) decode_vpod_us: Spread,
+    pub(crate) decode_ppod_us: Spread,
 }
 
 /// The model of a syncer in a cluster of one size.

@@ -2,7 +2,7 @@
 
 use super::spread;
 use super::table::Table;
-use crate::figures::fold::{Fold, Folded};
+use crate::figures::fold::{Fold, Folded, Rows};
 
 pub(super) fn render(fold: &Fold) -> String {
     let mut table =
@@ -18,11 +18,23 @@ pub(super) fn render(fold: &Fold) -> String {
             spread(*decode_us),
         ]);
     }
+    let mut rows =
+        Table::new(&["running pods of ours", "bytes per pod", "decode a virtual pod µs", "decode its copy µs"]);
+    for Rows { pods, dependents, bytes_per_pod, decode_vpod_us, decode_ppod_us } in &fold.rows {
+        rows.row([
+            format!("{pods}{}", dependents.name()),
+            format!("{bytes_per_pod:.0}"),
+            spread(*decode_vpod_us),
+            spread(*decode_ppod_us),
+        ]);
+    }
     let sums = &fold.arithmetic;
     format!(
-        "\nThe model alone, in memory; each virtual node holds a pod of ours besides, rows are decoded before; µs are p50 / p99:\n\n{}\n\
+        "\nMemory that the model takes for a running pod of ours, with rows of both sides, of what only this pod names, and all indexes:\n\n{}\n\
+         The model alone, in memory; each virtual node holds a pod of ours besides, rows are decoded before; µs are p50 / p99:\n\n{}\n\
          The arithmetic alone: {:.0} ns for what a pod asks for, {:.0} ns to add it up, {:.0} ns for what is lent of a node; \
          {} nodes with {} pods: {:.1} ms.\n",
+        rows.render(),
         table.render(),
         sums.request_ns,
         sums.add_ns,

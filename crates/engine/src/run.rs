@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
 use jiff::SignedDuration;
 use tapestry_cluster::watches::WatchSet;
 use tapestry_cluster::{Gate, Lead};
@@ -112,7 +112,14 @@ pub async fn run<M: Model>(
         }
         let wake = desk.wake_at(now).map_or(replan_at, |at| at.min(replan_at));
         tokio::select! {
-            Some((key, why, call, done)) = calls.next() => desk.done(&key, why, &call, done, clock.now()),
+            Some(first) = calls.next() => {
+                // Answers come in groups, and a turn of the loop costs more than settling one.
+                let mut answered = Some(first);
+                while let Some((key, why, call, done)) = answered {
+                    desk.done(&key, why, &call, done, clock.now());
+                    answered = calls.next().now_or_never().flatten();
+                }
+            }
             () = bell.notified() => {}
             () = leadership.changed() => {}
             () = sleep_until(wake, ahead, &mut looked, &*clock), if !cancel.is_cancelled() => {}

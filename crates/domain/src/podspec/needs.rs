@@ -75,7 +75,7 @@ impl Unsupported {
 /// A token that a pod wants, in a file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TokenAsk {
-    /// Its key in the Secret with the pod's tokens: `<volume>.<index of the source>`.
+    /// Its key in the Secret with the pod's tokens: `<index of the volume>.<index of the source>`.
     pub key: Box<str>,
     /// For whom it is; `None`: for the API server.
     pub audience: Option<Box<str>>,
@@ -164,11 +164,12 @@ impl SpecNeeds<'_> {
     #[must_use]
     pub fn tokens(&self, api_access: bool) -> Vec<TokenAsk> {
         let mut asks = Vec::new();
-        for volume in self.volumes(api_access) {
+        let volumes = self.volumes.iter().enumerate();
+        for (position, volume) in volumes.filter(|(_, volume)| api_access || !volume.is_api_access()) {
             for (index, source) in volume.sources().enumerate() {
                 let Some(token) = &source.service_account_token else { continue };
                 asks.push(TokenAsk {
-                    key: token_key(&volume.name, index).into(),
+                    key: token_key(position, index).into(),
                     audience: token.audience.as_deref().filter(|audience| !audience.is_empty()).map(Into::into),
                     expiration_seconds: token.expiration_seconds.unwrap_or(DEFAULT_EXPIRATION),
                 });

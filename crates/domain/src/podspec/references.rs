@@ -9,8 +9,8 @@ use crate::dependents::DependentKind::{self, ConfigMap, Secret};
 
 /// Rewrites all references of a spec.
 pub(super) fn rewrite(spec: &mut Map<String, Value>, frame: &Frame<'_>) {
-    for volume in items(spec.get_mut("volumes")) {
-        rewrite_volume(volume, frame);
+    for (position, volume) in items(spec.get_mut("volumes")).enumerate() {
+        rewrite_volume(position, volume, frame);
     }
     for list in CONTAINERS {
         for container in items(spec.get_mut(list)) {
@@ -22,7 +22,7 @@ pub(super) fn rewrite(spec: &mut Map<String, Value>, frame: &Frame<'_>) {
     }
 }
 
-fn rewrite_volume(volume: &mut Value, frame: &Frame<'_>) {
+fn rewrite_volume(position: usize, volume: &mut Value, frame: &Frame<'_>) {
     rename(volume.get_mut("configMap"), "name", ConfigMap, frame);
     rename(volume.get_mut("secret"), "secretName", Secret, frame);
     rename(volume.get_mut("azureFile"), "secretName", Secret, frame);
@@ -31,12 +31,11 @@ fn rewrite_volume(volume: &mut Value, frame: &Frame<'_>) {
     for driver in volume.as_object_mut().into_iter().flat_map(Map::values_mut) {
         rename(driver.get_mut("secretRef"), "name", Secret, frame);
     }
-    let name = volume.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
     let sources = volume.get_mut("projected").and_then(|projected| projected.get_mut("sources"));
     for (index, source) in items(sources).enumerate() {
         rename(source.get_mut("configMap"), "name", ConfigMap, frame);
         rename(source.get_mut("secret"), "name", Secret, frame);
-        project_token(source, &token_key(&name, index), frame.token_secret);
+        project_token(source, &token_key(position, index), frame.token_secret);
     }
 }
 
@@ -67,7 +66,8 @@ fn project_token(source: &mut Value, key: &str, secret: &str) {
     source.insert("secret".into(), json!({ "name": secret, "items": [{ "key": key, "path": token["path"] }] }));
 }
 
-/// Under which key the token of a projected volume's source is in the Secret.
-pub(super) fn token_key(volume: &str, source: usize) -> String {
+/// Under which key the token of a projected volume's source is in the Secret. By position: the name of the injected volume differs
+/// from pod to pod, and pods of one template shall share what is kept of them.
+pub(super) fn token_key(volume: usize, source: usize) -> String {
     format!("{volume}.{source}")
 }

@@ -47,8 +47,9 @@ pub(super) fn spec(spec: &mut Map<String, Value>, vpod: &Identity, injected: &[&
 
 /// What also holds for ephemeral containers, which are added later.
 pub(super) fn containers(spec: &mut Map<String, Value>, injected: &[&str], frame: &Frame<'_>) {
-    api_access::rewrite(spec, injected, frame);
+    // First: it counts volumes as the virtual pod has them.
     references::rewrite(spec, frame);
+    api_access::rewrite(spec, injected, frame);
     downward::rewrite(spec);
 }
 

@@ -327,3 +327,26 @@ fn a_pod_that_names_what_no_object_can_be_called_is_told() {
     assert_eq!(reason, PendingReason::DependentMissing.as_str());
     assert!(message.contains("no object can have that name"), "{message}");
 }
+
+#[test]
+fn law_11_pods_of_one_template_share_one_list_of_needs() {
+    let mut scene = Scene::new();
+    for pod in ["a", "b"] {
+        let mut object = mounts(pod, "cfg", false);
+        let token = json!({"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}});
+        let access = json!({"name": format!("kube-api-access-{pod}"), "projected": {"sources": [token]}});
+        object["spec"]["volumes"].as_array_mut().unwrap().push(access);
+        scene.see_vpod(&object);
+    }
+    let users = &scene.pair.dependents.users;
+    let [a, b] = ["a", "b"].map(|pod| Arc::clone(&users[&Uid::new(format!("v-{pod}"))]));
+    assert!(Arc::ptr_eq(&a, &b), "{a:?} {b:?}");
+}
+
+#[test]
+fn law_11_rows_are_small() {
+    assert!(size_of::<Source>() <= 32, "{}", size_of::<Source>());
+    assert!(size_of::<DependentCopy>() <= 96, "{}", size_of::<DependentCopy>());
+    assert!(size_of::<super::Case>() <= 136, "{}", size_of::<super::Case>());
+    assert!(size_of::<super::TokenCase>() <= 152, "{}", size_of::<super::TokenCase>());
+}

@@ -5,6 +5,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tapestry_api::keys;
+use tapestry_domain::request::{ConditionShape, ContainerStatusShape, RequestsShape, StatusShape};
+use tapestry_domain::resources::Resources;
 use tapestry_domain::shape::Text;
 use tapestry_engine::{Reason as _, reasons};
 
@@ -47,8 +49,8 @@ pub(crate) struct StatusDigest {
     rest: u64,
     /// The Ready condition.
     ready: u64,
-    pub(super) ready_true: bool,
-    pub(super) ready_false: bool,
+    /// Whether it says True or False; `None` when it says neither.
+    pub(super) is_ready: Option<bool>,
     /// What the condition of a resize that does not happen says, without its time.
     pending: u64,
     pub(crate) disruption: bool,
@@ -90,6 +92,9 @@ struct Carried<'a> {
     ephemeral_container_statuses: Vec<&'a RawValue>,
     #[serde(borrow)]
     conditions: Vec<Condition<'a>>,
+    /// Not carried; what the pod asks for depends on it.
+    resources: Option<RequestsShape>,
+    allocated_resources: Option<Resources>,
 }
 
 #[derive(Deserialize)]
@@ -111,6 +116,17 @@ struct Condition<'a> {
 struct Named<'a> {
     #[serde(borrow)]
     name: Text<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OfContainer<'a> {
+    #[serde(borrow)]
+    name: Text<'a>,
+    #[serde(default)]
+    resources: Option<RequestsShape>,
+    #[serde(default)]
+    allocated_resources: Option<Resources>,
 }
 
 /// What the virtual status must say although the physical one does not.
@@ -178,7 +194,16 @@ impl StatusDigest {
     /// Reads a status. `generation` replaces the pod's own figure where the two sides count differently:
     /// on the physical side, the virtual generation that was last pushed.
     pub(crate) fn read(status: &str, generation: Option<i64>) -> Result<Self, serde_json::Error> {
+        Self::read_shape(status, generation).map(|(digest, _)| digest)
+    }
+
+    /// Reads a status, and what of it decides how much the pod asks for: every event does both, and a text is parsed once.
+    pub(crate) fn read_shape(
+        status: &str,
+        generation: Option<i64>,
+    ) -> Result<(Self, StatusShape<'_>), serde_json::Error> {
         let status: Carried<'_> = serde_json::from_str(status)?;
+        let mut shape = StatusShape::default();
         let mut digest = Self { phase: status.phase, started: status.start_time.is_some(), ..Self::default() };
         let mut others = Vec::with_capacity(CONDITIONS.len());
         for condition in &status.conditions {
@@ -191,12 +216,18 @@ impl StatusDigest {
                 None => digest.disruption |= &**kind == DISRUPTION && &**status == "True",
                 Some(bit) if CONDITIONS[bit] == READY => {
                     digest.ready = fingerprint(content());
-                    (digest.ready_true, digest.ready_false) = (&**status == "True", &**status == "False");
+                    digest.is_ready = match &**status {
+                        "True" => Some(true),
+                        "False" => Some(false),
+                        _ => None,
+                    };
                     digest.present |= 1 << bit;
                 }
                 Some(bit) if CONDITIONS[bit] == RESIZE_PENDING => {
                     let text = |part: &Option<Text<'_>>| part.as_deref().unwrap_or_default().to_owned();
                     digest.pending = Pending::digest(status, &text(reason), &text(message));
+                    let reason = reason.clone().unwrap_or_default();
+                    shape.conditions.push(ConditionShape { kind: kind.clone(), reason });
                     digest.present |= 1 << bit;
                 }
                 Some(bit) => {
@@ -215,18 +246,33 @@ impl StatusDigest {
             others,
         ));
         let mut containers = Vec::with_capacity(status.container_statuses.len());
-        for raw in status.all_containers() {
-            containers.push((short(&serde_json::from_str::<Named<'_>>(raw.get())?.name), fingerprint(raw.get())));
+        let lists = [
+            (&status.container_statuses, Some(&mut shape.container_statuses)),
+            (&status.init_container_statuses, Some(&mut shape.init_container_statuses)),
+            // They ask for nothing.
+            (&status.ephemeral_container_statuses, None),
+        ];
+        for (statuses, mut shapes) in lists {
+            for raw in statuses {
+                let OfContainer { name, resources, allocated_resources } = serde_json::from_str(raw.get())?;
+                containers.push((short(&name), fingerprint(raw.get())));
+                if let Some(shapes) = &mut shapes {
+                    let allocated_resources = allocated_resources.unwrap_or_default();
+                    shapes.push(ContainerStatusShape { name, resources, allocated_resources });
+                }
+            }
         }
         digest.containers = containers.into();
-        Ok(digest)
+        shape.resources = status.resources;
+        shape.allocated_resources = status.allocated_resources.unwrap_or_default();
+        Ok((digest, shape))
     }
 
     /// Whether the virtual status (self) says what the physical one does.
     pub(crate) fn agrees_with(&self, physical: &Self, containers: &Containers, amend: &Amend) -> bool {
-        let gated = if physical.ready_true { amend.gate.agrees(self.ready_true) } else { None };
+        let gated = if physical.is_ready == Some(true) { amend.gate.agrees(self.is_ready == Some(true)) } else { None };
         let ready = match gated {
-            _ if amend.leaving => self.ready_false && self.disruption,
+            _ if amend.leaving => self.is_ready == Some(false) && self.disruption,
             Some(agrees) => agrees,
             None => self.ready == physical.ready,
         };
@@ -273,13 +319,6 @@ impl Pending {
             render_condition(RESIZE_PENDING, "True", Some(self.reason.as_str()), Some(&self.message), Some(&since));
         condition["observedGeneration"] = json!(generation);
         condition
-    }
-}
-
-impl<'a> Carried<'a> {
-    fn all_containers(&self) -> impl Iterator<Item = &'a RawValue> {
-        let Self { container_statuses, init_container_statuses, ephemeral_container_statuses, .. } = self;
-        container_statuses.iter().chain(init_container_statuses).chain(ephemeral_container_statuses).copied()
     }
 }
 

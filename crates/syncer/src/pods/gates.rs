@@ -110,12 +110,12 @@ impl Gate {
         let Some(Value::Object(ready)) = ready else { return };
         let same = match self {
             Self::Absent => return,
-            Self::Met => before.ready_true,
+            Self::Met => before.is_ready == Some(true),
             Self::Unmet { message, .. } => {
                 ready.insert("status".to_owned(), json!("False"));
                 ready.insert("reason".to_owned(), json!(PodReason::ReadinessGatesNotReady.as_str()));
                 ready.insert("message".to_owned(), json!(message));
-                before.ready_false
+                before.is_ready == Some(false)
             }
         };
         if same {

@@ -157,10 +157,10 @@ struct SpecJson<'a> {
     #[serde(default)]
     termination_grace_period_seconds: Option<i64>,
     #[serde(borrow, default)]
-    tolerations: Vec<TolerationJson<'a>>,
+    tolerations: Option<&'a RawValue>,
 }
 
-#[derive(Deserialize, Clone)]
+#[derive(Deserialize)]
 struct TolerationJson<'a> {
     #[serde(borrow, default)]
     key: Option<Text<'a>>,
@@ -200,7 +200,7 @@ impl VPod {
             return Ok(None);
         };
         let status = status.map_or("{}", RawValue::get);
-        let digest = StatusDigest::read(status, None)?;
+        let (digest, shape) = StatusDigest::read_shape(status, None)?;
         let mut row = Self::of_meta(&meta, node, digest, home)?;
         let created = row.recorded().is_some();
         // The spec is kept for the copy, and only then.
@@ -208,8 +208,7 @@ impl VPod {
         let all = spec.containers.iter().chain(&spec.init_containers).chain(&spec.ephemeral_containers);
         row.containers = Containers::new(all.map(|container| &*container.name));
         row.refused = read_refused(status)?;
-        let spares = |key: &Text<'_>| &**key == keys::TAINT_OUT_OF_TIME_WINDOWS;
-        row.spared = spec.tolerations.iter().filter_map(|toleration| toleration.key.as_ref()).any(spares);
+        row.spared = read_spared(spec.tolerations)?;
         row.priority = spec.priority.unwrap_or_default();
         let grace = |grace: i64| u32::try_from(grace.max(0)).unwrap_or(u32::MAX);
         row.grace = spec.termination_grace_period_seconds.map_or(DEFAULT_GRACE, grace);
@@ -223,7 +222,7 @@ impl VPod {
         row.said.spec = if meta.generation == 1 { None } else { NonZeroU64::new(mark_spec(raw_spec.get())?) };
         row.told = read_told(status)?;
         row.ports = read_ports(raw_spec)?;
-        row.request = asked(spec, status)?;
+        row.request = asked(spec, &shape);
         Ok(Some(row))
     }
 
@@ -364,22 +363,33 @@ fn deleting(meta: &Meta<'_>) -> Option<u32> {
 }
 
 /// What a virtual pod asks for. A status may say that it is given less; who may write it must win nothing by that.
-fn asked(spec: SpecJson<'_>, status: &str) -> Result<Resources, serde_json::Error> {
-    if !status.contains("PodResizePending") {
+fn asked(spec: SpecJson<'_>, status: &StatusShape<'_>) -> Resources {
+    // The conditions of a shape are those of a resize that does not happen.
+    if status.conditions.is_empty() {
         return count(spec, status);
     }
-    let mut asked = count(spec.clone(), "{}")?;
-    asked.max(&count(spec, status)?);
-    Ok(asked)
+    let mut asked = count(spec.clone(), &StatusShape::default());
+    asked.max(&count(spec, status));
+    asked
 }
 
-fn count(spec: SpecJson<'_>, status: &str) -> Result<Resources, serde_json::Error> {
+fn count(spec: SpecJson<'_>, status: &StatusShape<'_>) -> Resources {
     let SpecJson { containers, init_containers, overhead, resources, .. } = spec;
     let spec = SpecShape { containers, init_containers, overhead, resources };
-    let status: StatusShape<'_> = serde_json::from_str(status)?;
-    let mut total = request(&spec, &status);
+    let mut total = request(&spec, status);
     total.set(ResourceName::Pods, Quantity::from_whole(1));
-    Ok(total)
+    total
+}
+
+fn read_spared(tolerations: Option<&RawValue>) -> Result<bool, serde_json::Error> {
+    // Almost no pod is: look at the text before parsing it.
+    let Some(text) = tolerations.map(RawValue::get).filter(|text| text.contains(keys::TAINT_OUT_OF_TIME_WINDOWS))
+    else {
+        return Ok(false);
+    };
+    let tolerations: Vec<TolerationJson<'_>> = serde_json::from_str(text)?;
+    let spares = |key: &Text<'_>| &**key == keys::TAINT_OUT_OF_TIME_WINDOWS;
+    Ok(tolerations.iter().filter_map(|toleration| toleration.key.as_ref()).any(spares))
 }
 
 fn read_refused(status: &str) -> Result<Option<Box<Refused>>, serde_json::Error> {

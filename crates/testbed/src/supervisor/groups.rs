@@ -19,7 +19,7 @@ impl Groups {
     pub(super) fn create(name: &str) -> Result<Self> {
         let name = format!("tapestry-testbed-{}-{name}", std::process::id());
         let ours = fs::read_to_string("/proc/self/cgroup")?;
-        let parents = parents(&ours, |group| group.is_dir());
+        let parents = parents(&ours, Path::is_dir);
         let parents = if parents.is_empty() { vec![unified(&ours)?] } else { parents };
         let mut groups = Self(Vec::new());
         for parent in parents {

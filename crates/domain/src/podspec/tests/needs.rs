@@ -240,7 +240,7 @@ fn the_injected_volume_counts_only_where_the_virtual_api_server_can_be_reached()
     let spec = json!({ "volumes": [api_access()] });
     assert_eq!((references(&spec, false), tokens(&spec, false)), (vec![], vec![]));
     assert_eq!(references(&spec, true), [reference(ConfigMap, "kube-root-ca.crt", false)]);
-    let ask = TokenAsk { key: "kube-api-access-x.0".into(), audience: None, expiration_seconds: 3607 };
+    let ask = TokenAsk { key: "0.0".into(), audience: None, expiration_seconds: 3607 };
     assert_eq!(tokens(&spec, true), [ask]);
 }
 
@@ -259,7 +259,7 @@ fn a_projected_token_comes_from_the_pods_own_secret() {
         audience: audience.map(Into::into),
         expiration_seconds,
     };
-    let asks = [ask("v.0", Some("vault"), 7200), ask("v.2", None, 3600), ask("w.0", Some("sts"), 3600)];
+    let asks = [ask("0.0", Some("vault"), 7200), ask("0.2", None, 3600), ask("1.0", Some("sts"), 3600)];
     assert_eq!(tokens(&spec, false), asks);
     let from_secret =
         |key: &str, path: &str| json!({ "secret": { "name": "web-token", "items": [{ "key": key, "path": path }] } });
@@ -267,13 +267,24 @@ fn a_projected_token_comes_from_the_pods_own_secret() {
         copy_of(&spec)["spec"]["volumes"],
         json!([
             { "name": "v", "projected": { "sources": [
-                from_secret("v.0", "vault/token"),
+                from_secret("0.0", "vault/token"),
                 { "configMap": { "name": "mapped-configmap-it" } },
-                from_secret("v.2", "token"),
+                from_secret("0.2", "token"),
             ] } },
-            { "name": "w", "projected": { "sources": [from_secret("w.0", "t")] } },
+            { "name": "w", "projected": { "sources": [from_secret("1.0", "t")] } },
         ])
     );
+}
+
+#[test]
+fn the_key_of_a_token_is_the_same_with_and_without_the_injected_volume() {
+    let own = json!({ "name": "own", "projected": { "sources": [{ "serviceAccountToken": { "path": "t" } }] } });
+    let spec = json!({ "volumes": [api_access(), own] });
+    let key = |api_access| tokens(&spec, api_access).pop().unwrap().key;
+    assert_eq!((key(false), key(true)), ("1.0".into(), "1.0".into()));
+    let volumes = copy_of(&spec)["spec"]["volumes"].take();
+    assert_eq!(volumes.as_array().map(Vec::len), Some(1), "the injected volume is left out");
+    assert_eq!(volumes[0]["projected"]["sources"][0]["secret"]["items"][0]["key"], "1.0");
 }
 
 #[test]
@@ -302,7 +313,7 @@ fn the_injected_volume_is_carried_or_left_out_with_its_mounts() {
     assert_eq!(left_out["volumes"], json!([{ "name": "other", "emptyDir": {} }]));
     let carried = render_copy(&vpod("web", &spec), &reaching()).unwrap()["spec"].take();
     let expected = json!({ "name": "kube-api-access-x", "projected": { "defaultMode": 420, "sources": [
-        { "secret": { "name": "web-token", "items": [{ "key": "kube-api-access-x.0", "path": "token" }] } },
+        { "secret": { "name": "web-token", "items": [{ "key": "0.0", "path": "token" }] } },
         { "configMap": { "name": "mapped-configmap-kube-root-ca.crt", "items": [{ "key": "ca.crt", "path": "ca.crt" }] } },
         { "downwardAPI": { "items": [{ "path": "namespace", "fieldRef": { "fieldPath": "metadata.annotations['tapestry.io/virtual-pod-namespace']" } }] } },
     ] } });

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tapestry_cluster::Name;
-use tapestry_domain::podspec::SpecNeeds;
+use tapestry_domain::podspec::{SpecNeeds, mend_tolerations};
 use tapestry_domain::quantity::Quantity;
 use tapestry_domain::resources::{ResourceName, Resources};
 
@@ -57,7 +57,8 @@ impl<'a> Outline<'a> {
         let status = status.map_or("{}", RawValue::get);
         let Placed { node_name: node } = serde_json::from_str(spec.get())?;
         let Lived { phase } = serde_json::from_str(status)?;
-        let whole = serde_json::from_str::<SpecJson<'_>>(spec.get()).is_ok();
+        let tolerates = |spec: SpecJson<'_>| mend_tolerations(spec.tolerations.map_or("null", RawValue::get)).is_ok();
+        let whole = serde_json::from_str(spec.get()).is_ok_and(tolerates);
         let whole = whole && read_ports(spec).is_ok() && serde_json::from_str::<SpecNeeds<'_>>(spec.get()).is_ok();
         Ok(Self { meta, node, phase, status, unreadable: if whole { Part::Status } else { Part::Spec } })
     }

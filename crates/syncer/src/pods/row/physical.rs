@@ -1,7 +1,6 @@
 //! Physical pods as decisions need them: small for foreign pods, with the rest for copies of ours, and for strays.
 
 use bytes::Bytes;
-use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tapestry_api::keys;
@@ -116,17 +115,17 @@ impl PPod {
         let spec: SpecJson<'_> = serde_json::from_str(raw_spec.get())?;
         let status = status.map_or("{}", RawValue::get);
         let mut row = Self::of_meta(&meta, spec.node_name.clone(), origin);
-        let digest = StatusDigest::read(status, row.ours.as_ref().map(|copy| copy.generation))?;
+        let (digest, shape) = StatusDigest::read_shape(status, row.ours.as_ref().map(|copy| copy.generation))?;
         row.terminal = digest.phase.terminal();
         if let Some(copy) = &mut row.ours {
             (copy.digest, copy.status) = (digest, Some(status.into()));
-            copy.tolerations = read_tolerations(raw_spec)?;
+            copy.tolerations = mend_tolerations(spec.tolerations.map_or("null", RawValue::get))?.map(Box::new);
             copy.api_access = has_api_access(raw_spec.get());
         }
         let same = spec.service_account_name.as_deref() == Some(keys::POD_SERVICE_ACCOUNT);
         row.account = meta.namespace.clone().filter(|_| same).map(Box::new);
         row.ports = read_ports(raw_spec)?;
-        row.request = count(spec, status)?;
+        row.request = count(spec, &shape);
         Ok(row)
     }
 
@@ -228,16 +227,6 @@ impl PodCopy {
             status: None,
         })
     }
-}
-
-fn read_tolerations(spec: &RawValue) -> Result<Option<Box<Value>>, serde_json::Error> {
-    #[derive(Deserialize)]
-    struct Tolerant<'a> {
-        #[serde(borrow, default)]
-        tolerations: Option<&'a RawValue>,
-    }
-    let Tolerant { tolerations } = serde_json::from_str(spec.get())?;
-    Ok(mend_tolerations(tolerations.map_or("null", RawValue::get))?.map(Box::new))
 }
 
 impl Stray {
