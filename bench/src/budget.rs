@@ -87,7 +87,7 @@ fn judge_calls(syncer: &Rounds<'_>, verdicts: &mut Vec<Verdict>) {
 
 fn judge_burst(syncer: &Rounds<'_>, bare: &Rounds<'_>, verdicts: &mut Vec<Verdict>) {
     let load = syncer.load;
-    let ratio = |of: fn(&Rounds<'_>) -> Median| of(syncer).median / of(bare).median;
+    let ratio = |of: fn(&Rounds<'_>) -> Median| of(syncer).middle / of(bare).middle;
     let pace = if load.dependents == Dependents::Own { 0.85 } else { 0.9 };
     verdicts.extend([
         at_least(format!("{load}: pods/s"), ratio(pods_per_second), pace, "× bare"),
@@ -97,10 +97,10 @@ fn judge_burst(syncer: &Rounds<'_>, bare: &Rounds<'_>, verdicts: &mut Vec<Verdic
     ]);
     // Promised for pods alone; what is copied for each comes on top, for bare too.
     if load.dependents != Dependents::Own {
-        verdicts.push(at_most(format!("{load}: CPU per pod"), cpu(syncer).median, 1.3, " ms"));
+        verdicts.push(at_most(format!("{load}: CPU per pod"), cpu(syncer).middle, 1.3, " ms"));
     }
     if load.pods <= 1000 {
-        verdicts.push(at_most(format!("{load}: peak RSS"), peak_rss(syncer).median, 24.0, " MiB"));
+        verdicts.push(at_most(format!("{load}: peak RSS"), peak_rss(syncer).middle, 24.0, " MiB"));
     }
 }
 
@@ -108,7 +108,7 @@ fn judge_burst(syncer: &Rounds<'_>, bare: &Rounds<'_>, verdicts: &mut Vec<Verdic
 fn judge_distance(figures: &Figures, far: &Rounds<'_>, verdicts: &mut Vec<Verdict>) {
     let near = Rounds::of(figures, Load { rtt_ms: 0, ..far.load }, Who::Syncer);
     if far.load.rtt_ms > 0 && far.load.rate == 0 && near.count() > 0 {
-        let ratio = pods_per_second(far).median / pods_per_second(&near).median;
+        let ratio = pods_per_second(far).middle / pods_per_second(&near).middle;
         verdicts.push(at_least(format!("{}: pods/s", far.load), ratio, 0.9, "× without distance"));
     }
 }
@@ -117,22 +117,24 @@ fn judge_distance(figures: &Figures, far: &Rounds<'_>, verdicts: &mut Vec<Verdic
 fn judge_sharing(figures: &Figures, shared: &Rounds<'_>, verdicts: &mut Vec<Verdict>) {
     let without = Rounds::of(figures, Load { dependents: Dependents::None, ..shared.load }, Who::Syncer);
     if shared.load.dependents == Dependents::Shared && shared.load.rate == 0 && without.count() > 0 {
-        let pace = pods_per_second(shared).median / pods_per_second(&without).median;
-        let cpu = cpu(shared).median / cpu(&without).median;
+        let pace = pods_per_second(shared).middle / pods_per_second(&without).middle;
+        let cpu = cpu(shared).middle / cpu(&without).middle;
         verdicts.push(at_least(format!("{}: pods/s", shared.load), pace, 0.95, "× without dependents"));
         verdicts.push(at_most(format!("{}: CPU per pod", shared.load), cpu, 1.05, "× without dependents"));
     }
 }
 
+type Delay = fn(&Scene) -> Spread;
+
 fn judge_delays(syncer: &Rounds<'_>, bare: &Rounds<'_>, verdicts: &mut Vec<Verdict>) {
-    let delays: [(&str, fn(&Scene) -> Spread); 3] = [
+    let delays: [(&str, Delay); 3] = [
         ("down", |scene| scene.raised.down),
         ("up", |scene| scene.raised.up),
         ("end to end", |scene| scene.raised.end_to_end),
     ];
     for (what, of) in delays {
         let ratio = |point: fn(Spread) -> f64| {
-            let median = |rounds: &Rounds<'_>| rounds.median(|scene| point(of(scene))).median;
+            let median = |rounds: &Rounds<'_>| rounds.median(|scene| point(of(scene))).middle;
             median(syncer) / median(bare)
         };
         let p50 = at_most(format!("{}: {what} p50", syncer.load), ratio(|spread| spread.p50), 1.2, "× bare");
@@ -183,7 +185,7 @@ fn judge_scale(scaled: &Scaled, verdicts: &mut Vec<Verdict>) {
         ("peak RSS at a cold start", cold.as_ref().map(|cold| cold.memory)),
     ];
     for (what, memory) in memories.into_iter().filter_map(|(what, memory)| Some((what, memory?))) {
-        verdicts.push(at_most(about(what), mib(memory.peak_kib), 60.0, " MiB"));
+        verdicts.push(at_most(about(what), mib(memory.peak), 60.0, " MiB"));
     }
     if let Some(rest) = rest {
         // Each is renewed every ten seconds; a tenth more, or two, is room for one that was late.

@@ -78,7 +78,7 @@ impl Churn {
         for round in 0..self.rounds {
             let played = play_round(stage, &subject, churned.load, round).await;
             let round = played.map_err(|error| subject.blame(error)).with_context(|| format!("round {}", round + 1))?;
-            eprintln!("round {}: {:.1} MiB", churned.rounds.len() + 1, crate::budget::mib(round.memory.now_kib));
+            eprintln!("round {}: {:.1} MiB", churned.rounds.len() + 1, crate::budget::mib(round.memory.now));
             churned.rounds.push(round);
         }
         subject.stop().await

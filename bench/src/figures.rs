@@ -327,7 +327,7 @@ mod tests {
         let at = |ms| Some(begin + Duration::from_millis(ms));
         let pod = |ms| Moments { created: at(1), copied: at(0), physical_running: at(100), virtual_running: at(ms) };
         let (calls, spent) = (Calls::count(Who::Bare, [&Requests::default(); 2], 2), nothing_spent());
-        let cost = Cost::new(spent, Memory { now_kib: 0, peak_kib: 0, anon_kib: 0 }, [Work::default(); 2], 2);
+        let cost = Cost::new(spent, Memory { now: 0, peak: 0, anon: 0 }, [Work::default(); 2], 2);
         let raised = Raised::new(begin, &[pod(500), pod(200)], calls, cost);
         assert!((raised.pods_per_second - 4.0).abs() < 1e-9);
         assert!(raised.down.p50.abs() < 1e-9, "seen before the answer");

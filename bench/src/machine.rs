@@ -118,11 +118,11 @@ fn parse_cpu_ms(stat: &str) -> Option<u64> {
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Memory {
     /// Now, KiB.
-    pub(crate) now_kib: u64,
+    pub(crate) now: u64,
     /// The most it ever was, KiB.
-    pub(crate) peak_kib: u64,
+    pub(crate) peak: u64,
     /// What it has allocated of what it has now, KiB; the rest is the program's own file, which the kernel drops when it must.
-    pub(crate) anon_kib: u64,
+    pub(crate) anon: u64,
 }
 
 impl Memory {
@@ -132,9 +132,9 @@ impl Memory {
         let status = std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
         let missing = || format!("understanding {path}");
         Ok(Self {
-            now_kib: field(&status, "VmRSS").with_context(missing)?,
-            peak_kib: field(&status, "VmHWM").with_context(missing)?,
-            anon_kib: field(&status, "RssAnon").with_context(missing)?,
+            now: field(&status, "VmRSS").with_context(missing)?,
+            peak: field(&status, "VmHWM").with_context(missing)?,
+            anon: field(&status, "RssAnon").with_context(missing)?,
         })
     }
 }

@@ -85,7 +85,7 @@ pub(crate) fn summary(scene: &Scene) -> String {
         raised.pods_per_second,
         spread(raised.end_to_end),
         raised.cost.cpu_ms_per_pod,
-        mib(raised.cost.memory.peak_kib),
+        mib(raised.cost.memory.peak),
         cleared.seconds,
     )
 }
@@ -177,7 +177,7 @@ fn raised(figures: &Figures) -> String {
             spread(raised.up),
             spread(raised.end_to_end),
             format!("{:.2}", raised.cost.cpu_ms_per_pod),
-            format!("{:.1}", mib(raised.cost.memory.peak_kib)),
+            format!("{:.1}", mib(raised.cost.memory.peak)),
             format!("{:.0} %", raised.cost.spent.others_percent),
         ]);
         if let Some(bare) = bare.map(|bare| &bare.raised) {
@@ -189,7 +189,7 @@ fn raised(figures: &Figures) -> String {
                 ratios(raised.up, bare.up),
                 ratios(raised.end_to_end, bare.end_to_end),
                 ratio(raised.cost.cpu_ms_per_pod, bare.cost.cpu_ms_per_pod),
-                ratio(mib(raised.cost.memory.peak_kib), mib(bare.cost.memory.peak_kib)),
+                ratio(mib(raised.cost.memory.peak), mib(bare.cost.memory.peak)),
                 String::new(),
             ]);
         }
@@ -298,8 +298,8 @@ fn idle(rests: &[Rest]) -> String {
             rest.who.name().to_owned(),
             idle.seconds.to_string(),
             format!("{:.2} %", idle.cpu_percent),
-            format!("{:.1}", mib(idle.memory.now_kib)),
-            format!("{:.1}", mib(idle.memory.anon_kib)),
+            format!("{:.1}", mib(idle.memory.now)),
+            format!("{:.1}", mib(idle.memory.anon)),
             idle.calls.leases().to_string(),
             listed(&idle.calls),
             reads(&idle.calls).to_string(),
@@ -328,8 +328,8 @@ fn cold(rests: &[Rest]) -> String {
             format!("{:.0}", cold.ready_ms),
             format!("{:.0}", cold.lists_ms),
             cold.cpu_ms.to_string(),
-            format!("{:.1}", mib(cold.memory.peak_kib)),
-            format!("{:.1}", mib(cold.memory.anon_kib)),
+            format!("{:.1}", mib(cold.memory.peak)),
+            format!("{:.1}", mib(cold.memory.anon)),
             cold.calls.leases().to_string(),
             listed(&cold.calls),
             reads(&cold.calls).to_string(),

@@ -104,7 +104,7 @@ impl Scale {
         scaled.bare = Some(bare::create(stage).await.context("the bare client")?);
         eprintln!("syncer: first start");
         let (subject, converged) = converge(stage, &crowd).await?;
-        eprintln!("  {:.1} s, {} MiB", converged.seconds, converged.memory.peak_kib / 1024);
+        eprintln!("  {:.1} s, {} MiB", converged.seconds, converged.memory.peak / 1024);
         scaled.converged = Some(converged);
         let measured = self.watch_over(stage, &subject, scaled).await;
         measured.map_err(|error| subject.blame(error))?;

@@ -87,7 +87,9 @@ impl Load {
     }
 }
 
-const BOTH: [(&Kind, fn(&str, &str) -> Value); 2] = [(&kind::CONFIG_MAP, config_map), (&kind::SECRET, secret)];
+type Render = fn(&str, &str) -> Value;
+
+const BOTH: [(&Kind, Render); 2] = [(&kind::CONFIG_MAP, config_map), (&kind::SECRET, secret)];
 
 fn target(kind: &'static Kind, name: &str) -> Result<Target> {
     Ok(Target::namespaced(Side::Virtual, kind, Name::parse(NAMESPACE)?, Name::parse(name)?))

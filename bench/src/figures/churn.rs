@@ -34,10 +34,10 @@ impl Churned {
     /// `None` when there are too few rounds to say.
     pub(crate) fn growth(&self) -> Option<(f64, u32)> {
         let quarter = self.rounds.len() / 4;
-        let rss = |rounds: &[ChurnRound]| Median::of(rounds.iter().map(|round| mib(round.memory.now_kib)).collect());
+        let rss = |rounds: &[ChurnRound]| Median::of(rounds.iter().map(|round| mib(round.memory.now)).collect());
         let (early, late) = (self.rounds.get(quarter..2 * quarter)?, self.rounds.get(self.rounds.len() - quarter..)?);
         let apart = u32::try_from(self.rounds.len() - 2 * quarter).ok()?;
-        (quarter > 0).then(|| (rss(late).median - rss(early).median, apart * self.load.pods))
+        (quarter > 0).then(|| (rss(late).middle - rss(early).middle, apart * self.load.pods))
     }
 }
 
@@ -46,11 +46,8 @@ mod tests {
     use super::*;
 
     fn churned(kib: impl Iterator<Item = u64>) -> Churned {
-        let round = |now_kib| ChurnRound {
-            seconds: [1.0; 2],
-            cpu_ms_per_pod: 1.0,
-            memory: Memory { now_kib, peak_kib: now_kib, anon_kib: now_kib },
-        };
+        let round =
+            |now| ChurnRound { seconds: [1.0; 2], cpu_ms_per_pod: 1.0, memory: Memory { now, peak: now, anon: now } };
         Churned { who: Who::Syncer, load: Load::burst(1000), rounds: kib.map(round).collect() }
     }
 

@@ -14,7 +14,7 @@ pub(crate) struct Rounds<'a> {
 /// A median, the lowest and the highest.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Median {
-    pub(crate) median: f64,
+    pub(crate) middle: f64,
     pub(crate) lowest: f64,
     pub(crate) highest: f64,
 }
@@ -81,12 +81,12 @@ pub(crate) fn servers_cpu(rounds: &Rounds<'_>) -> Median {
 
 /// MiB, the most of the whole scene.
 pub(crate) fn peak_rss(rounds: &Rounds<'_>) -> Median {
-    rounds.median(|scene| mib(scene.cleared.cost.memory.peak_kib))
+    rounds.median(|scene| mib(scene.cleared.cost.memory.peak))
 }
 
 /// MiB that the process has allocated when all pods run; of its resident memory the rest is the program itself.
 pub(crate) fn allocated(rounds: &Rounds<'_>) -> Median {
-    rounds.median(|scene| mib(scene.raised.cost.memory.anon_kib))
+    rounds.median(|scene| mib(scene.raised.cost.memory.anon))
 }
 
 impl Median {
@@ -95,7 +95,7 @@ impl Median {
         let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
         let last = values.len().saturating_sub(1);
         // Of an even number, half way between the two in the middle.
-        Self { median: f64::midpoint(at(last / 2), at(values.len() / 2)), lowest: at(0), highest: at(last) }
+        Self { middle: f64::midpoint(at(last / 2), at(values.len() / 2)), lowest: at(0), highest: at(last) }
     }
 }
 
@@ -106,9 +106,9 @@ mod tests {
     #[test]
     fn a_median_has_as_many_above_as_below() {
         let five = Median::of(vec![5.0, 1.0, 4.0, 100.0, 2.0]);
-        assert_eq!(five, Median { median: 4.0, lowest: 1.0, highest: 100.0 });
-        assert!((Median::of(vec![3.0, 1.0]).median - 2.0).abs() < f64::EPSILON);
-        assert!((Median::of(vec![7.0]).median - 7.0).abs() < f64::EPSILON);
-        assert!(Median::of(Vec::new()).median.is_nan());
+        assert_eq!(five, Median { middle: 4.0, lowest: 1.0, highest: 100.0 });
+        assert!((Median::of(vec![3.0, 1.0]).middle - 2.0).abs() < f64::EPSILON);
+        assert!((Median::of(vec![7.0]).middle - 7.0).abs() < f64::EPSILON);
+        assert!(Median::of(Vec::new()).middle.is_nan());
     }
 }

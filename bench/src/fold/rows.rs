@@ -34,7 +34,7 @@ pub(super) fn measure() -> Result<Vec<Rows>> {
     let mut figures = Vec::new();
     for dependents in [Dependents::None, Dependents::Shared, Dependents::Own] {
         eprintln!("holding {PODS} pods{}", dependents.name());
-        let before = Memory::of(std::process::id())?.now_kib;
+        let before = Memory::of(std::process::id())?.now;
         let mut held = Held { known: Known::new()?, vpods: Vec::new(), ppods: Vec::new() };
         for index in 0..dependents.count(PODS) {
             held.see_dependents(index)?;
@@ -43,7 +43,7 @@ pub(super) fn measure() -> Result<Vec<Rows>> {
             held.see_pod(index, dependents)?;
         }
         held.known.complete();
-        let kib = Memory::of(std::process::id())?.now_kib.saturating_sub(before);
+        let kib = Memory::of(std::process::id())?.now.saturating_sub(before);
         let in_micros = |times: &[Duration]| {
             let spread = Spread::of(times.to_vec());
             Spread { p50: spread.p50 * 1000.0, p99: spread.p99 * 1000.0 }

@@ -29,9 +29,9 @@ pub(super) fn render(churned: &Churned) -> String {
             format!("{:.1}", round.seconds[0]),
             format!("{:.1}", round.seconds[1]),
             format!("{:.2}", round.cpu_ms_per_pod),
-            format!("{:.1}", mib(round.memory.now_kib)),
-            format!("{:.1}", mib(round.memory.anon_kib)),
-            format!("{:.1}", mib(round.memory.peak_kib)),
+            format!("{:.1}", mib(round.memory.now)),
+            format!("{:.1}", mib(round.memory.anon)),
+            format!("{:.1}", mib(round.memory.peak)),
         ]);
     }
     text.push_str(&table.render());

@@ -32,14 +32,14 @@ pub(super) fn render(figures: &Figures) -> String {
         table.row(who.into_iter().chain(QUANTITIES.map(|(_, of)| show(of(&rounds)))));
         let bare = Rounds::of(figures, rounds.load, Who::Bare);
         if rounds.who == Who::Syncer && bare.count() > 0 {
-            let ratios = QUANTITIES.map(|(_, of)| super::ratio(of(&rounds).median, of(&bare).median));
+            let ratios = QUANTITIES.map(|(_, of)| super::ratio(of(&rounds).middle, of(&bare).middle));
             table.row([String::new(), "÷ bare".to_owned(), String::new()].into_iter().chain(ratios));
         }
     }
     table.render()
 }
 
-fn show(Median { median, lowest, highest }: Median) -> String {
+fn show(Median { middle, lowest, highest }: Median) -> String {
     let number = |value: f64| if value < 10.0 { format!("{value:.2}") } else { format!("{value:.1}") };
-    format!("{} ({} to {})", number(median), number(lowest), number(highest))
+    format!("{} ({} to {})", number(middle), number(lowest), number(highest))
 }

@@ -42,7 +42,7 @@ fn render_converged(nodes: usize, pods: u32, bare: Option<f64>, converged: &Conv
         format!("{:.1}", converged.writing_seconds),
         ratio,
         converged.cpu_ms.to_string(),
-        format!("{:.1}", mib(converged.memory.peak_kib)),
+        format!("{:.1}", mib(converged.memory.peak)),
         format!("{:.0} %", converged.others_percent),
     ]);
     format!(
@@ -67,7 +67,7 @@ fn render_rest(rest: &Rested) -> String {
     table.row([
         format!("{:.0}", rest.seconds),
         format!("{:.2} %", rest.cpu_percent),
-        format!("{:.1}", mib(rest.memory.now_kib)),
+        format!("{:.1}", mib(rest.memory.now)),
         format!("{:.1}", rest.leases.mean),
         rest.leases.most.to_string(),
         listed(&rest.calls),
@@ -100,7 +100,7 @@ fn render_changes(changes: &Changes) -> String {
         writes.count.to_string(),
         writes.astray.to_string(),
         writes.closest.map_or("–".to_owned(), |seconds| format!("{seconds:.2}")),
-        format!("{:.1}", mib(changes.memory.peak_kib)),
+        format!("{:.1}", mib(changes.memory.peak)),
         format!("{:.0} %", changes.others_percent),
     ]);
     format!(
@@ -125,7 +125,7 @@ fn render_cold(cold: &Cold) -> String {
         format!("{:.0}", cold.ready_ms),
         format!("{:.0}", cold.lists_ms),
         cold.cpu_ms.to_string(),
-        format!("{:.1}", mib(cold.memory.peak_kib)),
+        format!("{:.1}", mib(cold.memory.peak)),
         cold.calls.leases().to_string(),
         listed(&cold.calls),
         reads(&cold.calls).to_string(),

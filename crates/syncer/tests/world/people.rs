@@ -214,6 +214,37 @@ pub(super) fn forge(pod: &mut Value, namespace: &str, name: &str, uid: Option<&s
     annotations[MANGLED] = json!("yes");
 }
 
+/// The owner takes the names of copies of ConfigMaps and Secrets, and changes, strips and deletes them.
+fn disturb_dependents(world: &mut World, rng: &mut Rng, act: u32) {
+    let ours = |copy: &Value| copy["metadata"]["labels"][keys::MANAGED_BY].is_string();
+    let (kind, name) = DEPENDENTS[rng.usize(..DEPENDENTS.len())];
+    match act {
+        // Takes the name of a copy for an object of its own, and frees it again.
+        25 => {
+            let metadata = json!({"name": copy_name(world, name), "namespace": "mount"});
+            world.make(Physical, kind, json!({"metadata": metadata, "data": {"mine": "x"}}));
+        }
+        26 => {
+            if let Some(path) = world.pick(Physical, kind, rng, |object| object["data"]["mine"] == "x") {
+                world.delete(Physical, kind, &path, None);
+            }
+        }
+        _ => {
+            let Some(path) = world.pick(Physical, kind, rng, ours) else { return };
+            match act {
+                18 => drop(world.edit(Physical, kind, &path, |copy| copy["metadata"]["labels"] = json!({}))),
+                19 => drop(world.delete(Physical, kind, &path, None)),
+                // No client changes what is immutable.
+                _ => drop(world.edit(Physical, kind, &path, |copy| {
+                    if copy["immutable"] != true {
+                        copy["data"]["a"] = json!("theirs");
+                    }
+                })),
+            }
+        }
+    }
+}
+
 /// The owner of the physical cluster: runs other pods, deletes ours, removes labels.
 pub(super) fn owner(world: &mut World, rng: &mut Rng) {
     let ours = |pod: &Value| pod["metadata"]["labels"][keys::MANAGED_BY].is_string();
@@ -247,46 +278,7 @@ pub(super) fn owner(world: &mut World, rng: &mut Rng) {
                 world.edit(Physical, &kind::POD, &path, |pod| pod["spec"]["schedulerName"] = absent);
             }
         }
-        // Takes the name of a copy for an object of its own, and frees it again.
-        25 => {
-            let (kind, name) = DEPENDENTS[rng.usize(..DEPENDENTS.len())];
-            let name = copy_name(world, name);
-            world.make(
-                Physical,
-                kind,
-                json!({"metadata": {"name": name, "namespace": "mount"}, "data": {"mine": "x"}}),
-            );
-        }
-        26 => {
-            let (kind, _) = DEPENDENTS[rng.usize(..DEPENDENTS.len())];
-            if let Some(path) = world.pick(Physical, kind, rng, |object| object["data"]["mine"] == "x") {
-                world.delete(Physical, kind, &path, None);
-            }
-        }
-        // Changes, strips and deletes copies.
-        16 | 17 => {
-            let (kind, _) = DEPENDENTS[rng.usize(..DEPENDENTS.len())];
-            if let Some(path) = world.pick(Physical, kind, rng, ours) {
-                // No client changes what is immutable.
-                world.edit(Physical, kind, &path, |copy| {
-                    if copy["immutable"] != true {
-                        copy["data"]["a"] = json!("theirs");
-                    }
-                });
-            }
-        }
-        18 => {
-            let (kind, _) = DEPENDENTS[rng.usize(..DEPENDENTS.len())];
-            if let Some(path) = world.pick(Physical, kind, rng, ours) {
-                world.edit(Physical, kind, &path, |copy| copy["metadata"]["labels"] = json!({}));
-            }
-        }
-        19 => {
-            let (kind, _) = DEPENDENTS[rng.usize(..DEPENDENTS.len())];
-            if let Some(path) = world.pick(Physical, kind, rng, ours) {
-                world.delete(Physical, kind, &path, None);
-            }
-        }
+        act @ (16..20 | 25..) => disturb_dependents(world, rng, act),
         12 => drop(world.delete(Physical, &kind::CSI_NODE, NODES[rng.usize(..2)], None)),
         13 => {
             let (node, topology) = (NODES[rng.usize(..2)], ["zone", "rack"][rng.usize(..2)]);

@@ -254,12 +254,16 @@ impl Story {
         let log = real::witness(stage).await?;
         screen
             .done(&format!("pod {}/{} runs; its container prints:", real::WITNESS.0, real::WITNESS.1), begin.elapsed());
-        log.iter().for_each(|line| screen.note(line));
+        for line in &log {
+            screen.note(line);
+        }
         let begin = Instant::now();
         screen.live("the ConfigMap has changed; waiting for the container to see it");
         let changed = real::change(stage).await?;
         screen.done("its ConfigMap changed, and the same container prints:", begin.elapsed());
-        changed.iter().skip(log.len()).for_each(|line| screen.note(line));
+        for line in changed.iter().skip(log.len()) {
+            screen.note(line);
+        }
         Ok(Some(node))
     }
 
