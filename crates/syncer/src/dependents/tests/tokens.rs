@@ -124,7 +124,7 @@ fn law_05_a_secret_of_the_tokens_name_that_is_not_ours_is_left_alone_and_not_rea
 #[test]
 fn tokens_that_another_client_changed_emptied_or_unmarked_are_issued_again_and_at_most_once_a_minute() {
     let changes: [fn(&mut Value); 4] = [
-        |secret| secret["data"]["vault.0"] = json!("theirs"),
+        |secret| secret["data"]["0.0"] = json!("theirs"),
         |secret| secret["data"] = json!({}),
         |secret| secret["metadata"]["labels"] = json!({}),
         |secret| drop(secret["metadata"]["annotations"].as_object_mut().unwrap().remove(keys::VIRTUAL_POD_UID)),
