@@ -275,7 +275,7 @@ async fn a_status_that_another_writer_changed_is_corrected_and_foreign_condition
 
 #[tokio::test]
 async fn changed_addresses_and_containers_of_a_copy_reach_the_virtual_pod() -> Result<()> {
-    still("changes")
+    still("readdressed")
         .run(async |harness| {
             let (_, ppod) = run_pod(harness, harness.bound("web").build()).await?;
             let place = format!("{}/{}", harness.mount, name(&ppod));
