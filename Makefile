@@ -141,7 +141,7 @@ testbed: $(call alone,need-go) ## build etcd, the Kubernetes control plane and k
 	testbed/build
 
 .PHONY: testbed-node
-testbed-node: $(call alone,need-go) ## build kubelet, containerd, runc and images for real nodes, once (4 minutes on 2 cores)
+testbed-node: $(call alone,need-go) ## build kubelet, containerd, runc and images for real nodes, once (6 minutes of CPU time)
 	@$(call heading,parts of real nodes)
 	testbed/build-node
 
