@@ -27,7 +27,7 @@ const MOST_KEYS: usize = 8 * 1024;
 pub struct Marks {
     /// Of labels and annotations.
     pub metadata: u64,
-    /// Of the rest, when all of it was last pushed; [`Self::INCOMPLETE`] when it never was.
+    /// Of the rest, when all of it was last pushed; 0 when it never was.
     pub spec: u64,
 }
 
