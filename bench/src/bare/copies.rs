@@ -5,10 +5,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::try_join_all;
-use tapestry_cluster::call::CarryMarks;
 use tapestry_cluster::call::carry::Carry;
 use tapestry_cluster::gate::carry_out;
-use tapestry_cluster::{Call, Kind, Name, Refusal, Side, Target, Uid, Verb, kind};
+use tapestry_cluster::{Call, CarryMarks, Kind, Name, Refusal, Shape, Side, Target, Uid, Verb, kind};
 use tapestry_domain::dependents::DependentKind;
 use tapestry_domain::names::dependent_name;
 use tokio::sync::OnceCell;
@@ -94,7 +93,8 @@ impl Hands {
             annotations: Vec::new(),
             salt: format!("{LABEL}/{}", self.cluster_id),
         };
-        let verb = Verb::Carry { from: Box::new(from), marks: Box::new(marks) };
+        let shape = Shape::Dependent(dependent.kind, marks);
+        let verb = Verb::Carry { from: Box::new(from), shape: Box::new(shape) };
         let call = Call { target: self.copy_of(dependent).map_err(unknown)?, verb, why: "Bare" };
         let carry = Carry::of(&call).ok_or_else(|| Refusal::Unknown(call.to_string()))?;
         // Not as evidence, as the syncer reads it: that would ask for the cluster's identity too.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{Kind, Name, Rv, Uid};
 
-pub use carry::CarryMarks;
+pub use carry::{CarryMarks, Shape};
 pub use need::Need;
 pub use tapestry_domain::podspec::TokenAsk;
 pub use token::PodRef;
@@ -96,8 +96,8 @@ pub enum Verb {
         /// Seconds.
         grace: Option<u32>,
     },
-    /// Copy a ConfigMap or Secret: the gate reads `from`, shapes it (`tapestry_domain::dependents`) and writes the target, so that
-    /// no value reaches a plan, a log or an error text. Without a UID of the target it is created. With one, the copy is read too,
+    /// Copy an object: the gate reads `from`, shapes it and writes the target, so that no value reaches a plan, a log or an error
+    /// text. Without a UID of the target it is created. With one, the copy is read too,
     /// and patched under its UID and version if it differs.
     ///
     /// Answers with the copy as it is now. `Replaced`: `from` provably does not exist, or is another object than the one with
@@ -105,8 +105,8 @@ pub enum Verb {
     Carry {
         /// The object to copy.
         from: Box<Target>,
-        /// What the copy has besides.
-        marks: Box<CarryMarks>,
+        /// What is made of it.
+        shape: Box<Shape>,
     },
     /// Put tokens of a ServiceAccount, each asked for from its cluster and bound to a pod of its namespace, into the target, a
     /// Secret. Without a UID of the target it is created, otherwise patched. No token reaches a plan, a log or an error text.

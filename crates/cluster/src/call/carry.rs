@@ -5,10 +5,10 @@ use std::collections::HashSet;
 
 use k8s_openapi::ByteString;
 use serde_json::Value;
-use tapestry_domain::dependents::{DependentKind, Malformed, Marks, render_copy, render_patch};
+use tapestry_domain::dependents::{DependentKind, Marks, render_copy, render_patch};
 
 use crate::object::uid_of;
-use crate::{Answer, Call, Kind, Refusal, Sub, Target, Verb, kind};
+use crate::{Answer, Call, Refusal, Sub, Target, Verb};
 
 /// What an object that the gate shapes has besides what it carries: our labels and annotations.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,12 +21,42 @@ pub struct CarryMarks {
     pub salt: String,
 }
 
+/// What the gate makes of the object that a [`Verb::Carry`] reads. Each shape has two functions of `domain`: one renders a new
+/// copy, one the patch of a copy that exists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Shape {
+    /// A ConfigMap or Secret becomes another of the same kind, with these marks.
+    Dependent(DependentKind, CarryMarks),
+}
+
 /// A [`Verb::Carry`], request by request: read the source, read the copy if there is one, write.
 #[derive(Debug, Clone, Copy)]
 pub struct Carry<'a> {
     call: &'a Call,
     from: &'a Target,
-    marks: &'a CarryMarks,
+    shape: &'a Shape,
+}
+
+impl Shape {
+    /// The body of a new copy under the target's name.
+    fn create(&self, source: &str, target: &Target) -> Result<Value, String> {
+        let namespace = target.namespace.as_ref().map_or("", crate::Name::as_str);
+        match self {
+            Self::Dependent(kind, marks) => {
+                render_copy(*kind, source, target.name.as_str(), namespace, &marks.borrow())
+                    .map_err(|why| why.to_string())
+            }
+        }
+    }
+
+    /// The JSON merge patch that makes the copy what the source says; `None` when nothing differs.
+    fn patch(&self, source: &str, copy: &str) -> Result<Option<Value>, String> {
+        match self {
+            Self::Dependent(kind, marks) => {
+                render_patch(*kind, source, copy, &marks.borrow()).map_err(|why| why.to_string())
+            }
+        }
+    }
 }
 
 impl CarryMarks {
@@ -42,7 +72,7 @@ impl<'a> Carry<'a> {
     #[must_use]
     pub fn of(call: &'a Call) -> Option<Self> {
         match &call.verb {
-            Verb::Carry { from, marks } => Some(Self { call, from, marks }),
+            Verb::Carry { from, shape } => Some(Self { call, from, shape }),
             _ => None,
         }
     }
@@ -75,23 +105,19 @@ impl<'a> Carry<'a> {
 
     /// The last request; `None` when the copy says what the source says.
     pub fn write(&self, source: &Answer, copy: Option<&Answer>) -> Result<Option<Call>, Refusal> {
-        let Target { kind, namespace, name, .. } = &self.call.target;
-        let dependent =
-            dependent_kind(kind).ok_or_else(|| Refusal::of_ours(422, format!("no {} is carried", kind.kind)))?;
-        let marks = self.marks.borrow();
-        let text = text(source).ok_or_else(|| unreadable(self.from, None))?;
-        let broken = |malformed| unreadable(self.from, Some(malformed));
+        let target = &self.call.target;
+        let text = text(source).ok_or_else(|| unreadable(self.from, NO_OBJECT))?;
+        let broken = |why: String| unreadable(self.from, &why);
         let Some(copy) = copy else {
-            let namespace = namespace.as_ref().map_or("", crate::Name::as_str);
-            let body = render_copy(dependent, text, name.as_str(), namespace, &marks).map_err(broken)?;
-            return Ok(Some(self.then(self.call.target.clone(), Verb::Create(body))));
+            let body = self.shape.create(text, target).map_err(broken)?;
+            return Ok(Some(self.then(target.clone(), Verb::Create(body))));
         };
         let (Some(shown), Some(version)) = (self::text(copy), copy.version()) else {
-            return Err(unreadable(&self.call.target, None));
+            return Err(unreadable(target, NO_OBJECT));
         };
-        let patch = render_patch(dependent, text, shown, &marks).map_err(broken)?;
+        let patch = self.shape.patch(text, shown).map_err(broken)?;
         // The patch was made for this version: another writer's change in between must not be lost.
-        let target = self.call.target.clone().rv(version);
+        let target = target.clone().rv(version);
         Ok(patch.map(|patch| self.then(target, Verb::Merge(Sub::Main, patch))))
     }
 
@@ -142,14 +168,6 @@ fn decoded(value: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-fn dependent_kind(kind: &Kind) -> Option<DependentKind> {
-    match kind {
-        _ if *kind == kind::CONFIG_MAP => Some(DependentKind::ConfigMap),
-        _ if *kind == kind::SECRET => Some(DependentKind::Secret),
-        _ => None,
-    }
-}
-
 fn expect(target: &Target, answer: Answer) -> Result<Answer, Refusal> {
     let named = target.uid.as_ref().is_none_or(|uid| uid_of(&answer.object).as_ref() == Some(uid));
     if named { Ok(answer) } else { Err(Refusal::Replaced) }
@@ -159,8 +177,9 @@ fn text(answer: &Answer) -> Option<&str> {
     std::str::from_utf8(&answer.object).ok()
 }
 
-fn unreadable(object: &Target, why: Option<Malformed>) -> Refusal {
-    let why = why.map_or_else(|| "its answer is not an object".to_owned(), |why| why.to_string());
+const NO_OBJECT: &str = "its answer is not an object";
+
+fn unreadable(object: &Target, why: &str) -> Refusal {
     Refusal::of_ours(422, format!("{object}: {why}"))
 }
 
@@ -168,7 +187,7 @@ fn unreadable(object: &Target, why: Option<Malformed>) -> Refusal {
 pub(crate) mod tests {
     use super::*;
     use crate::refusal::{Cause, Status};
-    use crate::{Name, Side, Uid};
+    use crate::{Kind, Name, Side, Uid, kind};
     use serde_json::json;
 
     pub(crate) fn marks() -> CarryMarks {
@@ -184,7 +203,8 @@ pub(crate) mod tests {
         let from = object(Side::Virtual, &kind::SECRET, "shop", "db").uid(&Uid::new("source"));
         let mut target = object(Side::Physical, &kind::SECRET, "mount", "db-copy");
         target.uid = uid.map(Uid::new);
-        Call { target, verb: Verb::Carry { from: Box::new(from), marks: Box::new(marks()) }, why: "Test" }
+        let shape = Box::new(Shape::Dependent(DependentKind::Secret, marks()));
+        Call { target, verb: Verb::Carry { from: Box::new(from), shape }, why: "Test" }
     }
 
     fn answer(object: &Value) -> Answer {
@@ -267,13 +287,5 @@ pub(crate) mod tests {
         assert_eq!(call.to_string(), "carry virtual secrets/shop/db to physical secrets/mount/db-copy (Test)");
         assert!(!format!("{call:?} {source:?}").contains("aHVz"));
         assert!(!call.is_read() && call.body().is_none());
-    }
-
-    #[test]
-    fn only_config_maps_and_secrets_are_carried() {
-        let mut call = carry(None);
-        call.target.kind = &kind::POD;
-        let refusal = Carry::of(&call).unwrap().write(&answer(&source("source")), None).unwrap_err();
-        assert_eq!(refusal.message(), "no Pod is carried");
     }
 }

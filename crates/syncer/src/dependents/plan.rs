@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tapestry_cluster::call::CarryMarks;
-use tapestry_cluster::{Answer, Call, Refusal, Side, Target, Verb};
+use tapestry_cluster::{Answer, Call, CarryMarks, Refusal, Shape, Side, Target, Verb};
 use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
 
 use super::row::{DependentCopy, Of, Source};
@@ -224,7 +223,8 @@ fn plan_kept(
 /// Reads the source and writes the copy, inside the gate: no value comes here.
 fn carry(id: &Id, source: &Source, origin: &Origin) -> Verb {
     let from = Target::namespaced(Side::Virtual, kind_of(id.kind), id.namespace.clone(), id.name.clone());
-    Verb::Carry { from: Box::new(from.uid(&source.uid)), marks: Box::new(origin.marks()) }
+    let shape = Shape::Dependent(id.kind, origin.marks());
+    Verb::Carry { from: Box::new(from.uid(&source.uid)), shape: Box::new(shape) }
 }
 
 impl Case {

@@ -11,8 +11,10 @@ use tapestry_cluster::call::TokenAsk;
 use tapestry_cluster::connect::Trust;
 use tapestry_cluster::gate::{CallMetrics, LiveGate};
 use tapestry_cluster::{
-    Answer, Call, CarryMarks, Cluster, Gate as _, Kind, Lead, Name, PodRef, Refusal, Side, Target, Uid, Verb, kind,
+    Answer, Call, CarryMarks, Cluster, Gate as _, Kind, Lead, Name, PodRef, Refusal, Shape, Side, Target, Uid, Verb,
+    kind,
 };
+use tapestry_domain::dependents::DependentKind;
 use tapestry_testbed::Objects;
 use tapestry_testbed::builders::{namespace, pod};
 
@@ -76,7 +78,7 @@ impl Way {
         let from = self.target(Side::Virtual, kind, name)?.uid(&Uid::new(source));
         let mut target = self.target(Side::Physical, kind, &format!("{name}-copy"))?;
         target.uid = copy.map(Uid::new);
-        let verb = Verb::Carry { from: Box::new(from), marks: Box::new(marks()) };
+        let verb = Verb::Carry { from: Box::new(from), shape: Box::new(shape(kind)) };
         Ok(self.call(target, verb).await)
     }
 
@@ -108,6 +110,11 @@ impl Way {
 }
 
 type Done = Result<Answer, Refusal>;
+
+fn shape(kind: &Kind) -> Shape {
+    let dependent = if *kind == kind::SECRET { DependentKind::Secret } else { DependentKind::ConfigMap };
+    Shape::Dependent(dependent, marks())
+}
 
 fn marks() -> CarryMarks {
     let origin = "virtual-cluster/binding".to_owned();
@@ -215,7 +222,7 @@ async fn law_02_a_source_or_copy_that_is_gone_or_another_object_stops_a_copy() -
         assert_eq!(carry(uid(&source), Some(other)).await?, Err(Refusal::Replaced), "another copy");
         let nowhere = Target::namespaced(Side::Physical, &kind::SECRET, Name::parse("nowhere")?, Name::parse("db")?);
         let from = Box::new(way.target(Side::Virtual, &kind::SECRET, "db")?.uid(&Uid::new(uid(&source))));
-        let done = way.call(nowhere, Verb::Carry { from, marks: Box::new(marks()) }).await;
+        let done = way.call(nowhere, Verb::Carry { from, shape: Box::new(shape(&kind::SECRET)) }).await;
         ensure!(matches!(&done, Err(Refusal::Invalid(status)) if status.code == 404), "{done:?}");
         Ok(())
     })

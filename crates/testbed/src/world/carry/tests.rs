@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tapestry_api::keys;
-use tapestry_cluster::{Call, CarryMarks, Kind, PodRef, Side, Target, Uid, Verb};
+use tapestry_cluster::{Call, CarryMarks, Kind, PodRef, Shape, Side, Target, Uid, Verb};
+use tapestry_domain::dependents::DependentKind;
 
 use super::*;
 
@@ -35,7 +36,9 @@ fn carry(world: &mut World, kind: &'static Kind, source: &Uid, copy: Option<&Uid
     let mut target = object(Side::Physical, kind, "mount", "copy");
     target.uid = copy.cloned();
     let from = Box::new(object(Side::Virtual, kind, "shop", "db").uid(source));
-    let done = world.call(&Call { target, verb: Verb::Carry { from, marks: Box::new(marks()) }, why: "Test" });
+    let dependent = if *kind == kind::SECRET { DependentKind::Secret } else { DependentKind::ConfigMap };
+    let shape = Box::new(Shape::Dependent(dependent, marks()));
+    let done = world.call(&Call { target, verb: Verb::Carry { from, shape }, why: "Test" });
     done.map(|answer| serde_json::from_slice(&answer.object).unwrap())
 }
 
