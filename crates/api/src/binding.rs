@@ -216,7 +216,8 @@ pub struct Guard {
 
     /// Keep a NetworkPolicy `tapestry-isolation` in the mount namespace that isolates the pods of this binding from the
     /// rest of the physical cluster: only pods of the mount namespace reach them, and they reach only the mount namespace,
-    /// DNS, and addresses outside the private ranges. Default: false.
+    /// DNS, addresses outside the private ranges, and `virtualAPIServer` if its `host` is an IP address (a NetworkPolicy cannot
+    /// name a host, so a host name must lead to a public address). Default: false.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub network_policy: bool,
 }

@@ -385,11 +385,11 @@ impl Dependents {
         }
     }
 
-    /// The same for what is added to a pod that runs. What the virtual cluster does not have keeps nothing back: a container that
-    /// needs it waits for it, the others run on.
+    /// The same for what ephemeral containers name, which are added to a pod that runs. What the virtual cluster does not have keeps
+    /// nothing back: a container that needs it waits for it, the others run on.
     pub(crate) fn readiness_to_add<'a>(&'a self, needs: &'a Needs) -> Readiness<'a> {
         let mut readiness = Readiness::Ready;
-        for (id, _) in needs.dependents(self.api_access) {
+        for id in needs.added() {
             match self.readiness_of(id, true) {
                 Readiness::Ready => {}
                 Readiness::NotYet => readiness = Readiness::NotYet,

@@ -1,6 +1,7 @@
 //! What a pod needs besides a node: ConfigMaps and Secrets of its namespace and tokens, which are carried, and what is refused.
 //! It must not look at less than [`super::references`] rewrites: what is named there must be in the physical cluster first.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Deserialize;
@@ -52,6 +53,8 @@ pub enum Need {
     PodCertificate,
     /// A device by dynamic resource allocation.
     ResourceClaim,
+    /// An attribute by which a CSI driver finds a Secret or its provider in the copy's namespace, where it may be another user's.
+    DriverSecret,
 }
 
 /// A need that is not met: the pod is refused.
@@ -98,6 +101,7 @@ impl fmt::Display for Need {
             Self::ClusterTrustBundle => "a cluster trust bundle in volume",
             Self::PodCertificate => "a pod certificate in volume",
             Self::ResourceClaim => "resource claim",
+            Self::DriverSecret => "a Secret by an attribute of the CSI driver in volume",
         })
     }
 }
@@ -158,6 +162,16 @@ impl SpecNeeds<'_> {
         references.sort_unstable();
         references.dedup_by(|next, first| (next.kind, &next.name) == (first.kind, &first.name));
         references
+    }
+
+    /// What its ephemeral containers name, in no order.
+    #[must_use]
+    pub fn added_references(&self) -> Vec<(DependentKind, &str)> {
+        let mut found = Vec::new();
+        for container in &self.ephemeral_containers {
+            container.references(&mut found);
+        }
+        found.into_iter().map(|(kind, named)| (kind, &*named.name)).collect()
     }
 
     /// The tokens it wants; with `api_access` also that of the injected API-access volume.
@@ -245,6 +259,15 @@ struct Volume<'a> {
 struct Driver<'a> {
     #[serde(borrow, rename = "secretRef", alias = "nodePublishSecretRef")]
     secret: Option<Named<'a>>,
+    #[serde(borrow, rename = "volumeAttributes", deserialize_with = "nullable")]
+    attributes: BTreeMap<Text<'a>, Text<'a>>,
+}
+
+impl Driver<'_> {
+    /// What drivers call such attributes: `secretName`, `secretNamespace`, `secretProviderClass`, `csi.storage.k8s.io/…-secret-name`.
+    fn names_a_secret(&self) -> bool {
+        self.attributes.keys().any(|attribute| attribute.to_ascii_lowercase().contains("secret"))
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -362,6 +385,8 @@ impl<'a> Volume<'a> {
             Need::ClusterTrustBundle
         } else if self.sources().any(|source| source.pod_certificate.is_some()) {
             Need::PodCertificate
+        } else if self.csi.as_ref().is_some_and(Driver::names_a_secret) {
+            Need::DriverSecret
         } else {
             return None;
         };

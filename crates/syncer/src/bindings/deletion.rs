@@ -2,6 +2,8 @@
 //! each all its pods would end: so discovery is asked before anything ends. While the definition is being deleted nothing ends,
 //! until a user says so (`tapestry resume`).
 
+use std::borrow::Cow;
+
 use tapestry_api::condition::DEFINITION_DELETED;
 use tapestry_cluster::{Answer, Call, Refusal, Side, kind};
 use tapestry_engine::{Dirty, Now, Plan, reasons};
@@ -9,6 +11,7 @@ use tapestry_engine::{Dirty, Now, Plan, reasons};
 use super::{Bindings, Bound, Deletion};
 use crate::events::Event;
 use crate::pair::{Key, Pair};
+use crate::pods::row::Stray;
 use crate::serving::Served;
 
 reasons! {
@@ -118,9 +121,15 @@ impl Pair {
     }
 
     /// What a binding that is being deleted waits for.
-    pub(super) fn tell_leaving(&self) -> Option<&'static str> {
+    pub(super) fn tell_leaving(&self) -> Option<Cow<'static, str>> {
         self.bindings.bound().filter(|bound| bound.leaving())?;
-        Some(match self.left() {
+        let left = self.left();
+        if let (Some(Left::Dependents), Some(Stray { namespace, name, .. })) = (left, self.pods.live_stray()) {
+            return Some(Cow::Owned(format!(
+                "the binding is being deleted: physical pod {namespace}/{name} does not say which virtual pod it belongs to and may use copies of ConfigMaps and Secrets, so they stay until it has gone: delete it if it is not needed"
+            )));
+        }
+        Some(Cow::Borrowed(match left {
             Some(Left::Nodes) => "the binding is being deleted: the syncer deletes its pods, then its virtual nodes",
             Some(Left::Pods) => "the binding is being deleted: physical pods of this binding have not ended yet",
             Some(Left::Dependents) => {
@@ -132,7 +141,7 @@ impl Pair {
             Some(Left::Account) | None => {
                 "the binding is being deleted: everything is given back; the syncer removes its finalizer next"
             }
-        })
+        }))
     }
 }
 

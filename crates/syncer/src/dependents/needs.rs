@@ -14,6 +14,8 @@ use super::Id;
 pub(crate) struct Needs {
     /// Sorted, each once, with whether the pod may do without it.
     dependents: Box<[(Arc<Id>, bool)]>,
+    /// Those of them that ephemeral containers name.
+    added: Box<[Arc<Id>]>,
     /// What the injected API-access volume names: the virtual cluster's CA.
     injected: Box<[(Arc<Id>, bool)]>,
     /// A required one whose name no object can have.
@@ -44,8 +46,12 @@ impl Needs {
         };
         let dependents = ids(false);
         let injected = ids(true).into_iter().filter(|entry| !dependents.contains(entry)).collect();
+        let named = spec.added_references();
+        let is_added = |id: &Id| named.iter().any(|(kind, name)| (*kind, *name) == (id.kind, id.name.as_str()));
+        let added = dependents.iter().map(|(id, _)| id).filter(|id| is_added(id)).cloned().collect();
         let needs = Self {
             dependents: dependents.into(),
+            added,
             injected,
             impossible,
             tokens: spec.tokens(false).into(),
@@ -64,6 +70,11 @@ impl Needs {
     pub(super) fn dependents(&self, api_access: bool) -> impl Iterator<Item = (&Arc<Id>, bool)> {
         let injected = self.injected.iter().filter(move |_| api_access);
         self.dependents.iter().chain(injected).map(|(id, optional)| (id, *optional))
+    }
+
+    /// The objects that ephemeral containers name.
+    pub(super) fn added(&self) -> impl Iterator<Item = &Arc<Id>> {
+        self.added.iter()
     }
 
     /// A required one whose name no object can have.

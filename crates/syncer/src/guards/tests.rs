@@ -213,7 +213,7 @@ fn a_network_policy_is_created_and_restored_under_the_version_that_was_read() {
 }
 
 #[test]
-fn pods_reach_the_virtual_api_server_and_name_servers_wherever_they_are() {
+fn pods_reach_the_virtual_api_server_at_its_address_and_name_servers_wherever_they_are() {
     let ports = |rule: &Value| rule["ports"].clone();
     let dns = json!([{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]);
     let api = json!([{"port": 6443, "protocol": "TCP"}]);
@@ -224,13 +224,13 @@ fn pods_reach_the_virtual_api_server_and_name_servers_wherever_they_are() {
     for (host, to) in [
         ("10.9.8.7", json!([{"ipBlock": {"cidr": "10.9.8.7/32"}}])),
         ("fd00::7", json!([{"ipBlock": {"cidr": "fd00::7/128"}}])),
-        // A policy knows no names.
-        ("api.virtual.example", Value::Null),
     ] {
         let rules = egress(Some((host, 6443)));
         let rule = rules.iter().find(|rule| ports(rule) == api).unwrap();
         assert_eq!(rule["to"], to, "{host}");
     }
+    // A policy knows no names, and a port that is open to any address would open the owner's API server.
+    assert_eq!(egress(Some(("api.virtual.example", 6443))), egress(None));
     let mut scene = scene(&json!({"networkPolicy": true}));
     scene.make_guard(&POLICY);
     let server = json!({"host": "10.9.8.7", "port": 6443});

@@ -41,20 +41,19 @@ fn quota_name(name: &ResourceName) -> Option<String> {
 
 /// Our pods are reached from the mount namespace only; they reach it, name servers wherever they are, and the Internet.
 /// The API server of the owner, his other pods and the metadata endpoint of his cloud are in the private ranges.
-/// Where pods may reach the virtual API server, they reach it: at its address, or where it has a name, at its port anywhere.
+/// Where pods may reach the virtual API server, they reach it at its address. A policy cannot name a host, and a port that is open to
+/// any address would open the owner's API server: a host name leads to public addresses only.
 pub(super) fn isolation(server: Option<(&str, u16)>) -> Value {
     let namespace = json!([{"podSelector": {}}]);
     let dns = ["UDP", "TCP"].map(|protocol| json!({"port": 53, "protocol": protocol}));
     let outside = [("0.0.0.0/0", &PRIVATE_V4[..]), ("::/0", &PRIVATE_V6[..])]
         .map(|(cidr, except)| json!({"ipBlock": {"cidr": cidr, "except": except}}));
     let mut egress = vec![json!({"ports": dns}), json!({"to": namespace}), json!({"to": outside})];
-    egress.extend(server.map(|(host, port)| {
-        let mut rule = json!({"ports": [{"port": port, "protocol": "TCP"}]});
-        if let Ok(address) = host.parse::<IpAddr>() {
-            let whole = if address.is_ipv4() { 32 } else { 128 };
-            rule["to"] = json!([{"ipBlock": {"cidr": format!("{address}/{whole}")}}]);
-        }
-        rule
+    egress.extend(server.and_then(|(host, port)| {
+        let address: IpAddr = host.parse().ok()?;
+        let whole = if address.is_ipv4() { 32 } else { 128 };
+        let to = json!([{"ipBlock": {"cidr": format!("{address}/{whole}")}}]);
+        Some(json!({"to": to, "ports": [{"port": port, "protocol": "TCP"}]}))
     }));
     json!({
         "podSelector": {"matchLabels": {keys::MANAGED_BY: keys::MANAGED_BY_TAPESTRY}},

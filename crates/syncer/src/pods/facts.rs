@@ -119,7 +119,7 @@ impl Pair {
             (Some(stranger @ PPod { ours: None, .. }), Some(_)) => {
                 let before = self.pods.contribution(stranger);
                 self.pods.ppods.remove(&row.uid);
-                self.forget_stray(&row.uid, LossState::Fine, now);
+                self.forget_stray(&row.uid, LossState::Fine, now, dirty);
                 self.recount(before.as_ref(), None, now, dirty);
             }
             _ => {}
@@ -169,7 +169,7 @@ impl Pair {
         if known.is_none() {
             // Counted as a foreign pod until now.
             let before = self.pods.ppods.remove(&uid).and_then(|known| self.pods.contribution(&known));
-            self.forget_stray(&uid, LossState::Over, now);
+            self.forget_stray(&uid, LossState::Over, now, dirty);
             self.recount(before.as_ref(), None, now, dirty);
         }
         let Some(vuid) = known.or_else(|| row.ours.as_ref().map(|copy| copy.vpod.uid.clone())) else {
@@ -178,6 +178,9 @@ impl Pair {
             }
             return;
         };
+        if proven {
+            self.note_unscheduled_end(&uid, &vuid, now, dirty);
+        }
         self.change_pod(&vuid, now, dirty, |pods| {
             let sought = pods.copy(&vuid).is_some_and(|copy| copy.uid == uid && copy.deleting.is_some());
             if proven {

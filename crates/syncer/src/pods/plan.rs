@@ -50,10 +50,8 @@ impl Pair {
             (None, None) => Plan::Rest,
             (None, Some(ppod)) => self.plan_orphan(case, vuid, ppod, now),
             (Some(vpod), Some(ppod)) => {
-                match self.plan_astray(case, vpod, ppod).unwrap_or_else(|| self.plan_pair(case, vpod, ppod, now)) {
-                    Plan::Rest => self.plan_unscheduled(case, vpod, ppod, now),
-                    plan => plan,
-                }
+                let plan = self.plan_astray(case, vpod, ppod).unwrap_or_else(|| self.plan_pair(case, vpod, ppod, now));
+                sooner(plan, self.plan_unscheduled(case, vpod, ppod, now))
             }
             // Names that begin alike (`east`, `east-2`): a pod on another binding's node is not ours, wherever it points (law 6).
             (Some(vpod), None) if case.ended.is_none() && self.nodes.vnode(&vpod.node).is_none() => Plan::Rest,
@@ -344,7 +342,7 @@ impl Pair {
 /// The first of two plans, or the other when that comes sooner.
 fn sooner(first: Plan<Why>, other: Plan<Why>) -> Plan<Why> {
     match (first, other) {
-        (Plan::Rest, other) => other,
+        (Plan::Rest, other) | (Plan::Wait(_), other @ Plan::Do(..)) => other,
         (Plan::Wait(at), Plan::Wait(until)) => Plan::Wait(at.min(until)),
         (plan, _) => plan,
     }
@@ -352,12 +350,13 @@ fn sooner(first: Plan<Why>, other: Plan<Why>) -> Plan<Why> {
 
 /// Says why a pod is not run, if it does not say so already.
 fn refuse(vpod: &VPod, Verdict { reason, message }: &Verdict, now: Now) -> Option<Plan<Why>> {
-    let (said, reason) = (vpod.refused.as_ref(), reason.as_str());
-    if said.is_some_and(|refused| refused.reason == reason) {
+    let said = vpod.refused.as_ref();
+    let same = |message_said: &str| !reason.names_the_cause() || message_said == message;
+    if said.is_some_and(|refused| refused.reason == reason.as_str() && same(&refused.message)) {
         return None;
     }
     let since = said.and_then(|refused| refused.since).unwrap_or(now.wall);
-    let condition = render_admitted(Some((reason, message)), since);
+    let condition = render_admitted(Some((reason.as_str(), message)), since);
     Some(patch_status(vpod, json!({"status": {"conditions": [condition]}}), Why::Refuse))
 }
 

@@ -137,7 +137,7 @@ impl Pair {
                 self.learn_deletion(vuid, call, answer, now, dirty);
             }
             Why::NotScheduled => {
-                self.give_up(vuid, answer, now, dirty);
+                self.learn_not_scheduled(vuid, answer, now, dirty);
                 self.learn_deletion(vuid, call, answer, now, dirty);
             }
             Why::LookForCopy | Why::ReadStatus => self.learn_copy(vuid, call, answer, now, dirty),

@@ -54,9 +54,8 @@ struct Sighting {
 }
 
 impl Strays {
-    /// Whether none is known.
-    pub(super) fn is_empty(&self) -> bool {
-        self.seen.is_empty()
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Uid> {
+        self.seen.keys()
     }
 
     pub(super) fn keys(&self) -> impl Iterator<Item = Key> {
@@ -92,16 +91,25 @@ impl Pair {
     /// A physical pod is not, or no longer, one that points back.
     pub(super) fn see_stray(&mut self, uid: &Uid, now: Now, dirty: &mut Dirty<Key>) {
         if self.pods.ppods.get(uid).is_none_or(|row| row.stray.is_none()) {
-            return self.forget_stray(uid, LossState::Fine, now);
+            return self.forget_stray(uid, LossState::Fine, now, dirty);
         }
         let since = now.steady;
         self.pods.strays.seen.entry(uid.clone()).or_insert(Sighting { since, looked: None, told: false });
         dirty.mark(Key::Stray(uid.clone()));
+        self.stop_waiting_for_strays(dirty);
     }
 
-    pub(super) fn forget_stray(&mut self, uid: &Uid, state: LossState, now: Now) {
+    pub(super) fn forget_stray(&mut self, uid: &Uid, state: LossState, now: Now, dirty: &mut Dirty<Key>) {
         if self.pods.strays.seen.remove(uid).is_some() {
             self.breaker.record(uid, state, now);
+            self.stop_waiting_for_strays(dirty);
+        }
+    }
+
+    /// What a stray may have used is kept until the last one has ended or gone; then every copy is looked at again.
+    fn stop_waiting_for_strays(&self, dirty: &mut Dirty<Key>) {
+        if self.pods.live_stray().is_none() {
+            dirty.mark_all();
         }
     }
 

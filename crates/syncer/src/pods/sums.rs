@@ -10,7 +10,7 @@ use tapestry_domain::resources::Resources;
 use super::Pods;
 use super::admission::may_wait;
 use super::case::{Case, Known};
-use super::row::VPod;
+use super::row::{Stray, VPod};
 use crate::dependents::needs::Needs;
 use crate::pair::Pair;
 
@@ -129,7 +129,13 @@ impl Pods {
 
     /// Whether it is known of every copied pod what it needs.
     pub(crate) fn needs_known(&self) -> bool {
-        self.unread == 0 && self.strays.is_empty()
+        self.unread == 0 && self.live_stray().is_none()
+    }
+
+    /// A stray that may run, and so may need anything.
+    pub(crate) fn live_stray(&self) -> Option<&Stray> {
+        let live = |uid: &Uid| self.ppods.get(uid).filter(|ppod| !ppod.terminal)?.stray.as_deref();
+        self.strays.iter().find_map(live)
     }
 
     fn footprint(&self, vuid: &Uid, may_wait: impl Fn(&VPod) -> bool) -> Footprint {

@@ -125,10 +125,29 @@ impl Pair {
     }
 
     /// The physical cluster has taken the deletion of a copy that was not scheduled.
-    pub(super) fn give_up(&mut self, vuid: &Uid, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
+    pub(super) fn learn_not_scheduled(&mut self, vuid: &Uid, answer: &Answer, now: Now, dirty: &mut Dirty<Key>) {
+        self.give_up(vuid, read_message(answer), now, dirty);
+    }
+
+    /// A copy is gone that had no node for too long: the answer to its deletion was lost, or another process deleted it.
+    pub(super) fn note_unscheduled_end(&mut self, gone: &Uid, vuid: &Uid, now: Now, dirty: &mut Dirty<Key>) {
+        let (Some(vpod), Some(case), Some(ppod)) =
+            (self.pods.vpods.get(vuid), self.pods.cases.get(vuid), self.pods.ppods.get(gone))
+        else {
+            return;
+        };
+        let born = ppod.ours.as_ref().and_then(|copy| Timestamp::from_second(copy.born).ok());
+        let waited = ppod.node.is_none() && !ppod.terminal && born.is_some_and(|born| age(born, now) >= PATIENCE);
+        let runs_on = vpod.deleting.is_some() || vpod.terminal() || case.claimants.iter().any(|uid| uid != gone);
+        if waited && !runs_on && !case.given_up() {
+            self.give_up(vuid, None, now, dirty);
+        }
+    }
+
+    fn give_up(&mut self, vuid: &Uid, why: Option<String>, now: Now, dirty: &mut Dirty<Key>) {
         let Some(case) = self.pods.cases.get_mut(vuid) else { return };
         let Some(unscheduled) = &mut case.unscheduled else { return };
-        let why = read_message(answer).map_or(String::new(), |why| format!(": {why}"));
+        let why = why.map_or(String::new(), |why| format!(": {why}"));
         let minutes = PATIENCE.as_secs() / 60;
         let message = format!("the physical cluster did not schedule the pod for {minutes} minutes{why}").into();
         unscheduled.given_up = Some(GivenUp { at: now.steady, message });

@@ -146,7 +146,10 @@ pub(super) const SHAPES: [Shape; 19] = [
             kept("fsType", DRIVER),
             field("nodePublishSecretRef", Inside("LocalObjectReference"), CREDENTIAL),
             kept("readOnly", SAME),
-            kept("volumeAttributes", DRIVER),
+            kept(
+                "volumeAttributes",
+                "a driver's own; refused when the name of one contains `secret`, which would name another user's object",
+            ),
         ],
     },
     Shape {

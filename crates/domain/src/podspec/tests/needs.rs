@@ -208,6 +208,16 @@ fn refused() -> Vec<(Value, Need, &'static str)> {
     vec![
         (volume(json!({ "persistentVolumeClaim": { "claimName": "pvc" } })), Need::PersistentVolumeClaim, "pvc"),
         (volume(json!({ "ephemeral": { "volumeClaimTemplate": {} } })), Need::EphemeralVolume, "v"),
+        (
+            volume(json!({ "csi": { "driver": "file", "volumeAttributes": { "secretName": "s" } } })),
+            Need::DriverSecret,
+            "v",
+        ),
+        (
+            volume(json!({ "csi": { "driver": "d", "volumeAttributes": { "SecretProviderClass": "p" } } })),
+            Need::DriverSecret,
+            "v",
+        ),
         (volume(json!({ "glusterfs": { "endpoints": "e", "path": "p" } })), Need::Endpoints, "e"),
         (projected(&json!({ "clusterTrustBundle": { "name": "b" } })), Need::ClusterTrustBundle, "v"),
         (projected(&json!({ "podCertificate": { "signerName": "x" } })), Need::PodCertificate, "v"),

@@ -43,5 +43,5 @@ fn pods_of_real_clusters_are_copied_or_refused_as_expected() {
             }
         }
     }
-    assert_eq!(refused, 3, "those with claims");
+    assert_eq!(refused, 4, "those with claims, and one whose driver looks for a Secret");
 }

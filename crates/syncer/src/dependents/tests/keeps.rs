@@ -100,3 +100,23 @@ fn law_01_a_copy_in_use_stays_when_a_policy_of_the_cluster_refuses_its_new_value
     assert_eq!(reason, PendingReason::DependentRefused.as_str());
     assert!(message.contains("'owner' denied"), "{message}");
 }
+
+#[test]
+fn a_pod_that_lacks_two_objects_names_the_other_one_when_the_first_has_come() {
+    let mut scene = Scene::new();
+    let mut web = mounts("web", "first", false);
+    push_volume(&mut web, &mounts("web", "second", false));
+    scene.see_vpod(&web);
+    let call = scene.call(&pod_key("web"));
+    let (_, message) = told(&scene, "web");
+    assert!(message.contains("demo/first"), "{message}");
+    web["status"]["conditions"] = call.body().unwrap()["status"]["conditions"].clone();
+    let object = scene.stamp(web.clone());
+    scene.settle(&pod_key("web"), &call, Ok(Answer { object }));
+    admit(&mut scene, "web", &web);
+    assert_eq!(scene.plan(&pod_key("web")), Plan::Rest, "told once");
+    see_source(&mut scene, source("first", &json!({"a": "1"})));
+    let (reason, message) = told(&scene, "web");
+    assert_eq!(reason, PendingReason::DependentMissing.as_str());
+    assert!(message.contains("demo/second"), "{message}");
+}

@@ -139,6 +139,55 @@ impl PendingReason {
     }
 }
 
+impl PendingReason {
+    /// Whether another message under the same reason is news. It is where messages name what is wrong; where they hold figures,
+    /// each change of a figure would be written to the pod.
+    pub(crate) fn names_the_cause(self) -> bool {
+        match self {
+            Self::PodSecurityViolation
+            | Self::DependentUnsupported
+            | Self::TokenUnsupported
+            | Self::FeatureUnsupported
+            | Self::DependentMissing
+            | Self::DependentConflict
+            | Self::DependentRefused
+            | Self::TokenRefused
+            | Self::PhysicalClusterRefused
+            | Self::PhysicalClusterNotReady => true,
+            Self::OutOfLease
+            | Self::NotLending
+            | Self::Suspended
+            | Self::LendNever
+            | Self::OwnerOutOfTimeWindows
+            | Self::OutOfTimeWindows
+            | Self::OwnerPoliciesUnknown
+            | Self::OwnerPoliciesNotServed
+            | Self::PoliciesUnknown
+            | Self::PoliciesNotServed
+            | Self::BindingDeletionUnconfirmed
+            | Self::PolicyDeleted
+            | Self::NotSelected
+            | Self::Leaving
+            | Self::PolicyInvalid
+            | Self::PhysicalPodUnreadable
+            | Self::NodeUnreadable
+            | Self::WatchOutOfSync
+            | Self::QuotaNotOurs
+            | Self::QuotaRefused
+            | Self::NodeSelectorMismatch
+            | Self::NodeAffinityMismatch
+            | Self::UntoleratedTaint
+            | Self::HostPortConflict
+            | Self::NoRandomNumbers
+            | Self::NamespaceExcluded
+            | Self::DaemonSetExcluded
+            | Self::PodUnreadable
+            | Self::MappingLost
+            | Self::PhysicalPodUnmarked => false,
+        }
+    }
+}
+
 impl From<&Misplaced> for PendingReason {
     fn from(misplaced: &Misplaced) -> Self {
         match misplaced {
@@ -156,7 +205,9 @@ impl From<&Unsupported> for PendingReason {
                 Self::DependentUnsupported
             }
             Need::ServiceAccountToken => Self::TokenUnsupported,
-            Need::ClusterTrustBundle | Need::PodCertificate | Need::ResourceClaim => Self::FeatureUnsupported,
+            Need::ClusterTrustBundle | Need::PodCertificate | Need::ResourceClaim | Need::DriverSecret => {
+                Self::FeatureUnsupported
+            }
         }
     }
 }

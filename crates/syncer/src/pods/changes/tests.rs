@@ -391,3 +391,21 @@ fn a_pod_that_ends_is_not_pushed() {
     stage.change(json!({"metadata": {"labels": {"app": "api"}}}));
     assert_eq!(stage.call().why, "Status");
 }
+
+#[test]
+fn an_ephemeral_container_does_not_wait_for_what_only_the_rest_of_the_pod_names() {
+    let mut stage = Stage::new();
+    // The pod was made before pods got what the virtual cluster injects: its copy has no API access, and no copy of the CA.
+    assert!(stage.scene.pair.dependents.set_api_access(true));
+    let source = json!({"metadata": {"name": "kube-root-ca.crt", "namespace": "demo", "uid": "s-uid"}});
+    let text = stage.scene.stamp(source);
+    let row = Source::decode(&text, DependentKind::ConfigMap).unwrap().unwrap();
+    stage.scene.see(Fact::Source(DependentKind::ConfigMap, Change::Put(row, Epoch(1))));
+    let volumes = json!([{"name": "kube-api-access-x", "projected": {"sources": [
+        {"serviceAccountToken": {"path": "token"}}, {"configMap": {"name": "kube-root-ca.crt"}},
+    ]}}]);
+    stage.vpod["spec"]["volumes"] = volumes;
+    stage.change(debug(&json!({})));
+    stage.read();
+    assert_eq!(stage.call().why, "PushEphemeralContainers");
+}

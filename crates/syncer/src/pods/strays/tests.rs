@@ -456,3 +456,23 @@ fn law_01_a_look_that_shows_the_pod_which_names_a_bent_copy_gives_it_back() {
     scene.settle(&wrong, &look, Ok(Answer { object }));
     assert_eq!(scene.call(&wrong).why, "GiveBack");
 }
+
+#[test]
+fn what_a_stray_may_use_is_kept_until_it_has_ended_or_gone() {
+    let (_, mut ppod) = left();
+    strip(&mut ppod, &BACK);
+    let mut scene = Scene::new();
+    scene.see_ppod(&ppod);
+    assert!(!scene.pair.pods.needs_known());
+    scene.see_binding_leaving(json!({}));
+    let mut ended = ppod.clone();
+    merge(&mut ended, json!({"status": {"phase": "Failed"}}));
+    scene.see_ppod(&ended);
+    assert!(scene.pair.pods.needs_known(), "one that has ended uses nothing");
+
+    let mut scene = Scene::new();
+    scene.see_ppod(&ppod);
+    merge(&mut ppod, json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
+    scene.lose_ppod(&ppod, true);
+    assert!(scene.pair.pods.needs_known());
+}

@@ -202,3 +202,31 @@ fn a_pod_that_was_placed_never_counts_as_unscheduled() {
     scene.pass(60 * MINUTE);
     assert_eq!(scene.plan(&key("web")), Plan::Rest);
 }
+
+#[test]
+fn law_08_a_lost_answer_to_the_deletion_fails_the_pod_for_the_same_reason() {
+    for planned in [true, false] {
+        let mut scene = Scene::new();
+        let (_, ppod) = waiting(&mut scene, "web");
+        scene.pass(5 * MINUTE);
+        if planned {
+            let delete = scene.call(&key("web"));
+            scene.settle(&key("web"), &delete, Err(Refusal::Unknown("no answer".to_owned())));
+        }
+        let gone = going(&mut scene, &ppod);
+        scene.lose_ppod(&gone, true);
+        assert!(matches!(scene.plan(&key("web")), Plan::Wait(_)), "the node is tainted first");
+        scene.follow_node("n1");
+        assert_eq!(scene.call(&key("web")).why, "PhysicalUnschedulable", "planned by this process: {planned}");
+    }
+}
+
+#[test]
+fn a_copy_that_another_client_deletes_before_its_time_is_lost_and_its_node_stays_open() {
+    let mut scene = Scene::new();
+    let (_, ppod) = waiting(&mut scene, "web");
+    scene.pass(MINUTE);
+    let gone = going(&mut scene, &ppod);
+    scene.lose_ppod(&gone, true);
+    assert_ne!(scene.call(&key("web")).why, "PhysicalUnschedulable");
+}
