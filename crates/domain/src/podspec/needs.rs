@@ -1,11 +1,12 @@
 //! What a pod needs besides a node: ConfigMaps and Secrets of its namespace and tokens, which are carried, and what is refused.
 //! It must not look at less than [`super::references`] rewrites: what is named there must be in the physical cluster first.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::references::token_key;
 use crate::dependents::{DependentKind, Reference};
@@ -259,14 +260,15 @@ struct Volume<'a> {
 struct Driver<'a> {
     #[serde(borrow, rename = "secretRef", alias = "nodePublishSecretRef")]
     secret: Option<Named<'a>>,
-    #[serde(borrow, rename = "volumeAttributes", deserialize_with = "nullable")]
-    attributes: BTreeMap<Text<'a>, Text<'a>>,
+    #[serde(borrow, rename = "volumeAttributes")]
+    attributes: Option<&'a RawValue>,
 }
 
 impl Driver<'_> {
     /// What drivers call such attributes: `secretName`, `secretNamespace`, `secretProviderClass`, `csi.storage.k8s.io/…-secret-name`.
     fn names_a_secret(&self) -> bool {
-        self.attributes.keys().any(|attribute| attribute.to_ascii_lowercase().contains("secret"))
+        let attributes = self.attributes.and_then(|text| serde_json::from_str::<Map<String, Value>>(text.get()).ok());
+        attributes.is_some_and(|attributes| attributes.keys().any(|name| name.to_ascii_lowercase().contains("secret")))
     }
 }
 
