@@ -1,11 +1,12 @@
 //! ConfigMaps, Secrets and tokens that pods need, copied to the mount namespace before the pods and removed after them.
-//! Watches metadata of all ConfigMaps and Secrets of the virtual cluster, and those of our origin in the mount namespace; writes only
-//! the latter. The graph: vpod --reference--> source --name, UID--> copy --origin, namespace, name--> source.
+//! Watches metadata of all ConfigMaps and Secrets of the virtual cluster, and those in the mount namespace; writes only those of the
+//! latter that are ours. The graph: vpod --reference--> source --name, UID--> copy --origin, namespace, name--> source.
 //! Nothing is ever written to a source (ADR 23), and no value is kept: the gate carries them.
 
 pub(crate) mod needs;
 pub(crate) mod plan;
 pub mod row;
+mod strays;
 pub(crate) mod tokens;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -44,6 +45,8 @@ pub(crate) struct Dependents {
     /// Which source has a name now.
     present: HashMap<Arc<Id>, Uid, RandomState>,
     copies: [Table<DependentCopy>; 2],
+    /// Copies that do not say of what.
+    strays: BTreeSet<(DependentKind, Uid)>,
     /// Those that are used or have a copy.
     cases: HashMap<Arc<Id>, Case, RandomState>,
     /// What each pod needs that is inside, or whose copy may run.
@@ -173,12 +176,13 @@ impl Dependents {
 
     /// Whether no copy of ours is left.
     pub(crate) fn none_left(&self) -> bool {
-        self.copies.iter().all(|copies| copies.complete() && copies.is_empty())
+        let counts = |copy: &DependentCopy| copy.of != Of::Unknown || copy.certainly_ours();
+        self.copies.iter().all(|copies| copies.complete() && !copies.iter().any(counts))
     }
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
         let dependents = self.cases.keys().map(|id| Key::Dependent(Arc::clone(id)));
-        dependents.chain(self.tokens.keys().cloned().map(Key::Token))
+        dependents.chain(self.tokens.keys().cloned().map(Key::Token)).chain(self.stray_keys())
     }
 
     /// Folds in what the watch says of sources.
@@ -227,14 +231,21 @@ impl Dependents {
         match change {
             Change::Put(row, epoch) => self.put_copy(kind, row, Some(epoch), origin, dirty),
             Change::Gone { row, .. } => {
-                // Of a whole namespace nothing leaves the watch but what is deleted, or lost all that marks it as ours.
-                self.copies[kind as usize].remove_proven(&row.uid, row.rv.before());
-                self.lose_copy(&row, dirty);
+                // Of a whole namespace nothing leaves the watch but what is deleted. What the table knows may say more than a
+                // stripped last state.
+                let table = &mut self.copies[kind as usize];
+                match table.get(&row.uid).is_some() || row.ours {
+                    true => {
+                        let known = table.remove_proven(&row.uid, row.rv.before());
+                        self.lose_copy(kind, &known.unwrap_or(row), dirty);
+                    }
+                    false => self.free_name(kind, &row.name, origin, dirty),
+                }
             }
             Change::Listed(epoch) => {
                 for uid in self.copies[kind as usize].listed(epoch) {
                     if let Some(row) = self.copies[kind as usize].remove(&uid) {
-                        self.lose_copy(&row, dirty);
+                        self.lose_copy(kind, &row, dirty);
                     }
                 }
                 dirty.mark_all();
@@ -246,18 +257,24 @@ impl Dependents {
     fn put_copy(
         &mut self,
         kind: DependentKind,
-        row: DependentCopy,
+        mut row: DependentCopy,
         epoch: Option<tapestry_cluster::feed::Epoch>,
         origin: &Origin,
         dirty: &mut Dirty<Key>,
     ) {
-        let (uid, name, of) = (row.uid.clone(), row.name.clone(), row.of.clone());
-        if !matches!(self.copies[kind as usize].put(row, epoch), Put::Fresh(_)) {
+        let table = &mut self.copies[kind as usize];
+        let known = table.get(&row.uid);
+        if known.is_none() && !row.ours {
             return;
         }
+        row.check_back(known, origin);
+        let (uid, name, of) = (row.uid.clone(), row.name.clone(), row.of.clone());
+        if !matches!(table.put(row, epoch), Put::Fresh(_)) {
+            return;
+        }
+        self.strays.remove(&(kind, uid.clone()));
         match of {
-            // Both ways or not at all (law 5): only under the name that we give it.
-            Of::Source { id, .. } if id.copy_name(origin).as_ref() == Some(&name) => {
+            Of::Source { id, .. } => {
                 let case = self.cases.entry(Arc::clone(&id)).or_default();
                 (case.copy, case.look) = (Some(uid), Look::Unknown);
                 self.mark(&id, dirty);
@@ -267,11 +284,14 @@ impl Dependents {
                 dirty.mark(Key::Pod(vuid.clone()));
                 dirty.mark(Key::Token(vuid));
             }
-            Of::Source { .. } | Of::Unknown => {}
+            Of::Unknown => {
+                dirty.mark(Key::StrayDependent(kind, uid.clone()));
+                self.strays.insert((kind, uid));
+            }
         }
     }
 
-    fn lose_copy(&mut self, row: &DependentCopy, dirty: &mut Dirty<Key>) {
+    fn lose_copy(&mut self, kind: DependentKind, row: &DependentCopy, dirty: &mut Dirty<Key>) {
         match &row.of {
             Of::Source { id, .. } => {
                 if let Some(case) = self.cases.get_mut(id).filter(|case| case.copy.as_ref() == Some(&row.uid)) {
@@ -288,7 +308,7 @@ impl Dependents {
                 dirty.mark(Key::Token(vuid.clone()));
                 self.drop_token(vuid);
             }
-            Of::Unknown => {}
+            Of::Unknown => drop(self.strays.remove(&(kind, row.uid.clone()))),
         }
     }
 
@@ -344,6 +364,8 @@ impl Dependents {
             self.drop_unused(id);
         }
         self.want_tokens(vuid, pod, needs, api_access, dirty);
+        // Whether a stray is used may be another answer now.
+        self.stray_keys().for_each(|key| dirty.mark(key));
     }
 
     /// Whether pods that are made now get what the virtual cluster injects; says whether that is news. Then every pod has to be

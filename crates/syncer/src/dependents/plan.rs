@@ -170,10 +170,15 @@ impl Dependents {
 
     /// Takes over the copy as an answer shows it; says whether it is this dependent's.
     fn learn(&mut self, id: &Arc<Id>, answer: &Answer, origin: &Origin, dirty: &mut Dirty<Key>) -> bool {
-        let Ok(Some(row)) = DependentCopy::decode(&answer.object, id.kind, origin) else { return false };
-        let ours = matches!(&row.of, Of::Source { id: back, .. } if back == id);
+        let Ok(Some(mut row)) = DependentCopy::decode(&answer.object, id.kind, origin) else { return false };
+        let known = self.copies[id.kind as usize].get(&row.uid).is_some_and(|known| known.of != Of::Unknown);
+        if row.ours && id.copy_name(origin).as_ref() == Some(&row.name) {
+            row.adopt_for(id);
+        } else if !known {
+            return false;
+        }
         self.put_copy(id.kind, row, None, origin, dirty);
-        ours
+        true
     }
 
     fn forget_copy(&mut self, id: &Arc<Id>, call: &Call) {

@@ -22,6 +22,7 @@ use crate::pods::row::VPod;
 use crate::scene::{Scene, created, mapped, merge, name, vpod};
 
 mod keeps;
+mod strays;
 mod tokens;
 
 const MAP: DependentKind = DependentKind::ConfigMap;

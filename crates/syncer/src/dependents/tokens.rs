@@ -43,7 +43,7 @@ pub(super) struct TokenCase {
     wanted: Option<Wanted>,
     /// The Secret, and its name.
     copy: Option<(Uid, Name)>,
-    look: Look,
+    pub(super) look: Look,
     /// When the last ones were issued, and a fingerprint of what the Secret held then.
     issued: Option<Duration>,
     wrote: Option<u64>,
@@ -70,6 +70,16 @@ impl TokenCase {
         if self.copy.take_if(|(uid, _)| uid == copy).is_some() {
             (self.wrote, self.fixed) = (None, false);
         }
+    }
+
+    /// The pod that needs them.
+    pub(super) fn pod_name(&self) -> Option<&str> {
+        self.wanted.as_ref().map(|wanted| wanted.pod.as_str())
+    }
+
+    /// No other object has the Secret's name any more.
+    pub(super) fn see_name_free(&mut self) {
+        (self.look, self.failure) = (Look::Unknown, None);
     }
 
     /// Whether the Secret holds every token that the pod needs, as far as we know as they were issued.
@@ -198,8 +208,12 @@ impl Dependents {
             (Why::CreateToken | Why::RefreshToken | Why::LookForToken, Ok(answer)) => {
                 case.failure = None;
                 let row = DependentCopy::decode(&answer.object, DependentKind::Secret, setting.origin);
-                let ours = |row: &DependentCopy| matches!(&row.of, Of::Pod { uid, .. } if uid == vuid);
-                let row = row.ok().flatten().filter(ours);
+                let known = |row: &DependentCopy| case.copy.as_ref().is_some_and(|(uid, _)| *uid == row.uid);
+                let ours = |row: &DependentCopy| (row.ours && row.name == call.target.name) || known(row);
+                let row = row.ok().flatten().filter(ours).map(|mut row| {
+                    row.adopt_for_pod(vuid);
+                    row
+                });
                 if why != Why::LookForToken {
                     case.issued = Some(setting.now.steady);
                     case.wrote = row.as_ref().and_then(DependentCopy::print);

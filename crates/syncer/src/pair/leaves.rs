@@ -131,6 +131,10 @@ impl Pair {
         self.when_operational(|_| self.dependents.plan(id, &self.dependents_setting(now)))
     }
 
+    pub(super) fn plan_stray_dependent(&self, kind: DependentKind, uid: &Uid, now: Now) -> Plan<dependents::plan::Why> {
+        self.when_operational(|_| self.dependents.plan_stray(kind, uid, &self.dependents_setting(now)))
+    }
+
     pub(super) fn settle_dependent(
         &mut self,
         id: &Arc<Id>,
