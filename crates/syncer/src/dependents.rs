@@ -3,6 +3,7 @@
 //! latter that are ours. The graph: vpod --reference--> source --name, UID--> copy --origin, namespace, name--> source.
 //! Nothing is ever written to a source (ADR 23), and no value is kept: the gate carries them.
 
+mod look;
 pub(crate) mod needs;
 pub(crate) mod plan;
 pub mod row;
@@ -21,6 +22,7 @@ use tapestry_domain::names;
 use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Table};
 
+use self::look::Look;
 use self::needs::Needs;
 use self::row::{DependentCopy, Of, Source};
 use self::tokens::TokenCase;
@@ -84,18 +86,6 @@ struct Case {
     /// When the copy was found changed by another client, and changed back.
     reverts: VecDeque<Duration>,
     trouble: Option<Trouble>,
-}
-
-/// What is known of a copy that the watch does not show.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Look {
-    /// Creating it will tell.
-    #[default]
-    Unknown,
-    /// Its name is taken: reading it will tell by what.
-    Taken,
-    /// By an object that is not ours, as we saw at this time.
-    Foreign(Duration),
 }
 
 /// Why a dependent is not as it should be.

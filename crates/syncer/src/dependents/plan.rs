@@ -30,9 +30,6 @@ reasons! {
     }
 }
 
-/// How long a name that another object has is left alone.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(5);
-
 /// A copy that another client changes so often in this time is not changed back any more.
 const REVERTS: usize = 3;
 const REVERTS_WITHIN: Duration = Duration::from_mins(10);
@@ -191,11 +188,8 @@ impl Dependents {
 }
 
 fn plan_new(case: &Case, target: Target, id: &Id, source: &Source, setting: &Setting<'_>) -> Plan<Why> {
-    match case.look {
-        Look::Foreign(at) if at + LOOK_AGAIN > setting.now.steady => Plan::Wait(at + LOOK_AGAIN),
-        Look::Taken | Look::Foreign(_) => Why::LookForDependent.call(target, Verb::Peek),
-        Look::Unknown => Why::CreateDependent.call(target, carry(id, source, setting.origin)),
-    }
+    let create = |target| Why::CreateDependent.call(target, carry(id, source, setting.origin));
+    case.look.plan(target, setting.now.steady, Why::LookForDependent, create)
 }
 
 fn plan_kept(

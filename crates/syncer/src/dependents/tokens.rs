@@ -11,7 +11,6 @@ use tapestry_domain::names;
 use tapestry_engine::{Dirty, Plan, Reason as _, reasons};
 
 use super::needs::Needs;
-use super::plan::LOOK_AGAIN;
 use super::row::{DependentCopy, Of};
 use super::{Dependents, Look, Readiness, Setting};
 use crate::pair::Key;
@@ -161,13 +160,9 @@ impl Dependents {
             (Some(wanted), None) => {
                 let name = names::token_secret_name(&setting.origin.label, vuid.as_str(), wanted.pod.as_str());
                 let Ok(name) = Name::parse(&name) else { return Plan::Rest };
-                let target = secret(setting, name);
-                match case.look {
-                    Look::Foreign(at) if at + LOOK_AGAIN > setting.now.steady => return Plan::Wait(at + LOOK_AGAIN),
-                    Look::Taken | Look::Foreign(_) => return Why::LookForToken.call(target, Verb::Peek),
-                    Look::Unknown => {}
-                }
-                issue(wanted, vuid, setting).map_or(Plan::Rest, |verb| Why::CreateToken.call(target, verb))
+                case.look.plan(secret(setting, name), setting.now.steady, Why::LookForToken, |target| {
+                    issue(wanted, vuid, setting).map_or(Plan::Rest, |verb| Why::CreateToken.call(target, verb))
+                })
             }
             (Some(_), Some(copy)) if case.fixed => {
                 let target = secret(setting, copy.name.clone()).uid(&copy.uid).rv(copy.rv);
