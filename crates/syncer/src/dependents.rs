@@ -420,11 +420,11 @@ impl Dependents {
         };
         let case = self.cases.get(id);
         let trouble = case.and_then(|case| case.trouble.as_ref());
-        let written = case.is_some_and(|case| case.wrote == Some(source.rv));
+        let written = case.is_some_and(|case| case.wrote_for(source));
         match (self.copy(id), trouble) {
             // It is what another client made of it; a pod that waited for the end of that would wait for ever.
             (Some(_), Some(Trouble::Contested)) if written => Readiness::Ready,
-            (Some(copy), _) if copy.holds(source) => Readiness::Ready,
+            (Some(copy), _) if case.is_some_and(|case| case.kept_as_written(copy, source)) => Readiness::Ready,
             (_, Some(trouble @ (Trouble::Foreign(_) | Trouble::Refused(_)))) => Readiness::Hindered(id, trouble),
             (Some(_) | None, _) => Readiness::NotYet,
         }
@@ -437,11 +437,23 @@ impl User {
     }
 }
 
-impl DependentCopy {
-    /// Whether it is what the source says now.
-    fn holds(&self, source: &Source) -> bool {
-        let Of::Source { uid, version, intact, .. } = &self.of else { return false };
-        !self.deleting && *intact && *uid == source.uid && *version == Some(source.rv)
+impl Case {
+    /// Whether we wrote what the source says now, or later: the gate may read more than the watch has shown.
+    fn wrote_for(&self, source: &Source) -> bool {
+        self.wrote.is_some_and(|wrote| wrote >= source.rv)
+    }
+
+    /// Whether the copy says that it holds what the source says now. A later version counts only if this process wrote it: the
+    /// versions of a cluster that was restored from a backup begin below those that its copies say.
+    fn holds(&self, copy: &DependentCopy, source: &Source) -> bool {
+        let Of::Source { uid, version: Some(version), .. } = &copy.of else { return false };
+        *uid == source.uid && (*version == source.rv || (*version > source.rv && self.wrote == Some(*version)))
+    }
+
+    /// The same, and no client has changed it since.
+    fn kept_as_written(&self, copy: &DependentCopy, source: &Source) -> bool {
+        let intact = matches!(copy.of, Of::Source { intact, .. } if intact);
+        !copy.deleting && intact && self.holds(copy, source)
     }
 }
 

@@ -204,13 +204,11 @@ fn plan_kept(
     if case.trouble == Some(Trouble::Fixed) {
         return Why::ReplaceDependent.call(target.rv(copy.rv), Verb::Delete { grace: None });
     }
-    let current =
-        matches!(&copy.of, Of::Source { uid, version, .. } if *uid == source.uid && *version == Some(source.rv));
     // A copy that does not say the version that we wrote was changed by another client as much as one with another value.
-    if !current && case.wrote != Some(source.rv) {
+    if !case.holds(copy, source) && !case.wrote_for(source) {
         return Why::UpdateDependent.call(target, carry(id, source, setting.origin));
     }
-    if current && copy.holds(source) && copy.marked {
+    if case.kept_as_written(copy, source) && copy.marked {
         return Plan::Rest;
     }
     match case.contested_until(setting.now.steady) {

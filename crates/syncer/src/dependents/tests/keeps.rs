@@ -100,3 +100,23 @@ fn law_01_a_copy_in_use_stays_when_a_policy_of_the_cluster_refuses_its_new_value
     assert_eq!(reason, PendingReason::DependentRefused.as_str());
     assert!(message.contains("'owner' denied"), "{message}");
 }
+
+#[test]
+fn law_04_a_copy_that_is_newer_than_what_the_watch_shows_of_its_source_is_not_read_again() {
+    let mut scene = Scene::new();
+    let seen = see_source(&mut scene, source("settings", &json!({"a": "1"})));
+    admit(&mut scene, "web", &mounts("web", "settings", false));
+    // The gate reads the source later than the watch showed it.
+    let newer = String::from_utf8(scene.stamp(source("settings", &json!({"a": "2"}))).to_vec()).unwrap();
+    let copy = carry(&mut scene, "settings", &newer);
+    assert_eq!(scene.plan(&key("settings")), Plan::Rest);
+    assert_eq!(scene.call(&pod_key("web")).why, "CreateCopy");
+
+    // A process that did not write it cannot know: perhaps the virtual cluster was restored from a backup.
+    let mut scene = Scene::new();
+    let row = Source::decode(&seen.into(), MAP).unwrap().unwrap();
+    scene.see(Fact::Source(MAP, Change::Put(row, Epoch(1))));
+    see_copy(&mut scene, &copy);
+    admit(&mut scene, "web", &mounts("web", "settings", false));
+    assert_eq!(scene.call(&key("settings")).why, "UpdateDependent");
+}
