@@ -6,13 +6,13 @@
 mod look;
 pub(crate) mod needs;
 pub(crate) mod plan;
+mod reverts;
 pub mod row;
 mod strays;
 pub(crate) mod tokens;
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use tapestry_cluster::feed::Change;
@@ -24,6 +24,7 @@ use tapestry_engine::{Dirty, Table};
 
 use self::look::Look;
 use self::needs::Needs;
+use self::reverts::Reverts;
 use self::row::{DependentCopy, Of, Source};
 use self::tokens::TokenCase;
 use crate::origin::Origin;
@@ -83,8 +84,10 @@ struct Case {
     look: Look,
     /// The version of the source that we last wrote.
     wrote: Option<Rv>,
-    /// When the copy was found changed by another client, and changed back.
-    reverts: VecDeque<Duration>,
+    /// When the copy was found changed or deleted by another client, and restored.
+    reverts: Reverts,
+    /// Another client deleted the copy, and it was not created again.
+    lost: bool,
     trouble: Option<Trouble>,
 }
 
@@ -97,7 +100,7 @@ pub(crate) enum Trouble {
     Refused(Box<str>),
     /// The copy cannot become what the source is (its type, or it is immutable): it is deleted and created again.
     Fixed,
-    /// Another client keeps changing the copy: it is left alone for a while.
+    /// Another client keeps changing or deleting the copy: it is left alone for a while.
     Contested,
 }
 
@@ -286,13 +289,15 @@ impl Dependents {
             Of::Source { id, .. } => {
                 if let Some(case) = self.cases.get_mut(id).filter(|case| case.copy.as_ref() == Some(&row.uid)) {
                     (case.copy, case.look) = (None, Look::Unknown);
+                    // One that we replace is deleted by ourselves.
+                    case.lost = !case.users.is_empty() && case.trouble != Some(Trouble::Fixed);
                 }
                 self.mark(id, dirty);
                 self.drop_unused(id);
             }
             Of::Pod { uid: vuid, .. } => {
                 if let Some(case) = self.tokens.get_mut(vuid) {
-                    case.lose(&row.uid);
+                    case.lose_to_others(&row.uid);
                 }
                 dirty.mark(Key::Pod(vuid.clone()));
                 dirty.mark(Key::Token(vuid.clone()));
@@ -426,6 +431,7 @@ impl Dependents {
             (Some(_), Some(Trouble::Contested)) if written => Readiness::Ready,
             (Some(copy), _) if case.is_some_and(|case| case.kept_as_written(copy, source)) => Readiness::Ready,
             (_, Some(trouble @ (Trouble::Foreign(_) | Trouble::Refused(_)))) => Readiness::Hindered(id, trouble),
+            (None, Some(trouble @ Trouble::Contested)) => Readiness::Hindered(id, trouble),
             (Some(_) | None, _) => Readiness::NotYet,
         }
     }

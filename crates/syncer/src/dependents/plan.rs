@@ -1,7 +1,6 @@
 //! What to do about one ConfigMap or Secret. Pure but for `settle`, which folds answers in.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tapestry_cluster::{Answer, Call, CarryMarks, Refusal, Shape, Side, Target, Verb};
 use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
@@ -30,17 +29,13 @@ reasons! {
     }
 }
 
-/// A copy that another client changes so often in this time is not changed back any more.
-const REVERTS: usize = 3;
-const REVERTS_WITHIN: Duration = Duration::from_mins(10);
-
-const CONTESTED: &str = "another client keeps changing the copy in the physical cluster; it is left as it is for ten minutes, and then restored";
+const CONTESTED: &str = "another client keeps changing or deleting the copy in the physical cluster; it is left as it is for ten minutes, and then restored";
 
 /// What users have to be told.
 #[must_use]
 pub(crate) enum Notice {
     Nothing,
-    /// Another client keeps changing the copy of this source.
+    /// Another client keeps changing or deleting the copy of this source.
     Contested,
     /// The physical cluster refuses the new values of this source, in these words; its copy stays as it is.
     NotUpdated(Box<str>),
@@ -81,12 +76,15 @@ impl Dependents {
         let Some(case) = self.cases.get_mut(id) else { return Notice::Nothing };
         let mut notice = Notice::Nothing;
         match (why, done) {
-            (Why::CreateDependent | Why::UpdateDependent, Ok(answer)) => {
-                case.trouble = None;
-                self.learn_written(id, &answer, setting.origin, dirty);
-            }
-            (Why::RevertDependent, Ok(answer)) => {
-                if case.count_revert(setting.now.steady) {
+            (Why::CreateDependent | Why::UpdateDependent | Why::RevertDependent, Ok(answer)) => {
+                let lost = std::mem::take(&mut case.lost);
+                if lost || why == Why::RevertDependent {
+                    case.reverts.count(setting.now.steady);
+                }
+                // Also a change of the source leaves a copy contested: what others do to it next is left alone.
+                let contested = case.reverts.contested_until(setting.now.steady).is_some();
+                case.trouble = contested.then_some(Trouble::Contested);
+                if contested && why != Why::UpdateDependent {
                     notice = Notice::Contested;
                 }
                 self.learn_written(id, &answer, setting.origin, dirty);
@@ -104,7 +102,10 @@ impl Dependents {
                 self.forget_copy(id, call);
             }
             (Why::LookForDependent, Err(Refusal::Gone)) => case.look = Look::Unknown,
-            (Why::UpdateDependent | Why::RevertDependent, Err(Refusal::Gone)) => self.forget_copy(id, call),
+            (Why::UpdateDependent | Why::RevertDependent, Err(Refusal::Gone)) => {
+                case.lost = true;
+                self.forget_copy(id, call);
+            }
             (Why::CreateDependent, Err(Refusal::Exists)) => case.look = Look::Taken,
             // Immutable, or of another type: Kubernetes allows no change. What a policy of the cluster refuses stays as it is: a
             // copy that is deleted and then refused would be lost to the pods that use it.
@@ -188,6 +189,9 @@ impl Dependents {
 }
 
 fn plan_new(case: &Case, target: Target, id: &Id, source: &Source, setting: &Setting<'_>) -> Plan<Why> {
+    if let Some(until) = case.reverts.contested_until(setting.now.steady).filter(|_| case.lost) {
+        return Plan::Wait(until);
+    }
     let create = |target| Why::CreateDependent.call(target, carry(id, source, setting.origin));
     case.look.plan(target, setting.now.steady, Why::LookForDependent, create)
 }
@@ -211,7 +215,7 @@ fn plan_kept(
     if case.kept_as_written(copy, source) && copy.marked {
         return Plan::Rest;
     }
-    match case.contested_until(setting.now.steady) {
+    match case.reverts.contested_until(setting.now.steady) {
         Some(until) => Plan::Wait(until),
         None => Why::RevertDependent.call(target, carry(id, source, setting.origin)),
     }
@@ -222,23 +226,6 @@ fn carry(id: &Id, source: &Source, origin: &Origin) -> Verb {
     let from = Target::namespaced(Side::Virtual, kind_of(id.kind), id.namespace.clone(), id.name.clone());
     let shape = Shape::Dependent(id.kind, origin.marks());
     Verb::Carry { from: Box::new(from.uid(&source.uid)), shape: Box::new(shape) }
-}
-
-impl Case {
-    /// Another client changed the copy, and we changed it back. True when that is once too often.
-    fn count_revert(&mut self, at: Duration) -> bool {
-        self.reverts.retain(|then| *then + REVERTS_WITHIN > at);
-        self.reverts.push_back(at);
-        let contested = self.reverts.len() >= REVERTS;
-        self.trouble = contested.then_some(Trouble::Contested);
-        contested
-    }
-
-    /// Until when a copy that another client keeps changing is left alone.
-    fn contested_until(&self, now: Duration) -> Option<Duration> {
-        let oldest = *self.reverts.len().checked_sub(REVERTS).and_then(|first| self.reverts.get(first))?;
-        Some(oldest + REVERTS_WITHIN).filter(|until| *until > now)
-    }
 }
 
 impl Origin {

@@ -11,6 +11,7 @@ use tapestry_domain::names;
 use tapestry_engine::{Dirty, Plan, Reason as _, reasons};
 
 use super::needs::Needs;
+use super::reverts::Reverts;
 use super::row::{DependentCopy, Of};
 use super::{Dependents, Look, Readiness, Setting};
 use crate::pair::Key;
@@ -46,6 +47,10 @@ pub(super) struct TokenCase {
     /// When the last ones were issued, and a fingerprint of what the Secret held then.
     issued: Option<Duration>,
     wrote: Option<u64>,
+    /// When the Secret was found deleted by another client, and created again.
+    reverts: Reverts,
+    /// Another client deleted the Secret, and it was not created again.
+    lost: bool,
     /// Kubernetes lets no client change the Secret.
     fixed: bool,
     /// Why they cannot be issued.
@@ -69,6 +74,14 @@ impl TokenCase {
         if self.copy.take_if(|(uid, _)| uid == copy).is_some() {
             (self.wrote, self.fixed) = (None, false);
         }
+    }
+
+    /// The Secret is gone, and we did not ask for it.
+    pub(super) fn lose_to_others(&mut self, copy: &Uid) {
+        let ours = self.copy.as_ref().is_some_and(|(uid, _)| uid == copy);
+        // One that we replace is deleted by ourselves.
+        self.lost |= ours && self.wanted.is_some() && !self.fixed;
+        self.lose(copy);
     }
 
     /// The pod that needs them.
@@ -160,6 +173,9 @@ impl Dependents {
             (Some(wanted), None) => {
                 let name = names::token_secret_name(&setting.origin.label, vuid.as_str(), wanted.pod.as_str());
                 let Ok(name) = Name::parse(&name) else { return Plan::Rest };
+                if let Some(until) = case.reverts.contested_until(setting.now.steady).filter(|_| case.lost) {
+                    return Plan::Wait(until);
+                }
                 case.look.plan(secret(setting, name), setting.now.steady, Why::LookForToken, |target| {
                     issue(wanted, vuid, setting).map_or(Plan::Rest, |verb| Why::CreateToken.call(target, verb))
                 })
@@ -201,7 +217,11 @@ impl Dependents {
         let Some(case) = self.tokens.get_mut(vuid) else { return };
         match (why, done) {
             (Why::CreateToken | Why::RefreshToken | Why::LookForToken, Ok(answer)) => {
-                case.failure = None;
+                if why == Why::CreateToken && std::mem::take(&mut case.lost) {
+                    case.reverts.count(setting.now.steady);
+                }
+                let contested = case.reverts.contested_until(setting.now.steady).is_some();
+                case.failure = contested.then(|| format!("another client keeps deleting Secret {} in the physical cluster; it is created again within ten minutes", call.target.name).into());
                 let row = DependentCopy::decode(&answer.object, DependentKind::Secret, setting.origin);
                 let known = |row: &DependentCopy| case.copy.as_ref().is_some_and(|(uid, _)| *uid == row.uid);
                 let ours = |row: &DependentCopy| (row.ours && row.name == call.target.name) || known(row);
@@ -220,9 +240,14 @@ impl Dependents {
                     case.failure = Some(format!("Secret {} is not ours: delete it", call.target.name).into());
                 }
             }
+            (Why::RefreshToken, Err(Refusal::Gone)) => {
+                if let Some(uid) = &call.target.uid {
+                    case.lose_to_others(uid);
+                    self.copies[DependentKind::Secret as usize].remove(uid);
+                }
+            }
             // Changed since we looked, or gone: if it is still ours, the watch brings it back.
-            (Why::RemoveToken | Why::ReplaceToken, Ok(_) | Err(Refusal::Gone | Refusal::Replaced))
-            | (Why::RefreshToken, Err(Refusal::Gone)) => {
+            (Why::RemoveToken | Why::ReplaceToken, Ok(_) | Err(Refusal::Gone | Refusal::Replaced)) => {
                 if let Some(uid) = &call.target.uid {
                     case.lose(uid);
                     self.copies[DependentKind::Secret as usize].remove(uid);

@@ -108,7 +108,14 @@ impl Verdict {
                     PendingReason::DependentRefused,
                     format!("the physical cluster refused the copy of {} {namespace}/{name}: {why}", kind.as_str()),
                 ),
-                Trouble::Fixed | Trouble::Contested => return None,
+                Trouble::Contested => (
+                    PendingReason::DependentConflict,
+                    format!(
+                        "another client in the physical cluster keeps deleting the copy of {} {namespace}/{name}; it is created again within ten minutes",
+                        kind.as_str()
+                    ),
+                ),
+                Trouble::Fixed => return None,
             },
             Readiness::NoToken(why) => {
                 (PendingReason::TokenRefused, format!("no service account token was issued: {why}"))

@@ -120,3 +120,68 @@ fn law_04_a_copy_that_is_newer_than_what_the_watch_shows_of_its_source_is_not_re
     admit(&mut scene, "web", &mounts("web", "settings", false));
     assert_eq!(scene.call(&key("settings")).why, "UpdateDependent");
 }
+
+#[test]
+fn law_11_a_copy_that_another_client_keeps_deleting_is_created_again_three_times_and_then_left() {
+    let mut scene = Scene::new();
+    let text = see_source(&mut scene, source("settings", &json!({"a": "1"})));
+    let web = admit(&mut scene, "web", &mounts("web", "settings", false));
+    let mut copy = carry(&mut scene, "settings", &text);
+    for _ in 0..3 {
+        lose_copy(&mut scene, &copy);
+        assert_eq!(scene.call(&key("settings")).why, "CreateDependent");
+        copy = carry(&mut scene, "settings", &text);
+    }
+    assert_eq!(scene.pair.events.keys().count(), 1, "it is told on the source");
+    assert_eq!(scene.call(&pod_key("web")).why, "CreateCopy", "while it is there, pods start");
+    lose_copy(&mut scene, &copy);
+    let Plan::Wait(until) = scene.plan(&key("settings")) else { panic!("{:?}", scene.plan(&key("settings"))) };
+    scene.see_vpod(&web);
+    let (reason, message) = told(&scene, "web");
+    assert_eq!(reason, PendingReason::DependentConflict.as_str());
+    assert!(message.contains("keeps deleting the copy of ConfigMap demo/settings"), "{message}");
+    scene.pass(until.saturating_sub(scene.now.steady) + Duration::from_secs(1));
+    assert_eq!(scene.call(&key("settings")).why, "CreateDependent");
+}
+
+#[test]
+fn law_11_tokens_that_another_client_keeps_deleting_are_issued_again_three_times_and_then_not() {
+    let mut scene = Scene::new();
+    let ci = admit(&mut scene, "ci", &wants_token("ci"));
+    for number in 0..4 {
+        let secret = issue(&mut scene, "ci", "2026-01-01T00:48:00Z");
+        let text = scene.stamp(secret);
+        let row = DependentCopy::decode(&text, DependentKind::Secret, &scene.pair.origin).unwrap().unwrap();
+        scene.see(Fact::DependentCopy(DependentKind::Secret, Change::Gone { row, proven: false }));
+        assert_eq!(matches!(scene.plan(&token_key("ci")), Plan::Wait(_)), number == 3, "{number}");
+    }
+    scene.see_vpod(&ci);
+    let (reason, message) = told(&scene, "ci");
+    assert_eq!(reason, PendingReason::TokenRefused.as_str());
+    assert!(message.contains("keeps deleting Secret"), "{message}");
+}
+
+#[test]
+fn a_contested_copy_stays_contested_when_its_source_changes_and_pods_start_all_the_same() {
+    let mut scene = Scene::new();
+    let text = see_source(&mut scene, source("settings", &json!({"a": "1"})));
+    admit(&mut scene, "web", &mounts("web", "settings", false));
+    let mut copy = carry(&mut scene, "settings", &text);
+    copy["data"]["a"] = json!("theirs");
+    for _ in 0..3 {
+        see_copy(&mut scene, &copy);
+        carry(&mut scene, "settings", &text);
+    }
+    let text = see_source(&mut scene, source("settings", &json!({"a": "2"})));
+    assert_eq!(scene.call(&key("settings")).why, "UpdateDependent");
+    let mut copy = carry(&mut scene, "settings", &text);
+    copy["data"]["a"] = json!("theirs");
+    see_copy(&mut scene, &copy);
+    assert!(matches!(scene.plan(&key("settings")), Plan::Wait(_)));
+    assert_eq!(
+        scene.call(&pod_key("web")).why,
+        "CreateCopy",
+        "a pod that waited for the other client would wait for ever"
+    );
+    assert_eq!(scene.pair.events.keys().count(), 1, "it is told once");
+}
