@@ -187,6 +187,10 @@ impl Dependents {
                 if let Put::Fresh(_) = table.put(row, Some(epoch)) {
                     self.present.insert(Arc::clone(&id), uid);
                     self.mark(&id, dirty);
+                    if self.cases.get(&id).is_some_and(|case| matches!(case.trouble, Some(Trouble::Refused(..)))) {
+                        // A user corrected what was refused: the wait after the refusal is over.
+                        dirty.urge(Key::Dependent(id));
+                    }
                 }
             }
             Change::Gone { row, .. } => {

@@ -2,6 +2,7 @@
 
 use super::tokens::{issue, push_volume, token_key, wants_token};
 use super::*;
+use tapestry_engine::{Dirty, Model as _};
 
 #[test]
 fn law_01_an_emptied_list_of_copies_or_sources_removes_nothing() {
@@ -184,4 +185,17 @@ fn a_contested_copy_stays_contested_when_its_source_changes_and_pods_start_all_t
         "a pod that waited for the other client would wait for ever"
     );
     assert_eq!(scene.pair.events.keys().count(), 1, "it is told once");
+}
+
+#[test]
+fn a_source_that_was_refused_is_tried_again_at_once_when_a_user_corrects_it() {
+    let mut scene = Scene::new();
+    see_source(&mut scene, source("settings", &json!({"a": "forbidden"})));
+    admit(&mut scene, "web", &mounts("web", "settings", false));
+    scene.refuse(&key("settings"), Refusal::Invalid(Box::new(Status { code: 422, ..Default::default() })));
+    let text = scene.stamp(source("settings", &json!({"a": "1"})));
+    let row = Source::decode(&text, MAP).unwrap().unwrap();
+    let mut dirty = Dirty::default();
+    scene.pair.observe(Fact::Source(MAP, Change::Put(row, Epoch(1))), scene.now, &mut dirty);
+    assert!(format!("{dirty:?}").contains("urged: [Dependent("), "{dirty:?}");
 }
