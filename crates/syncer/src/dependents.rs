@@ -173,6 +173,12 @@ impl Dependents {
         self.copies.iter().all(|copies| copies.complete() && !copies.iter().any(counts))
     }
 
+    /// This process leads from now on: what another one wrote or removed meanwhile is not the work of other clients.
+    pub(crate) fn take_lead(&mut self) {
+        self.tokens.values_mut().for_each(TokenCase::doubt);
+        self.cases.values_mut().for_each(|case| case.lost = false);
+    }
+
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
         let dependents = self.cases.keys().map(|id| Key::Dependent(Arc::clone(id)));
         dependents.chain(self.tokens.keys().cloned().map(Key::Token)).chain(self.stray_keys())

@@ -221,7 +221,7 @@ impl Pair {
             pods,
             breaker,
             csinodes,
-            // What these know stays as it is.
+            // What these know stays as it is; `dependents` knows what it wrote, which only another leader makes old.
             origin: _,
             home: _,
             leads: _,
@@ -492,6 +492,7 @@ impl Model for Pair {
         self.be_at(now);
         // What we proved in an earlier term is older than what another leader has done since.
         self.doubt_evidence();
+        self.dependents.take_lead();
         self.events.forget();
         self.refused = Refused::after(TELL_REFUSED);
         self.catch_up.begin_gap();

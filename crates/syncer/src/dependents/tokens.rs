@@ -84,6 +84,11 @@ impl TokenCase {
         self.lose(copy);
     }
 
+    /// Another process led: what the Secret holds now may be its work.
+    pub(super) fn doubt(&mut self) {
+        (self.wrote, self.lost) = (None, false);
+    }
+
     /// The pod that needs them.
     pub(super) fn pod_name(&self) -> Option<&str> {
         self.wanted.as_ref().map(|wanted| wanted.pod.as_str())
