@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use tapestry_cluster::feed::Change;
-use tapestry_cluster::{Kind, Name, Rv, Uid, kind};
+use tapestry_cluster::{Kind, Name, Rv, Side, Uid, kind};
 use tapestry_domain::dependents::DependentKind;
 use tapestry_domain::names;
 use tapestry_engine::table::Put;
@@ -96,8 +96,8 @@ struct Case {
 pub(crate) enum Trouble {
     /// An object of the copy's name is there that is not ours.
     Foreign(Name),
-    /// The physical cluster refuses the copy, in these words.
-    Refused(Box<str>),
+    /// The physical cluster refuses the copy, or the virtual one to let us read the source, in these words.
+    Refused(Side, Box<str>),
     /// The copy cannot become what the source is (its type, or it is immutable): it is deleted and created again.
     Fixed,
     /// Another client keeps changing or deleting the copy: it is left alone for a while.
@@ -440,7 +440,7 @@ impl Dependents {
             // It is what another client made of it; a pod that waited for the end of that would wait for ever.
             (Some(_), Some(Trouble::Contested)) if written => Readiness::Ready,
             (Some(copy), _) if case.is_some_and(|case| case.kept_as_written(copy, source)) => Readiness::Ready,
-            (_, Some(trouble @ (Trouble::Foreign(_) | Trouble::Refused(_)))) => Readiness::Hindered(id, trouble),
+            (_, Some(trouble @ (Trouble::Foreign(_) | Trouble::Refused(..)))) => Readiness::Hindered(id, trouble),
             (None, Some(trouble @ Trouble::Contested)) => Readiness::Hindered(id, trouble),
             (Some(_) | None, _) => Readiness::NotYet,
         }

@@ -37,8 +37,8 @@ pub(crate) enum Notice {
     Nothing,
     /// Another client keeps changing or deleting the copy of this source.
     Contested,
-    /// The physical cluster refuses the new values of this source, in these words; its copy stays as it is.
-    NotUpdated(Box<str>),
+    /// This cluster refuses the new values of this source, or to let us read them, in these words; its copy stays as it is.
+    NotUpdated(Side, Box<str>),
 }
 
 impl Dependents {
@@ -116,9 +116,10 @@ impl Dependents {
                 Why::CreateDependent | Why::UpdateDependent | Why::RevertDependent,
                 Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_))),
             ) => {
-                let trouble = Some(Trouble::Refused(refused.message().into()));
+                let side = refused.bars(call).map_or(Side::Physical, |need| need.side);
+                let trouble = Some(Trouble::Refused(side, refused.message().into()));
                 if why != Why::CreateDependent && case.trouble != trouble {
-                    notice = Notice::NotUpdated(refused.message().into());
+                    notice = Notice::NotUpdated(side, refused.message().into());
                 }
                 case.trouble = trouble;
             }
@@ -144,10 +145,13 @@ impl Dependents {
         let (reason, message) = match notice {
             Notice::Nothing => return None,
             Notice::Contested => ("CopyContested", CONTESTED.to_owned()),
-            Notice::NotUpdated(why) => (
-                "CopyNotUpdated",
-                format!("the physical cluster refused the new values, running pods keep the old ones: {why}"),
-            ),
+            Notice::NotUpdated(side, why) => {
+                let refused = match side {
+                    Side::Virtual => "the virtual cluster does not let the syncer read the new values",
+                    Side::Physical => "the physical cluster refused the new values",
+                };
+                ("CopyNotUpdated", format!("{refused}, running pods keep the old ones: {why}"))
+            }
         };
         Event::about_dependent(id, &source.uid, reason, &message, now)
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tapestry_api::keys;
-use tapestry_cluster::{Name, Uid};
+use tapestry_cluster::{Name, Side, Uid};
 use tapestry_domain::names::physical_pod_name;
 use tapestry_domain::placement::{PlacementShape, TaintRef, placed};
 use tapestry_domain::ports::HostPort;
@@ -104,10 +104,13 @@ impl Verdict {
                         kind = kind.as_str()
                     ),
                 ),
-                Trouble::Refused(why) => (
-                    PendingReason::DependentRefused,
-                    format!("the physical cluster refused the copy of {} {namespace}/{name}: {why}", kind.as_str()),
-                ),
+                Trouble::Refused(side, why) => {
+                    let refused = match side {
+                        Side::Virtual => "the virtual cluster does not let the syncer read",
+                        Side::Physical => "the physical cluster refused the copy of",
+                    };
+                    (PendingReason::DependentRefused, format!("{refused} {} {namespace}/{name}: {why}", kind.as_str()))
+                }
                 Trouble::Contested => (
                     PendingReason::DependentConflict,
                     format!(

@@ -199,3 +199,23 @@ fn a_source_that_was_refused_is_tried_again_at_once_when_a_user_corrects_it() {
     scene.pair.observe(Fact::Source(MAP, Change::Put(row, Epoch(1))), scene.now, &mut dirty);
     assert!(format!("{dirty:?}").contains("urged: [Dependent("), "{dirty:?}");
 }
+
+#[test]
+fn a_pod_says_which_cluster_refused_what_it_needs() {
+    for side in Side::BOTH {
+        let mut scene = Scene::new();
+        see_source(&mut scene, source("settings", &json!({"a": "1"})));
+        let web = admit(&mut scene, "web", &mounts("web", "settings", false));
+        // As the authorizer says it: for a create it names no object.
+        let (name, words) = match side {
+            Side::Virtual => ("settings", "the virtual cluster does not let the syncer read ConfigMap demo/settings"),
+            Side::Physical => ("", "the physical cluster refused the copy of ConfigMap demo/settings"),
+        };
+        let details = Details { name: name.to_owned(), kind: "configmaps".to_owned(), ..Default::default() };
+        let status = Status { code: 403, message: "forbidden".to_owned(), details, ..Default::default() };
+        scene.refuse(&key("settings"), Refusal::Denied(Box::new(status)));
+        scene.see_vpod(&web);
+        let (reason, message) = told(&scene, "web");
+        assert_eq!((reason.as_str(), message), ("DependentRefused", format!("{words}: forbidden")));
+    }
+}
