@@ -209,7 +209,8 @@ impl Dependents {
         }
     }
 
-    /// Folds in how a call ended.
+    /// Folds in how a call ended; says why the tokens of a pod that has some are not renewed, when that is news.
+    #[must_use]
     pub(crate) fn settle_token(
         &mut self,
         vuid: &Uid,
@@ -218,15 +219,19 @@ impl Dependents {
         done: Result<Answer, Refusal>,
         setting: &Setting<'_>,
         dirty: &mut Dirty<Key>,
-    ) {
-        let Some(case) = self.tokens.get_mut(vuid) else { return };
+    ) -> Option<Box<str>> {
+        let case = self.tokens.get_mut(vuid)?;
+        let mut news = None;
         match (why, done) {
             (Why::CreateToken | Why::RefreshToken | Why::LookForToken, Ok(answer)) => {
                 if why == Why::CreateToken && std::mem::take(&mut case.lost) {
                     case.reverts.count(setting.now.steady);
                 }
                 let contested = case.reverts.contested_until(setting.now.steady).is_some();
-                case.failure = contested.then(|| format!("another client keeps deleting Secret {} in the physical cluster; it is created again within ten minutes", call.target.name).into());
+                case.failure = contested.then(|| contested_text(&call.target.name));
+                if contested && why == Why::CreateToken {
+                    news.clone_from(&case.failure);
+                }
                 let row = DependentCopy::decode(&answer.object, DependentKind::Secret, setting.origin);
                 let known = |row: &DependentCopy| case.copy.as_ref().is_some_and(|(uid, _)| *uid == row.uid);
                 let ours = |row: &DependentCopy| (row.ours && row.name == call.target.name) || known(row);
@@ -262,18 +267,30 @@ impl Dependents {
             (Why::LookForToken, Err(Refusal::Gone)) => case.look = Look::Unknown,
             (Why::RefreshToken, Err(refused)) if refused.is_fixed() => case.fixed = true,
             (Why::CreateToken | Why::RefreshToken, Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_)))) => {
-                case.failure = Some(refused.message().into());
+                let failure: Box<str> = refused.message().into();
+                if why == Why::RefreshToken && case.failure.as_ref() != Some(&failure) {
+                    news = Some(failure.clone());
+                }
+                case.failure = Some(failure);
             }
             // Not what we looked at, or no answer: the watch brings the truth, the next plan is made from it.
             (
                 Why::CreateToken | Why::RefreshToken | Why::LookForToken | Why::ReplaceToken | Why::RemoveToken,
                 Err(_),
-            ) => return,
+            ) => return None,
         }
         dirty.mark(Key::Token(vuid.clone()));
         dirty.mark(Key::Pod(vuid.clone()));
         self.drop_token(vuid);
+        news
     }
+}
+
+fn contested_text(secret: &Name) -> Box<str> {
+    format!(
+        "another client keeps deleting Secret {secret} in the physical cluster; it is created again within ten minutes"
+    )
+    .into()
 }
 
 fn secret(setting: &Setting<'_>, name: Name) -> Target {

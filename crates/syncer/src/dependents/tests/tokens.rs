@@ -87,6 +87,11 @@ fn tokens_of_a_running_pod_stay_while_its_account_is_missing_and_are_renewed_whe
         scene.refuse(&token_key("ci"), Refusal::Invalid(status.into()));
         assert_eq!(scene.call(&token_key("ci")).why, "RefreshToken");
     }
+    assert_eq!(scene.pair.events.keys().count(), 1, "the pod is told once");
+    let event = scene.pair.events.keys().next().map(|key| scene.call(&key)).unwrap();
+    let body = event.body().unwrap();
+    assert_eq!((&body["reason"], &body["involvedObject"]["uid"]), (&json!("TokenNotRenewed"), &json!("v-ci")));
+    assert!(body["message"].as_str().unwrap().contains("demo/robot does not exist"), "{body}");
     issue(&mut scene, "ci", "2026-01-01T01:36:00Z");
     assert!(matches!(scene.plan(&token_key("ci")), Plan::Wait(_)));
 }
