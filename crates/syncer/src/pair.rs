@@ -266,8 +266,8 @@ impl Pair {
         if !self.out_of_sync.observe(watched.clone(), state) {
             return;
         }
-        if kept && !self.out_of_sync.concerns_dependents() {
-            // Copies that no pod uses may go.
+        if kept != self.out_of_sync.concerns_dependents() {
+            // Copies that no pod uses may go, or pods that wait for one say why.
             dirty.mark_all();
         }
         if self.out_of_sync.lacks(watched) && Guard::ALL.iter().any(|guard| guard.kind() == watched.kind()) {

@@ -80,6 +80,14 @@ impl Verdict {
 }
 
 impl Verdict {
+    /// Whether what it needs is there is not known.
+    pub(super) fn dependents_out_of_sync(told: &str) -> Self {
+        let message = format!("the syncer {told}; the pod starts when it can, and finds what the pod names");
+        Self { reason: PendingReason::WatchOutOfSync, message }
+    }
+}
+
+impl Verdict {
     /// Why a pod has to wait for what it needs; `None` when it is there, or on its way.
     pub(super) fn of(readiness: &Readiness<'_>) -> Option<Self> {
         let (reason, message) = match readiness {

@@ -219,3 +219,31 @@ fn a_pod_says_which_cluster_refused_what_it_needs() {
         assert_eq!((reason.as_str(), message), ("DependentRefused", format!("{words}: forbidden")));
     }
 }
+
+#[test]
+fn a_pod_says_that_a_watch_is_out_of_sync_while_that_is_all_that_is_known_of_what_it_needs() {
+    for (side, kind, missing) in [
+        (Side::Virtual, &kind::CONFIG_MAP, true),
+        (Side::Virtual, &kind::SECRET, false),
+        (Side::Physical, &kind::CONFIG_MAP, false),
+    ] {
+        let mut scene = Scene::new();
+        if !missing {
+            see_source(&mut scene, source("settings", &json!({"a": "1"})));
+        }
+        scene.see_vpod(&mounts("web", "settings", false));
+        let watched = Watched { reader: Reader::Syncer, side, query: Arc::new(Query::all(kind)) };
+        let trouble = Trouble { verb: "watch", why: "HTTP 403".to_owned() };
+        scene.see(Fact::Watch(watched.clone(), WatchState::OutOfSync(trouble)));
+        let (reason, message) = told(&scene, "web");
+        assert_eq!(reason, PendingReason::WatchOutOfSync.as_str(), "{message}");
+        let words = format!("the syncer cannot watch {} in the {} cluster: HTTP 403", kind.plural, side.as_str());
+        assert!(message.starts_with(&words), "{message}");
+        scene.see(Fact::Watch(watched, WatchState::InSync));
+        if missing {
+            assert_eq!(told(&scene, "web").0, PendingReason::DependentMissing.as_str());
+        } else {
+            assert_eq!(scene.call(&pod_key("web")).why, "Map");
+        }
+    }
+}
