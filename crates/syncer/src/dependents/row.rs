@@ -165,10 +165,10 @@ impl DependentCopy {
         }
     }
 
-    /// Whether it is certain that we made it although it does not say of what: it has all our marks, and a name as we give them. What
-    /// another client made after our example has a name that the client chose.
+    /// Whether it is certain that we made it although it does not say of what: it carries our origin, and has a name as we give them.
+    /// What another client made after our example has a name that the client chose.
     pub(super) fn certainly_ours(&self) -> bool {
-        self.marked && names::ends_with_hash(self.name.as_str())
+        self.ours && names::ends_with_hash(self.name.as_str())
     }
 
     /// The fingerprint of the tokens that it holds.
