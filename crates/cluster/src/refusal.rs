@@ -173,7 +173,8 @@ impl Refusal {
             Verb::Carry { .. } | Verb::Token { .. } => {
                 needs.retain(|need| {
                     let named = need.name.map_or("", crate::Name::as_str);
-                    status.code == 401 || (*kind == need.kind.plural && *name == named)
+                    let nameless = status.code == 401 && kind.is_empty();
+                    nameless || (*kind == need.kind.plural && *name == named)
                 });
                 true
             }

@@ -171,6 +171,13 @@ pub fn token_secret_name(origin: &str, vpod_uid: &str, vpod_name: &str) -> Strin
     format!("{}-token-{hash}", beginning(vpod_name))
 }
 
+/// Whether a name ends as [`dependent_name`] and [`token_secret_name`] make it end: in sixteen characters of base32.
+#[must_use]
+pub fn ends_with_hash(name: &str) -> bool {
+    let (_, last) = name.rsplit_once('-').unwrap_or(("", name));
+    last.len() == 16 && last.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7'))
+}
+
 fn beginning(vpod_name: &str) -> &str {
     match cut(vpod_name, SHOWN) {
         "" => "pod",

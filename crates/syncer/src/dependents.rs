@@ -1,26 +1,30 @@
 //! ConfigMaps, Secrets and tokens that pods need, copied to the mount namespace before the pods and removed after them.
-//! Watches metadata of all ConfigMaps and Secrets of the virtual cluster, and those of our origin in the mount namespace; writes only
-//! the latter. The graph: vpod --reference--> source --name, UID--> copy --origin, namespace, name--> source.
+//! Watches metadata of all ConfigMaps and Secrets of the virtual cluster, and those in the mount namespace; writes only those of the
+//! latter that are ours. The graph: vpod --reference--> source --name, UID--> copy --origin, namespace, name--> source.
 //! Nothing is ever written to a source (ADR 23), and no value is kept: the gate carries them.
 
+mod look;
 pub(crate) mod needs;
 pub(crate) mod plan;
+mod reverts;
 pub mod row;
+mod strays;
 pub(crate) mod tokens;
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use tapestry_cluster::feed::Change;
-use tapestry_cluster::{Kind, Name, Rv, Uid, kind};
+use tapestry_cluster::{Kind, Name, Rv, Side, Uid, kind};
 use tapestry_domain::dependents::DependentKind;
 use tapestry_domain::names;
 use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Table};
 
+use self::look::Look;
 use self::needs::Needs;
+use self::reverts::Reverts;
 use self::row::{DependentCopy, Of, Source};
 use self::tokens::TokenCase;
 use crate::origin::Origin;
@@ -44,6 +48,8 @@ pub(crate) struct Dependents {
     /// Which source has a name now.
     present: HashMap<Arc<Id>, Uid, RandomState>,
     copies: [Table<DependentCopy>; 2],
+    /// Copies that do not say of what.
+    strays: BTreeSet<(DependentKind, Uid)>,
     /// Those that are used or have a copy.
     cases: HashMap<Arc<Id>, Case, RandomState>,
     /// What each pod needs that is inside, or whose copy may run.
@@ -78,21 +84,11 @@ struct Case {
     look: Look,
     /// The version of the source that we last wrote.
     wrote: Option<Rv>,
-    /// When the copy was found changed by another client, and changed back.
-    reverts: VecDeque<Duration>,
+    /// When the copy was found changed or deleted by another client, and restored.
+    reverts: Reverts,
+    /// Another client deleted the copy, and it was not created again.
+    lost: bool,
     trouble: Option<Trouble>,
-}
-
-/// What is known of a copy that the watch does not show.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Look {
-    /// Creating it will tell.
-    #[default]
-    Unknown,
-    /// Its name is taken: reading it will tell by what.
-    Taken,
-    /// By an object that is not ours, as we saw at this time.
-    Foreign(Duration),
 }
 
 /// Why a dependent is not as it should be.
@@ -100,11 +96,11 @@ enum Look {
 pub(crate) enum Trouble {
     /// An object of the copy's name is there that is not ours.
     Foreign(Name),
-    /// The physical cluster refuses the copy, in these words.
-    Refused(Box<str>),
+    /// The physical cluster refuses the copy, or the virtual one to let us read the source, in these words.
+    Refused(Side, Box<str>),
     /// The copy cannot become what the source is (its type, or it is immutable): it is deleted and created again.
     Fixed,
-    /// Another client keeps changing the copy: it is left alone for a while.
+    /// Another client keeps changing or deleting the copy: it is left alone for a while.
     Contested,
 }
 
@@ -173,12 +169,19 @@ impl Dependents {
 
     /// Whether no copy of ours is left.
     pub(crate) fn none_left(&self) -> bool {
-        self.copies.iter().all(|copies| copies.complete() && copies.is_empty())
+        let counts = |copy: &DependentCopy| copy.of != Of::Unknown || copy.certainly_ours();
+        self.copies.iter().all(|copies| copies.complete() && !copies.iter().any(counts))
+    }
+
+    /// This process leads from now on: what another one wrote or removed meanwhile is not the work of other clients.
+    pub(crate) fn take_lead(&mut self) {
+        self.tokens.values_mut().for_each(TokenCase::doubt);
+        self.cases.values_mut().for_each(|case| case.lost = false);
     }
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
         let dependents = self.cases.keys().map(|id| Key::Dependent(Arc::clone(id)));
-        dependents.chain(self.tokens.keys().cloned().map(Key::Token))
+        dependents.chain(self.tokens.keys().cloned().map(Key::Token)).chain(self.stray_keys())
     }
 
     /// Folds in what the watch says of sources.
@@ -190,6 +193,10 @@ impl Dependents {
                 if let Put::Fresh(_) = table.put(row, Some(epoch)) {
                     self.present.insert(Arc::clone(&id), uid);
                     self.mark(&id, dirty);
+                    if self.cases.get(&id).is_some_and(|case| matches!(case.trouble, Some(Trouble::Refused(..)))) {
+                        // A user corrected what was refused: the wait after the refusal is over.
+                        dirty.urge(Key::Dependent(id));
+                    }
                 }
             }
             Change::Gone { row, .. } => {
@@ -227,14 +234,21 @@ impl Dependents {
         match change {
             Change::Put(row, epoch) => self.put_copy(kind, row, Some(epoch), origin, dirty),
             Change::Gone { row, .. } => {
-                // Of a whole namespace nothing leaves the watch but what is deleted, or lost all that marks it as ours.
-                self.copies[kind as usize].remove_proven(&row.uid, row.rv.before());
-                self.lose_copy(&row, dirty);
+                // Of a whole namespace nothing leaves the watch but what is deleted. What the table knows may say more than a
+                // stripped last state.
+                let table = &mut self.copies[kind as usize];
+                match table.get(&row.uid).is_some() || row.ours {
+                    true => {
+                        let known = table.remove_proven(&row.uid, row.rv.before());
+                        self.lose_copy(kind, &known.unwrap_or(row), dirty);
+                    }
+                    false => self.free_name(kind, &row.name, origin, dirty),
+                }
             }
             Change::Listed(epoch) => {
                 for uid in self.copies[kind as usize].listed(epoch) {
                     if let Some(row) = self.copies[kind as usize].remove(&uid) {
-                        self.lose_copy(&row, dirty);
+                        self.lose_copy(kind, &row, dirty);
                     }
                 }
                 dirty.mark_all();
@@ -246,18 +260,24 @@ impl Dependents {
     fn put_copy(
         &mut self,
         kind: DependentKind,
-        row: DependentCopy,
+        mut row: DependentCopy,
         epoch: Option<tapestry_cluster::feed::Epoch>,
         origin: &Origin,
         dirty: &mut Dirty<Key>,
     ) {
-        let (uid, name, of) = (row.uid.clone(), row.name.clone(), row.of.clone());
-        if !matches!(self.copies[kind as usize].put(row, epoch), Put::Fresh(_)) {
+        let table = &mut self.copies[kind as usize];
+        let known = table.get(&row.uid);
+        if known.is_none() && !row.ours {
             return;
         }
+        row.check_back(known, origin);
+        let (uid, name, of) = (row.uid.clone(), row.name.clone(), row.of.clone());
+        if !matches!(table.put(row, epoch), Put::Fresh(_)) {
+            return;
+        }
+        self.strays.remove(&(kind, uid.clone()));
         match of {
-            // Both ways or not at all (law 5): only under the name that we give it.
-            Of::Source { id, .. } if id.copy_name(origin).as_ref() == Some(&name) => {
+            Of::Source { id, .. } => {
                 let case = self.cases.entry(Arc::clone(&id)).or_default();
                 (case.copy, case.look) = (Some(uid), Look::Unknown);
                 self.mark(&id, dirty);
@@ -267,28 +287,33 @@ impl Dependents {
                 dirty.mark(Key::Pod(vuid.clone()));
                 dirty.mark(Key::Token(vuid));
             }
-            Of::Source { .. } | Of::Unknown => {}
+            Of::Unknown => {
+                dirty.mark(Key::StrayDependent(kind, uid.clone()));
+                self.strays.insert((kind, uid));
+            }
         }
     }
 
-    fn lose_copy(&mut self, row: &DependentCopy, dirty: &mut Dirty<Key>) {
+    fn lose_copy(&mut self, kind: DependentKind, row: &DependentCopy, dirty: &mut Dirty<Key>) {
         match &row.of {
             Of::Source { id, .. } => {
                 if let Some(case) = self.cases.get_mut(id).filter(|case| case.copy.as_ref() == Some(&row.uid)) {
                     (case.copy, case.look) = (None, Look::Unknown);
+                    // One that we replace is deleted by ourselves.
+                    case.lost = !case.users.is_empty() && case.trouble != Some(Trouble::Fixed);
                 }
                 self.mark(id, dirty);
                 self.drop_unused(id);
             }
             Of::Pod { uid: vuid, .. } => {
                 if let Some(case) = self.tokens.get_mut(vuid) {
-                    case.lose(&row.uid);
+                    case.lose_to_others(&row.uid);
                 }
                 dirty.mark(Key::Pod(vuid.clone()));
                 dirty.mark(Key::Token(vuid.clone()));
                 self.drop_token(vuid);
             }
-            Of::Unknown => {}
+            Of::Unknown => drop(self.strays.remove(&(kind, row.uid.clone()))),
         }
     }
 
@@ -344,6 +369,8 @@ impl Dependents {
             self.drop_unused(id);
         }
         self.want_tokens(vuid, pod, needs, api_access, dirty);
+        // Whether a stray is used may be another answer now.
+        self.stray_keys().for_each(|key| dirty.mark(key));
     }
 
     /// Whether pods that are made now get what the virtual cluster injects; says whether that is news. Then every pod has to be
@@ -408,12 +435,13 @@ impl Dependents {
         };
         let case = self.cases.get(id);
         let trouble = case.and_then(|case| case.trouble.as_ref());
-        let written = case.is_some_and(|case| case.wrote == Some(source.rv));
+        let written = case.is_some_and(|case| case.wrote_for(source));
         match (self.copy(id), trouble) {
             // It is what another client made of it; a pod that waited for the end of that would wait for ever.
             (Some(_), Some(Trouble::Contested)) if written => Readiness::Ready,
-            (Some(copy), _) if copy.holds(source) => Readiness::Ready,
-            (_, Some(trouble @ (Trouble::Foreign(_) | Trouble::Refused(_)))) => Readiness::Hindered(id, trouble),
+            (Some(copy), _) if case.is_some_and(|case| case.kept_as_written(copy, source)) => Readiness::Ready,
+            (_, Some(trouble @ (Trouble::Foreign(_) | Trouble::Refused(..)))) => Readiness::Hindered(id, trouble),
+            (None, Some(trouble @ Trouble::Contested)) => Readiness::Hindered(id, trouble),
             (Some(_) | None, _) => Readiness::NotYet,
         }
     }
@@ -425,11 +453,23 @@ impl User {
     }
 }
 
-impl DependentCopy {
-    /// Whether it is what the source says now.
-    fn holds(&self, source: &Source) -> bool {
-        let Of::Source { uid, version, intact, .. } = &self.of else { return false };
-        !self.deleting && *intact && *uid == source.uid && *version == Some(source.rv)
+impl Case {
+    /// Whether we wrote what the source says now, or later: the gate may read more than the watch has shown.
+    fn wrote_for(&self, source: &Source) -> bool {
+        self.wrote.is_some_and(|wrote| wrote >= source.rv)
+    }
+
+    /// Whether the copy says that it holds what the source says now. A later version counts only if this process wrote it: the
+    /// versions of a cluster that was restored from a backup begin below those that its copies say.
+    fn holds(&self, copy: &DependentCopy, source: &Source) -> bool {
+        let Of::Source { uid, version: Some(version), .. } = &copy.of else { return false };
+        *uid == source.uid && (*version == source.rv || (*version > source.rv && self.wrote == Some(*version)))
+    }
+
+    /// The same, and no client has changed it since.
+    fn kept_as_written(&self, copy: &DependentCopy, source: &Source) -> bool {
+        let intact = matches!(copy.of, Of::Source { intact, .. } if intact);
+        !copy.deleting && intact && self.holds(copy, source)
     }
 }
 

@@ -89,6 +89,14 @@ impl OutOfSync {
         self.0.keys().any(relied)
     }
 
+    /// Which watch of ConfigMaps or Secrets on one of these sides is out of sync, where that cluster answers.
+    pub(crate) fn tell_dependents(&self, sides: &[Side], connections: &Connections) -> Option<String> {
+        let carried = |watched: &Watched| [&kind::CONFIG_MAP, &kind::SECRET].contains(&watched.kind());
+        let counts = |watched: &Watched| sides.contains(&watched.side) && connections.answers(watched.side);
+        let mut those = self.0.iter().filter(|(watched, _)| watched.reader == Reader::Syncer && carried(watched));
+        those.find(|(watched, _)| counts(watched)).map(|(watched, entry)| tell(watched, &entry.trouble))
+    }
+
     /// What cannot be watched, why, and what to do; `None` when everything is in sync.
     pub(crate) fn tell(&self, connections: &Connections) -> Option<String> {
         // Where the cluster itself does not answer, that is what has to be said.

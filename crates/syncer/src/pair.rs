@@ -56,6 +56,8 @@ pub enum Key {
     Stray(Uid),
     /// A ConfigMap or Secret that pods need, and its copy.
     Dependent(Arc<dependents::Id>),
+    /// A ConfigMap or Secret of our origin that does not say of what it is a copy.
+    StrayDependent(DependentKind, Uid),
     /// The tokens of a virtual pod.
     Token(Uid),
     /// Whether a cluster serves policies at all.
@@ -143,7 +145,7 @@ reasons! {
         Pod(pods::Why),
         /// [`Key::Stray`].
         Stray(pods::strays::Why),
-        /// [`Key::Dependent`].
+        /// [`Key::Dependent`], [`Key::StrayDependent`].
         Dependent(dependents::plan::Why),
         /// [`Key::Token`].
         Token(dependents::tokens::Why),
@@ -219,7 +221,7 @@ impl Pair {
             pods,
             breaker,
             csinodes,
-            // What these know stays as it is.
+            // What these know stays as it is; `dependents` knows what it wrote, which only another leader makes old.
             origin: _,
             home: _,
             leads: _,
@@ -264,8 +266,8 @@ impl Pair {
         if !self.out_of_sync.observe(watched.clone(), state) {
             return;
         }
-        if kept && !self.out_of_sync.concerns_dependents() {
-            // Copies that no pod uses may go.
+        if kept != self.out_of_sync.concerns_dependents() {
+            // Copies that no pod uses may go, or pods that wait for one say why.
             dirty.mark_all();
         }
         if self.out_of_sync.lacks(watched) && Guard::ALL.iter().any(|guard| guard.kind() == watched.kind()) {
@@ -392,6 +394,7 @@ impl Model for Pair {
             Key::Pod(uid) => self.plan_pod(uid, now).map(Why::Pod),
             Key::Stray(uid) => self.plan_stray(uid, now).map(Why::Stray),
             Key::Dependent(id) => self.plan_dependent(id, now).map(Why::Dependent),
+            Key::StrayDependent(kind, uid) => self.plan_stray_dependent(*kind, uid, now).map(Why::Dependent),
             Key::Token(uid) => self.plan_token(uid, now).map(Why::Token),
             Key::Serving(side) => self.plan_serving(*side, now).map(Why::Serving),
             Key::BindingServing => self.when_operational(|_| self.bindings.plan_serving(now)).map(Why::BindingServing),
@@ -439,6 +442,10 @@ impl Model for Pair {
             }
             (Why::Stray(why), Key::Stray(uid)) => self.settle_stray(uid, why, done, now, dirty),
             (Why::Dependent(why), Key::Dependent(id)) => self.settle_dependent(id, why, call, done, now, dirty),
+            (Why::Dependent(_), Key::StrayDependent(kind, _)) => {
+                self.dependents.settle_stray(*kind, call, &done);
+                self.mark_leaving(dirty);
+            }
             (Why::Token(why), Key::Token(uid)) => self.settle_token(uid, why, call, done, now, dirty),
             (Why::Serving(why), Key::Serving(side)) => {
                 if self.policies.settle_serving(*side, why, call, done, now, dirty) {
@@ -485,6 +492,7 @@ impl Model for Pair {
         self.be_at(now);
         // What we proved in an earlier term is older than what another leader has done since.
         self.doubt_evidence();
+        self.dependents.take_lead();
         self.events.forget();
         self.refused = Refused::after(TELL_REFUSED);
         self.catch_up.begin_gap();
@@ -512,9 +520,12 @@ impl Model for Pair {
     fn side(&self, key: &Key) -> Option<Side> {
         match key {
             Key::Pod(uid) => self.pods.side(uid),
-            Key::Prerequisite(_) | Key::Guard(_) | Key::Stray(_) | Key::Dependent(_) | Key::Token(_) => {
-                Some(Side::Physical)
-            }
+            Key::Prerequisite(_)
+            | Key::Guard(_)
+            | Key::Stray(_)
+            | Key::Dependent(_)
+            | Key::StrayDependent(..)
+            | Key::Token(_) => Some(Side::Physical),
             Key::Serving(side) | Key::Policy(side, _) | Key::CatchUp(side, _) => Some(*side),
             Key::BindingServing => Some(Side::Virtual),
             Key::Binding | Key::Node(_) | Key::CsiNode(_) | Key::Event(_) => None,

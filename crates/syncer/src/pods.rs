@@ -297,7 +297,7 @@ impl Pods {
 }
 
 impl Pods {
-    #[cfg(test)]
+    /// The virtual pod of this UID.
     pub(crate) fn vpod(&self, uid: &str) -> Option<&VPod> {
         self.vpods.get(&Uid::new(uid))
     }

@@ -43,7 +43,7 @@ pub(crate) fn why(key: &Key, call: &Call) -> Why {
         Key::CsiNode(_) => Why::CsiNode(named(call)),
         Key::Pod(_) => Why::Pod(named(call)),
         Key::Stray(_) => Why::Stray(named(call)),
-        Key::Dependent(_) => Why::Dependent(named(call)),
+        Key::Dependent(_) | Key::StrayDependent(..) => Why::Dependent(named(call)),
         Key::Token(_) => Why::Token(named(call)),
         Key::Serving(_) => Why::Serving(named(call)),
         Key::Policy(..) => Why::Policy(named(call)),

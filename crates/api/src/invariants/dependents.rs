@@ -13,8 +13,7 @@ use crate::keys;
 impl Snapshot<'_> {
     /// A copy exists for every pod that runs and names its source, says what the source says, and no other copy of ours exists.
     pub(super) fn dependents_follow(&self, found: &mut Vec<String>) {
-        let ours = |copy: &Value| annotation(copy, keys::ORIGIN) == self.origin;
-        let copies = self.dependents.iter().filter(|(_, copy)| ours(copy));
+        let copies = self.dependents.iter().filter(|(_, copy)| self.carries_origin(copy));
         let copies: BTreeMap<(DependentKind, &str), &Value> =
             copies.map(|(kind, copy)| ((*kind, name(copy)), *copy)).collect();
         let sources: BTreeMap<(DependentKind, &str, &str), &Value> =
@@ -30,6 +29,7 @@ impl Snapshot<'_> {
                 let source = sources.get(&(kind, namespace(vpod), &*reference.name));
                 match (source, copies.get(&(kind, &*copy))) {
                     (Some(source), Some(copy)) => {
+                        points_back(copy, &self.back_to(source), found);
                         same_values(reference.kind, source, copy, found);
                         marked(copy, found);
                     }
@@ -48,15 +48,19 @@ impl Snapshot<'_> {
                 let secret = names::token_secret_name(&self.origin_label(), uid(vpod), name(vpod));
                 match copies.get(&(DependentKind::Secret, &*secret)) {
                     Some(there) => {
+                        points_back(there, &self.back_to_pod(vpod), found);
                         tokens_there(vpod, there, &tokens, found);
                         marked(there, found);
                     }
+                    None if self.taken(DependentKind::Secret, &secret) => {}
                     None => found.push(format!("{} needs tokens and has none", place(vpod))),
                 }
                 used.insert((DependentKind::Secret, secret));
             }
         }
-        for ((kind, copy), _) in copies.iter().filter(|(_, copy)| !leaving(copy)) {
+        // What only imitates our copies, under a name that another client chose, is left alone.
+        let given = |copy: &&str| names::ends_with_hash(copy);
+        for ((kind, copy), _) in copies.iter().filter(|((_, copy), object)| given(copy) && !leaving(object)) {
             // A pod that is finished or waits may keep what it had; one that is gone may not.
             if !used.contains(&(*kind, (*copy).to_owned())) && !self.may_be_used(*kind, copy) {
                 found.push(format!("{kind} {copy} is used by no pod"));
@@ -64,10 +68,40 @@ impl Snapshot<'_> {
         }
     }
 
-    /// Whether an object that is not ours has this name.
+    /// Whether a copy carries our origin, as annotation or as label: what lost one of them is still ours.
+    fn carries_origin(&self, copy: &Value) -> bool {
+        let label = text(&copy["metadata"]["labels"][keys::ORIGIN]);
+        annotation(copy, keys::ORIGIN) == self.origin || label == self.origin_label()
+    }
+
+    /// Whether an object of another client has this name: one that says nothing of us. What points back and lost its origin is
+    /// a copy of ours that is not as it must be.
     fn taken(&self, kind: DependentKind, copy: &str) -> bool {
-        let ours = |object: &Value| annotation(object, keys::ORIGIN) == self.origin;
+        let points = [keys::VIRTUAL_UID, keys::VIRTUAL_POD_UID];
+        let ours = |object: &Value| {
+            self.carries_origin(object) || points.iter().any(|key| !annotation(object, key).is_empty())
+        };
         self.dependents.iter().any(|(other, object)| *other == kind && name(object) == copy && !ours(object))
+    }
+
+    /// What the copy of a source says of it.
+    fn back_to<'a>(&'a self, source: &'a Value) -> [(&'static str, &'a str); 4] {
+        [
+            (keys::ORIGIN, self.origin),
+            (keys::VIRTUAL_NAMESPACE, namespace(source)),
+            (keys::VIRTUAL_NAME, name(source)),
+            (keys::VIRTUAL_UID, uid(source)),
+        ]
+    }
+
+    /// What the Secret with the tokens of a pod says of it.
+    fn back_to_pod<'a>(&'a self, vpod: &'a Value) -> [(&'static str, &'a str); 4] {
+        [
+            (keys::ORIGIN, self.origin),
+            (keys::VIRTUAL_POD_NAMESPACE, namespace(vpod)),
+            (keys::VIRTUAL_POD_NAME, name(vpod)),
+            (keys::VIRTUAL_POD_UID, uid(vpod)),
+        ]
     }
 
     /// Whether a pod has what the virtual cluster injects to reach its API server: its copy keeps what it was made with.
@@ -98,19 +132,18 @@ impl Snapshot<'_> {
     }
 }
 
-/// The Secret belongs to the pod, and holds every token that it asks for.
-fn tokens_there(vpod: &Value, secret: &Value, asks: &[TokenAsk], found: &mut Vec<String>) {
-    let back = [
-        (keys::VIRTUAL_POD_NAMESPACE, namespace(vpod)),
-        (keys::VIRTUAL_POD_NAME, name(vpod)),
-        (keys::VIRTUAL_POD_UID, uid(vpod)),
-    ];
+/// A copy names what it is a copy of (law 5).
+fn points_back(copy: &Value, back: &[(&str, &str)], found: &mut Vec<String>) {
     for (key, expected) in back {
-        let said = annotation(secret, key);
-        if said != expected {
-            found.push(format!("Secret {} says {key} {said:?} instead of {expected:?}", place(secret)));
+        let said = annotation(copy, key);
+        if said != *expected {
+            found.push(format!("{} says {key} {said:?} instead of {expected:?}", place(copy)));
         }
     }
+}
+
+/// The Secret holds every token that the pod asks for.
+fn tokens_there(vpod: &Value, secret: &Value, asks: &[TokenAsk], found: &mut Vec<String>) {
     for ask in asks.iter().filter(|ask| secret["data"][&*ask.key].is_null()) {
         found.push(format!("Secret {} does not have token {} of {}", place(secret), ask.key, place(vpod)));
     }

@@ -4,6 +4,8 @@ use serde_json::json;
 
 use super::*;
 
+mod dependents;
+
 const ORIGIN: &str = "v/b";
 
 fn vpod() -> Value {

@@ -94,6 +94,12 @@ impl<'a> Carry<'a> {
     pub fn judge_source(&self, done: Result<Answer, Refusal>) -> Result<Answer, Refusal> {
         match done {
             Err(Refusal::Gone) => Err(Refusal::Replaced),
+            // An answer to an unknown user names nothing; which cluster it was must not be lost.
+            Err(Refusal::Denied(mut status)) if status.details.kind.is_empty() => {
+                self.from.kind.plural.clone_into(&mut status.details.kind);
+                self.from.name.as_str().clone_into(&mut status.details.name);
+                Err(Refusal::Denied(status))
+            }
             other => expect(self.from, other?),
         }
     }
@@ -126,18 +132,20 @@ impl<'a> Carry<'a> {
     }
 }
 
-/// A refusal of a write without the values of its body, which a server's message may quote.
+/// A refusal of a write without the values of its body and of the objects that were read for it, which a server's message may
+/// quote: a patch holds only the values that change, and a webhook sees them all.
 #[must_use]
-pub fn hide_values(write: &Call, refusal: Refusal) -> Refusal {
-    let Some(body) = write.body() else { return refusal };
-    let values: Vec<String> = ["data", "binaryData", "stringData"]
-        .iter()
-        .filter_map(|field| body.get(field)?.as_object())
-        .flat_map(|held| held.values().filter_map(Value::as_str))
-        .flat_map(|value| [Some(value.to_owned()), decoded(value)])
-        .flatten()
-        .filter(|value| value.len() >= SHORTEST)
-        .collect();
+pub fn hide_values(write: &Call, read: &[&Answer], refusal: Refusal) -> Refusal {
+    let mut values = Vec::new();
+    if let Some(body) = write.body() {
+        add_values(&body, &mut values);
+    }
+    for answer in read {
+        // What is no JSON was not shaped, and so not written.
+        if let Ok(object) = serde_json::from_slice(&answer.object) {
+            add_values(&object, &mut values);
+        }
+    }
     refusal.map_texts(|text| {
         if values.iter().any(|value| quotes(text, value)) {
             HIDDEN.clone_into(text);
@@ -145,9 +153,20 @@ pub fn hide_values(write: &Call, refusal: Refusal) -> Refusal {
     })
 }
 
+/// The values of an object, as they are written and decoded.
+fn add_values(object: &Value, values: &mut Vec<String>) {
+    let held = ["data", "binaryData", "stringData"].iter().filter_map(|field| object.get(field)?.as_object());
+    let texts = held.flat_map(|held| held.values().filter_map(Value::as_str));
+    let forms = texts.flat_map(|value| [Some(value.to_owned()), decoded(value)]).flatten();
+    values.extend(forms.filter(|value| value.len() >= SHORTEST));
+}
+
 /// Whether a message repeats a value or a good part of it. Servers and admission webhooks cut long values short, and escape what is
 /// in quotation marks.
 fn quotes(text: &str, value: &str) -> bool {
+    if value.len() < SHORTEST_LINE {
+        return has_word(text, value);
+    }
     let part = |part: &str| part.len() >= SHORTEST_LINE && text.contains(part);
     if text.contains(value) || value.split(|c: char| c.is_control() || matches!(c, '"' | '\\')).any(part) {
         return true;
@@ -156,7 +175,16 @@ fn quotes(text: &str, value: &str) -> bool {
     value.as_bytes().windows(PART).any(|part| parts.contains(part))
 }
 
-/// Shorter values and lines are part of many messages by chance.
+/// Whether a message has this value by itself, and not as part of a name or another word.
+fn has_word(text: &str, value: &str) -> bool {
+    let joined = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_');
+    text.match_indices(value).any(|(at, _)| {
+        let (before, after) = (text[..at].chars().next_back(), text[at + value.len()..].chars().next());
+        !before.is_some_and(joined) && !after.is_some_and(joined)
+    })
+}
+
+/// Shorter values and lines are part of many messages by chance; values up to the length of a line count only as words.
 const SHORTEST: usize = 4;
 const SHORTEST_LINE: usize = 8;
 /// So many characters in a row that a message has in common with a value are no chance.
@@ -266,7 +294,7 @@ pub(crate) mod tests {
         let long = source_with("-----BEGIN KEY-----\n0123456789abcdefghijklmnopqrstuvwxyz\nhidden line\n");
         let long = carry.write(&long, None).unwrap().unwrap();
         for cut in ["no: \"0123456789abcdefghij...\"", "no: \"-----BEGIN KEY-----\\n0\"", "ends with hidden line\\n"] {
-            let shown = format!("{:?}", hide_values(&long, Refusal::Unknown(cut.to_owned())));
+            let shown = format!("{:?}", hide_values(&long, &[], Refusal::Unknown(cut.to_owned())));
             assert!(shown.contains("not shown"), "{shown}");
         }
         for quoted in ["no: aHVzaC1odXNo", "no: hush-hush"] {
@@ -278,14 +306,56 @@ pub(crate) mod tests {
                 Refusal::Denied(Box::new(status)),
                 Refusal::Unknown(quoted.to_owned()),
             ] {
-                let shown = format!("{:?}", hide_values(&write, refusal));
+                let shown = format!("{:?}", hide_values(&write, &[], refusal));
                 assert!(!shown.contains("aHVz") && !shown.contains("hush"), "{shown}");
             }
         }
         let quota = Refusal::Denied(Box::new(Status { message: "exceeded quota".to_owned(), ..Default::default() }));
-        assert_eq!(hide_values(&write, quota.clone()), quota);
+        assert_eq!(hide_values(&write, &[], quota.clone()), quota);
         assert_eq!(call.to_string(), "carry virtual secrets/shop/db to physical secrets/mount/db-copy (Test)");
         assert!(!format!("{call:?} {source:?}").contains("aHVz"));
         assert!(!call.is_read() && call.body().is_none());
+    }
+
+    #[test]
+    fn law_10_a_refused_patch_repeats_no_value_that_stays_as_it_is() {
+        let call = carry(Some("copy"));
+        let carry = Carry::of(&call).unwrap();
+        let mut copy = source("copy");
+        copy["metadata"]["resourceVersion"] = json!("8");
+        copy["data"]["theirs"] = json!("b3duZXIncyBvd24=");
+        let (source, copy) = (answer(&source("source")), answer(&copy));
+        let write = carry.write(&source, Some(&copy)).unwrap().unwrap();
+        assert!(write.body().unwrap().get("data").is_none(), "only marks change");
+        for quoted in ["no: hush-hush", "no: aHVzaC1odXNo", "no: owner's own"] {
+            let shown = hide_values(&write, &[&source, &copy], Refusal::Unknown(quoted.to_owned()));
+            assert!(shown.message().contains("not shown"), "{shown:?}");
+        }
+    }
+
+    #[test]
+    fn a_short_value_hides_a_message_only_where_it_is_a_word() {
+        let call = carry(None);
+        let carry = Carry::of(&call).unwrap();
+        let write = carry.write(&source_with("prod"), None).unwrap().unwrap();
+        let hidden = |text: &str| hide_values(&write, &[], Refusal::Unknown(text.to_owned())).message() != text;
+        for shown in ["secrets \"db-prod\" is forbidden", "the product is sold out", "prod_2 is full"] {
+            assert!(!hidden(shown), "{shown}");
+        }
+        for quoted in ["no: prod", "value \"prod\" is not allowed", "prod.", "password=prod,"] {
+            assert!(hidden(quoted), "{quoted}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_to_read_the_source_says_of_which_cluster_it_is() {
+        for uid in [None, Some("copy")] {
+            let call = carry(uid);
+            let carry = Carry::of(&call).unwrap();
+            let unknown_user = Refusal::Denied(Box::new(Status { code: 401, ..Default::default() }));
+            let refused = carry.judge_source(Err(unknown_user.clone())).unwrap_err();
+            assert_eq!(refused.bars(&call).unwrap().side, Side::Virtual);
+            assert_eq!(unknown_user.bars(&call).unwrap().side, Side::Physical);
+        }
     }
 }

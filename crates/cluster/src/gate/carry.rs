@@ -21,7 +21,10 @@ impl Requests<'_> {
             Some(read) => Some(carry.judge_copy(self.send(&read).await)?),
         };
         match (carry.write(&source, copy.as_ref())?, copy) {
-            (Some(write), _) => self.write(&write).await,
+            (Some(write), copy) => {
+                let read: Vec<&Answer> = [Some(&source), copy.as_ref()].into_iter().flatten().collect();
+                self.write(&write, &read).await
+            }
             (None, Some(copy)) => Ok(copy),
             (None, None) => Err(not_such(call)),
         }
@@ -37,7 +40,7 @@ impl Requests<'_> {
             self.metrics.count_token(call, tokens.account.side, &done, start.elapsed());
             grants.push(done?);
         }
-        self.write(&tokens.write(&grants)).await
+        self.write(&tokens.write(&grants), &[]).await
     }
 
     async fn request_token(&self, tokens: &Tokens<'_>, ask: &TokenAsk) -> Result<Grant, Refusal> {
@@ -51,8 +54,9 @@ impl Requests<'_> {
         Err(tokens.classify(code, &body, retry_after))
     }
 
-    async fn write(&self, write: &Call) -> Result<Answer, Refusal> {
-        self.send(write).await.map_err(|refusal| hide_values(write, refusal))
+    /// Sends the last request, for which these objects were read.
+    async fn write(&self, write: &Call, read: &[&Answer]) -> Result<Answer, Refusal> {
+        self.send(write).await.map_err(|refusal| hide_values(write, read, refusal))
     }
 }
 

@@ -159,3 +159,17 @@ proptest! {
         let _ = (dependent_name(&text, &text, &text), token_secret_name(&text, &text, &text));
     }
 }
+
+#[test]
+fn only_names_that_we_give_end_with_a_hash() {
+    for given in
+        [dependent_name("o", "demo", "settings"), dependent_name("o", "demo", "-"), token_secret_name("o", "u", "web")]
+    {
+        assert!(ends_with_hash(&given), "{given}");
+    }
+    for chosen in
+        ["settings", "settings-backup", "kube-root-ca.crt", "a-0123456789abcdef", "settings-abcdefghijklmnopq"]
+    {
+        assert!(!ends_with_hash(chosen), "{chosen}");
+    }
+}

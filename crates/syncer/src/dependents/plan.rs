@@ -1,7 +1,6 @@
 //! What to do about one ConfigMap or Secret. Pure but for `settle`, which folds answers in.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tapestry_cluster::{Answer, Call, CarryMarks, Refusal, Shape, Side, Target, Verb};
 use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
@@ -30,23 +29,16 @@ reasons! {
     }
 }
 
-/// How long a name that another object has is left alone.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(5);
-
-/// A copy that another client changes so often in this time is not changed back any more.
-const REVERTS: usize = 3;
-const REVERTS_WITHIN: Duration = Duration::from_mins(10);
-
-const CONTESTED: &str = "another client keeps changing the copy in the physical cluster; it is left as it is for ten minutes, and then restored";
+const CONTESTED: &str = "another client keeps changing or deleting the copy in the physical cluster; it is left as it is for ten minutes, and then restored";
 
 /// What users have to be told.
 #[must_use]
 pub(crate) enum Notice {
     Nothing,
-    /// Another client keeps changing the copy of this source.
+    /// Another client keeps changing or deleting the copy of this source.
     Contested,
-    /// The physical cluster refuses the new values of this source, in these words; its copy stays as it is.
-    NotUpdated(Box<str>),
+    /// This cluster refuses the new values of this source, or to let us read them, in these words; its copy stays as it is.
+    NotUpdated(Side, Box<str>),
 }
 
 impl Dependents {
@@ -84,12 +76,15 @@ impl Dependents {
         let Some(case) = self.cases.get_mut(id) else { return Notice::Nothing };
         let mut notice = Notice::Nothing;
         match (why, done) {
-            (Why::CreateDependent | Why::UpdateDependent, Ok(answer)) => {
-                case.trouble = None;
-                self.learn_written(id, &answer, setting.origin, dirty);
-            }
-            (Why::RevertDependent, Ok(answer)) => {
-                if case.count_revert(setting.now.steady) {
+            (Why::CreateDependent | Why::UpdateDependent | Why::RevertDependent, Ok(answer)) => {
+                let lost = std::mem::take(&mut case.lost);
+                if lost || why == Why::RevertDependent {
+                    case.reverts.count(setting.now.steady);
+                }
+                // Also a change of the source leaves a copy contested: what others do to it next is left alone.
+                let contested = case.reverts.contested_until(setting.now.steady).is_some();
+                case.trouble = contested.then_some(Trouble::Contested);
+                if contested && why != Why::UpdateDependent {
                     notice = Notice::Contested;
                 }
                 self.learn_written(id, &answer, setting.origin, dirty);
@@ -107,7 +102,10 @@ impl Dependents {
                 self.forget_copy(id, call);
             }
             (Why::LookForDependent, Err(Refusal::Gone)) => case.look = Look::Unknown,
-            (Why::UpdateDependent | Why::RevertDependent, Err(Refusal::Gone)) => self.forget_copy(id, call),
+            (Why::UpdateDependent | Why::RevertDependent, Err(Refusal::Gone)) => {
+                case.lost = true;
+                self.forget_copy(id, call);
+            }
             (Why::CreateDependent, Err(Refusal::Exists)) => case.look = Look::Taken,
             // Immutable, or of another type: Kubernetes allows no change. What a policy of the cluster refuses stays as it is: a
             // copy that is deleted and then refused would be lost to the pods that use it.
@@ -118,9 +116,10 @@ impl Dependents {
                 Why::CreateDependent | Why::UpdateDependent | Why::RevertDependent,
                 Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_))),
             ) => {
-                let trouble = Some(Trouble::Refused(refused.message().into()));
+                let side = refused.bars(call).map_or(Side::Physical, |need| need.side);
+                let trouble = Some(Trouble::Refused(side, refused.message().into()));
                 if why != Why::CreateDependent && case.trouble != trouble {
-                    notice = Notice::NotUpdated(refused.message().into());
+                    notice = Notice::NotUpdated(side, refused.message().into());
                 }
                 case.trouble = trouble;
             }
@@ -146,10 +145,13 @@ impl Dependents {
         let (reason, message) = match notice {
             Notice::Nothing => return None,
             Notice::Contested => ("CopyContested", CONTESTED.to_owned()),
-            Notice::NotUpdated(why) => (
-                "CopyNotUpdated",
-                format!("the physical cluster refused the new values, running pods keep the old ones: {why}"),
-            ),
+            Notice::NotUpdated(side, why) => {
+                let refused = match side {
+                    Side::Virtual => "the virtual cluster does not let the syncer read the new values",
+                    Side::Physical => "the physical cluster refused the new values",
+                };
+                ("CopyNotUpdated", format!("{refused}, running pods keep the old ones: {why}"))
+            }
         };
         Event::about_dependent(id, &source.uid, reason, &message, now)
     }
@@ -170,10 +172,15 @@ impl Dependents {
 
     /// Takes over the copy as an answer shows it; says whether it is this dependent's.
     fn learn(&mut self, id: &Arc<Id>, answer: &Answer, origin: &Origin, dirty: &mut Dirty<Key>) -> bool {
-        let Ok(Some(row)) = DependentCopy::decode(&answer.object, id.kind, origin) else { return false };
-        let ours = matches!(&row.of, Of::Source { id: back, .. } if back == id);
+        let Ok(Some(mut row)) = DependentCopy::decode(&answer.object, id.kind, origin) else { return false };
+        let known = self.copies[id.kind as usize].get(&row.uid).is_some_and(|known| known.of != Of::Unknown);
+        if row.ours && id.copy_name(origin).as_ref() == Some(&row.name) {
+            row.adopt_for(id);
+        } else if !known {
+            return false;
+        }
         self.put_copy(id.kind, row, None, origin, dirty);
-        ours
+        true
     }
 
     fn forget_copy(&mut self, id: &Arc<Id>, call: &Call) {
@@ -186,11 +193,11 @@ impl Dependents {
 }
 
 fn plan_new(case: &Case, target: Target, id: &Id, source: &Source, setting: &Setting<'_>) -> Plan<Why> {
-    match case.look {
-        Look::Foreign(at) if at + LOOK_AGAIN > setting.now.steady => Plan::Wait(at + LOOK_AGAIN),
-        Look::Taken | Look::Foreign(_) => Why::LookForDependent.call(target, Verb::Peek),
-        Look::Unknown => Why::CreateDependent.call(target, carry(id, source, setting.origin)),
+    if let Some(until) = case.reverts.contested_until(setting.now.steady).filter(|_| case.lost) {
+        return Plan::Wait(until);
     }
+    let create = |target| Why::CreateDependent.call(target, carry(id, source, setting.origin));
+    case.look.plan(target, setting.now.steady, Why::LookForDependent, create)
 }
 
 fn plan_kept(
@@ -205,16 +212,14 @@ fn plan_kept(
     if case.trouble == Some(Trouble::Fixed) {
         return Why::ReplaceDependent.call(target.rv(copy.rv), Verb::Delete { grace: None });
     }
-    let current =
-        matches!(&copy.of, Of::Source { uid, version, .. } if *uid == source.uid && *version == Some(source.rv));
     // A copy that does not say the version that we wrote was changed by another client as much as one with another value.
-    if !current && case.wrote != Some(source.rv) {
+    if !case.holds(copy, source) && !case.wrote_for(source) {
         return Why::UpdateDependent.call(target, carry(id, source, setting.origin));
     }
-    if current && copy.holds(source) && copy.marked {
+    if case.kept_as_written(copy, source) && copy.marked {
         return Plan::Rest;
     }
-    match case.contested_until(setting.now.steady) {
+    match case.reverts.contested_until(setting.now.steady) {
         Some(until) => Plan::Wait(until),
         None => Why::RevertDependent.call(target, carry(id, source, setting.origin)),
     }
@@ -225,23 +230,6 @@ fn carry(id: &Id, source: &Source, origin: &Origin) -> Verb {
     let from = Target::namespaced(Side::Virtual, kind_of(id.kind), id.namespace.clone(), id.name.clone());
     let shape = Shape::Dependent(id.kind, origin.marks());
     Verb::Carry { from: Box::new(from.uid(&source.uid)), shape: Box::new(shape) }
-}
-
-impl Case {
-    /// Another client changed the copy, and we changed it back. True when that is once too often.
-    fn count_revert(&mut self, at: Duration) -> bool {
-        self.reverts.retain(|then| *then + REVERTS_WITHIN > at);
-        self.reverts.push_back(at);
-        let contested = self.reverts.len() >= REVERTS;
-        self.trouble = contested.then_some(Trouble::Contested);
-        contested
-    }
-
-    /// Until when a copy that another client keeps changing is left alone.
-    fn contested_until(&self, now: Duration) -> Option<Duration> {
-        let oldest = *self.reverts.len().checked_sub(REVERTS).and_then(|first| self.reverts.get(first))?;
-        Some(oldest + REVERTS_WITHIN).filter(|until| *until > now)
-    }
 }
 
 impl Origin {

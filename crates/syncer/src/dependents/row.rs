@@ -26,7 +26,8 @@ pub struct Source {
     pub(super) id: Arc<Id>,
 }
 
-/// A ConfigMap or Secret in the mount namespace that carries our origin.
+/// A ConfigMap or Secret in the mount namespace. Of those that are not ours nothing but this is kept, and only until it is known
+/// that the table has no such UID: a client may have removed all marks of a copy.
 #[derive(Debug, Clone)]
 pub struct DependentCopy {
     pub(super) uid: Uid,
@@ -35,6 +36,8 @@ pub struct DependentCopy {
     pub(super) deleting: bool,
     /// Whose copy it says it is.
     pub(super) of: Of,
+    /// Whether it carries our origin, as label or annotation.
+    pub(super) ours: bool,
     /// Whether all our labels and annotations are on it.
     pub(super) marked: bool,
 }
@@ -112,29 +115,62 @@ impl Source {
 }
 
 impl DependentCopy {
-    /// Decodes a copy; `None` when it does not carry our origin.
+    /// Decodes an object of the mount namespace; what does not carry our origin says nothing of whose copy it is.
     pub fn decode(json: &Bytes, kind: DependentKind, origin: &Origin) -> Result<Option<Self>, serde_json::Error> {
         let Object { metadata: meta } = serde_json::from_slice(json)?;
         // Either mark is enough to know it again; what lacks one gets it back.
         let labelled = meta.label(keys::ORIGIN) == Some(&*origin.label);
         let annotated = meta.annotation(keys::ORIGIN) == Some(&*origin.full);
-        if !labelled && !annotated {
-            return Ok(None);
-        }
+        let ours = labelled || annotated;
         let labels = origin.labels().iter().all(|(key, value)| meta.label(key) == Some(value));
         let annotations = origin.annotations().iter().all(|(key, value)| meta.annotation(key) == Some(value));
         Ok(Some(Self {
-            of: Of::read(&meta, json, kind, origin)?,
+            of: if ours { Of::read(&meta, json, kind, origin)? } else { Of::Unknown },
             deleting: meta.deletion_timestamp.is_some(),
             uid: meta.uid,
             rv: meta.resource_version,
             name: meta.name,
+            ours,
             marked: labels && annotations,
         }))
     }
 }
 
 impl DependentCopy {
+    /// Both ways or not at all (law 5): what it says is believed only under the name that we give such a copy. Otherwise it stays
+    /// what the table knows it to be, so that it is restored: an object keeps its UID, whatever clients write on it.
+    pub(super) fn check_back(&mut self, known: Option<&Self>, origin: &Origin) {
+        let believed = match &self.of {
+            Of::Source { id, .. } => id.copy_name(origin).as_ref() == Some(&self.name),
+            // Compared with its name when it was read.
+            Of::Pod { .. } => true,
+            Of::Unknown => false,
+        };
+        if !believed {
+            self.of = known.map_or(Of::Unknown, |known| known.of.damaged());
+        }
+    }
+
+    /// It is the copy of this source: it carries our origin under a name that is a hash of the source's, whatever else it says.
+    pub(super) fn adopt_for(&mut self, id: &Arc<Id>) {
+        if !matches!(&self.of, Of::Source { id: back, .. } if back == id) {
+            self.of = Of::Source { id: Arc::clone(id), uid: Uid::new(""), version: None, intact: false };
+        }
+    }
+
+    /// It has the tokens of this pod: it carries our origin under a name that is a hash of the pod's UID.
+    pub(super) fn adopt_for_pod(&mut self, vuid: &Uid) {
+        if !matches!(&self.of, Of::Pod { uid, .. } if uid == vuid) {
+            self.of = Of::Pod { uid: vuid.clone(), refresh: None, held: Box::default(), print: 0 };
+        }
+    }
+
+    /// Whether it is certain that we made it although it does not say of what: it carries our origin, and has a name as we give them.
+    /// What another client made after our example has a name that the client chose.
+    pub(super) fn certainly_ours(&self) -> bool {
+        self.ours && names::ends_with_hash(self.name.as_str())
+    }
+
     /// The fingerprint of the tokens that it holds.
     pub(super) fn print(&self) -> Option<u64> {
         match self.of {
@@ -145,6 +181,17 @@ impl DependentCopy {
 }
 
 impl Of {
+    /// The same without what a client may have changed.
+    fn damaged(&self) -> Self {
+        match self {
+            Self::Source { id, uid, .. } => {
+                Self::Source { id: Arc::clone(id), uid: uid.clone(), version: None, intact: false }
+            }
+            Self::Pod { uid, .. } => Self::Pod { uid: uid.clone(), refresh: None, held: Box::default(), print: 0 },
+            Self::Unknown => Self::Unknown,
+        }
+    }
+
     fn read(meta: &Meta<'_>, json: &Bytes, kind: DependentKind, origin: &Origin) -> Result<Self, serde_json::Error> {
         let name = |key: &str| meta.annotation(key).and_then(|text| Name::parse(text).ok());
         let uid = |key: &str| meta.annotation(key).map(Uid::new);

@@ -11,7 +11,7 @@ use tapestry_domain::names;
 use tapestry_engine::{Dirty, Plan, Reason as _, reasons};
 
 use super::needs::Needs;
-use super::plan::LOOK_AGAIN;
+use super::reverts::Reverts;
 use super::row::{DependentCopy, Of};
 use super::{Dependents, Look, Readiness, Setting};
 use crate::pair::Key;
@@ -43,10 +43,14 @@ pub(super) struct TokenCase {
     wanted: Option<Wanted>,
     /// The Secret, and its name.
     copy: Option<(Uid, Name)>,
-    look: Look,
+    pub(super) look: Look,
     /// When the last ones were issued, and a fingerprint of what the Secret held then.
     issued: Option<Duration>,
     wrote: Option<u64>,
+    /// When the Secret was found deleted by another client, and created again.
+    reverts: Reverts,
+    /// Another client deleted the Secret, and it was not created again.
+    lost: bool,
     /// Kubernetes lets no client change the Secret.
     fixed: bool,
     /// Why they cannot be issued.
@@ -70,6 +74,29 @@ impl TokenCase {
         if self.copy.take_if(|(uid, _)| uid == copy).is_some() {
             (self.wrote, self.fixed) = (None, false);
         }
+    }
+
+    /// The Secret is gone, and we did not ask for it.
+    pub(super) fn lose_to_others(&mut self, copy: &Uid) {
+        let ours = self.copy.as_ref().is_some_and(|(uid, _)| uid == copy);
+        // One that we replace is deleted by ourselves.
+        self.lost |= ours && self.wanted.is_some() && !self.fixed;
+        self.lose(copy);
+    }
+
+    /// Another process led: what the Secret holds now may be its work.
+    pub(super) fn doubt(&mut self) {
+        (self.wrote, self.lost) = (None, false);
+    }
+
+    /// The pod that needs them.
+    pub(super) fn pod_name(&self) -> Option<&str> {
+        self.wanted.as_ref().map(|wanted| wanted.pod.as_str())
+    }
+
+    /// No other object has the Secret's name any more.
+    pub(super) fn see_name_free(&mut self) {
+        (self.look, self.failure) = (Look::Unknown, None);
     }
 
     /// Whether the Secret holds every token that the pod needs, as far as we know as they were issued.
@@ -151,13 +178,12 @@ impl Dependents {
             (Some(wanted), None) => {
                 let name = names::token_secret_name(&setting.origin.label, vuid.as_str(), wanted.pod.as_str());
                 let Ok(name) = Name::parse(&name) else { return Plan::Rest };
-                let target = secret(setting, name);
-                match case.look {
-                    Look::Foreign(at) if at + LOOK_AGAIN > setting.now.steady => return Plan::Wait(at + LOOK_AGAIN),
-                    Look::Taken | Look::Foreign(_) => return Why::LookForToken.call(target, Verb::Peek),
-                    Look::Unknown => {}
+                if let Some(until) = case.reverts.contested_until(setting.now.steady).filter(|_| case.lost) {
+                    return Plan::Wait(until);
                 }
-                issue(wanted, vuid, setting).map_or(Plan::Rest, |verb| Why::CreateToken.call(target, verb))
+                case.look.plan(secret(setting, name), setting.now.steady, Why::LookForToken, |target| {
+                    issue(wanted, vuid, setting).map_or(Plan::Rest, |verb| Why::CreateToken.call(target, verb))
+                })
             }
             (Some(_), Some(copy)) if case.fixed => {
                 let target = secret(setting, copy.name.clone()).uid(&copy.uid).rv(copy.rv);
@@ -183,7 +209,8 @@ impl Dependents {
         }
     }
 
-    /// Folds in how a call ended.
+    /// Folds in how a call ended; says why the tokens of a pod that has some are not renewed, when that is news.
+    #[must_use]
     pub(crate) fn settle_token(
         &mut self,
         vuid: &Uid,
@@ -192,14 +219,26 @@ impl Dependents {
         done: Result<Answer, Refusal>,
         setting: &Setting<'_>,
         dirty: &mut Dirty<Key>,
-    ) {
-        let Some(case) = self.tokens.get_mut(vuid) else { return };
+    ) -> Option<Box<str>> {
+        let case = self.tokens.get_mut(vuid)?;
+        let mut news = None;
         match (why, done) {
             (Why::CreateToken | Why::RefreshToken | Why::LookForToken, Ok(answer)) => {
-                case.failure = None;
+                if why == Why::CreateToken && std::mem::take(&mut case.lost) {
+                    case.reverts.count(setting.now.steady);
+                }
+                let contested = case.reverts.contested_until(setting.now.steady).is_some();
+                case.failure = contested.then(|| contested_text(&call.target.name));
+                if contested && why == Why::CreateToken {
+                    news.clone_from(&case.failure);
+                }
                 let row = DependentCopy::decode(&answer.object, DependentKind::Secret, setting.origin);
-                let ours = |row: &DependentCopy| matches!(&row.of, Of::Pod { uid, .. } if uid == vuid);
-                let row = row.ok().flatten().filter(ours);
+                let known = |row: &DependentCopy| case.copy.as_ref().is_some_and(|(uid, _)| *uid == row.uid);
+                let ours = |row: &DependentCopy| (row.ours && row.name == call.target.name) || known(row);
+                let row = row.ok().flatten().filter(ours).map(|mut row| {
+                    row.adopt_for_pod(vuid);
+                    row
+                });
                 if why != Why::LookForToken {
                     case.issued = Some(setting.now.steady);
                     case.wrote = row.as_ref().and_then(DependentCopy::print);
@@ -211,9 +250,14 @@ impl Dependents {
                     case.failure = Some(format!("Secret {} is not ours: delete it", call.target.name).into());
                 }
             }
+            (Why::RefreshToken, Err(Refusal::Gone)) => {
+                if let Some(uid) = &call.target.uid {
+                    case.lose_to_others(uid);
+                    self.copies[DependentKind::Secret as usize].remove(uid);
+                }
+            }
             // Changed since we looked, or gone: if it is still ours, the watch brings it back.
-            (Why::RemoveToken | Why::ReplaceToken, Ok(_) | Err(Refusal::Gone | Refusal::Replaced))
-            | (Why::RefreshToken, Err(Refusal::Gone)) => {
+            (Why::RemoveToken | Why::ReplaceToken, Ok(_) | Err(Refusal::Gone | Refusal::Replaced)) => {
                 if let Some(uid) = &call.target.uid {
                     case.lose(uid);
                     self.copies[DependentKind::Secret as usize].remove(uid);
@@ -223,18 +267,30 @@ impl Dependents {
             (Why::LookForToken, Err(Refusal::Gone)) => case.look = Look::Unknown,
             (Why::RefreshToken, Err(refused)) if refused.is_fixed() => case.fixed = true,
             (Why::CreateToken | Why::RefreshToken, Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_)))) => {
-                case.failure = Some(refused.message().into());
+                let failure: Box<str> = refused.message().into();
+                if why == Why::RefreshToken && case.failure.as_ref() != Some(&failure) {
+                    news = Some(failure.clone());
+                }
+                case.failure = Some(failure);
             }
             // Not what we looked at, or no answer: the watch brings the truth, the next plan is made from it.
             (
                 Why::CreateToken | Why::RefreshToken | Why::LookForToken | Why::ReplaceToken | Why::RemoveToken,
                 Err(_),
-            ) => return,
+            ) => return None,
         }
         dirty.mark(Key::Token(vuid.clone()));
         dirty.mark(Key::Pod(vuid.clone()));
         self.drop_token(vuid);
+        news
     }
+}
+
+fn contested_text(secret: &Name) -> Box<str> {
+    format!(
+        "another client keeps deleting Secret {secret} in the physical cluster; it is created again within ten minutes"
+    )
+    .into()
 }
 
 fn secret(setting: &Setting<'_>, name: Name) -> Target {

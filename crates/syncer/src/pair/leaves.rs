@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tapestry_cluster::feed::Change;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Uid};
 use tapestry_domain::dependents::DependentKind;
-use tapestry_engine::{Dirty, Now, Plan};
+use tapestry_engine::{Dirty, Now, Plan, Reason as _};
 
 use super::{Key, Pair};
 use crate::bindings::Bound;
@@ -14,9 +14,11 @@ use crate::bindings::deletion::Left;
 use crate::csinodes;
 use crate::dependents::row::DependentCopy;
 use crate::dependents::{self, Id, tokens};
+use crate::events::Event;
 use crate::guards::plan::Effect;
 use crate::guards::row::GuardRow;
 use crate::guards::{self, Guard};
+use crate::pods::reason::PodReason;
 use crate::prerequisites::{self, Prerequisite};
 
 impl Pair {
@@ -131,6 +133,10 @@ impl Pair {
         self.when_operational(|_| self.dependents.plan(id, &self.dependents_setting(now)))
     }
 
+    pub(super) fn plan_stray_dependent(&self, kind: DependentKind, uid: &Uid, now: Now) -> Plan<dependents::plan::Why> {
+        self.when_operational(|_| self.dependents.plan_stray(kind, uid, &self.dependents_setting(now)))
+    }
+
     pub(super) fn settle_dependent(
         &mut self,
         id: &Arc<Id>,
@@ -160,7 +166,11 @@ impl Pair {
         dirty: &mut Dirty<Key>,
     ) {
         let setting = dependents::Setting { origin: &self.origin, mount: &self.home.mount, now, may_collect: false };
-        self.dependents.settle_token(vuid, why, call, done, &setting, dirty);
+        let news = self.dependents.settle_token(vuid, why, call, done, &setting, dirty);
+        if let (Some(why), Some(vpod)) = (news, self.pods.vpod(vuid.as_str())) {
+            let message = format!("the pod's service account tokens are not renewed: {why}");
+            self.events.add(Event::about_vpod(vpod, PodReason::TokenNotRenewed.as_str(), &message, now), dirty);
+        }
         self.mark_leaving(dirty);
     }
 }

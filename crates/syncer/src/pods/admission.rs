@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tapestry_api::keys;
-use tapestry_cluster::{Name, Uid};
+use tapestry_cluster::{Name, Side, Uid};
 use tapestry_domain::names::physical_pod_name;
 use tapestry_domain::placement::{PlacementShape, TaintRef, placed};
 use tapestry_domain::ports::HostPort;
@@ -80,6 +80,14 @@ impl Verdict {
 }
 
 impl Verdict {
+    /// Whether what it needs is there is not known.
+    pub(super) fn dependents_out_of_sync(told: &str) -> Self {
+        let message = format!("the syncer {told}; the pod starts when it can, and finds what the pod names");
+        Self { reason: PendingReason::WatchOutOfSync, message }
+    }
+}
+
+impl Verdict {
     /// Why a pod has to wait for what it needs; `None` when it is there, or on its way.
     pub(super) fn of(readiness: &Readiness<'_>) -> Option<Self> {
         let (reason, message) = match readiness {
@@ -104,11 +112,21 @@ impl Verdict {
                         kind = kind.as_str()
                     ),
                 ),
-                Trouble::Refused(why) => (
-                    PendingReason::DependentRefused,
-                    format!("the physical cluster refused the copy of {} {namespace}/{name}: {why}", kind.as_str()),
+                Trouble::Refused(side, why) => {
+                    let refused = match side {
+                        Side::Virtual => "the virtual cluster does not let the syncer read",
+                        Side::Physical => "the physical cluster refused the copy of",
+                    };
+                    (PendingReason::DependentRefused, format!("{refused} {} {namespace}/{name}: {why}", kind.as_str()))
+                }
+                Trouble::Contested => (
+                    PendingReason::DependentConflict,
+                    format!(
+                        "another client in the physical cluster keeps deleting the copy of {} {namespace}/{name}; it is created again within ten minutes",
+                        kind.as_str()
+                    ),
                 ),
-                Trouble::Fixed | Trouble::Contested => return None,
+                Trouble::Fixed => return None,
             },
             Readiness::NoToken(why) => {
                 (PendingReason::TokenRefused, format!("no service account token was issued: {why}"))

@@ -219,7 +219,14 @@ impl Pair {
     /// Why a pod that was admitted has to wait for something that it needs.
     pub(super) fn lacks_dependent(&self, case: &Case, vpod: &VPod) -> Option<Verdict> {
         let needs = case.needs().filter(|_| case.is_admitted())?;
-        Verdict::of(&self.dependents.readiness(&vpod.uid, needs))
+        let readiness = self.dependents.readiness(&vpod.uid, needs);
+        // What the virtual cluster has is known from its watches, what is on its way from both sides'.
+        let out_of_sync = match readiness {
+            Readiness::Missing(_) => self.out_of_sync.tell_dependents(&[Side::Virtual], &self.connections),
+            Readiness::NotYet => self.out_of_sync.tell_dependents(&Side::BOTH, &self.connections),
+            Readiness::Ready | Readiness::Impossible(..) | Readiness::Hindered(..) | Readiness::NoToken(_) => None,
+        };
+        out_of_sync.map(|told| Verdict::dependents_out_of_sync(&told)).or_else(|| Verdict::of(&readiness))
     }
 
     /// A physical pod points back to this virtual pod, which does not name it: one that another virtual pod names is given back,

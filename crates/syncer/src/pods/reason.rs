@@ -28,6 +28,8 @@ reasons! {
         FailedSchedulingPod,
         /// Event: a copy that is not known to be ours any more was left running.
         PhysicalPodLeft,
+        /// Event: the tokens of a running pod cannot be renewed.
+        TokenNotRenewed,
         /// Event: a resize has to wait.
         ResizeDeferred,
         /// Event: a resize cannot happen.

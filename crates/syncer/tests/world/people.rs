@@ -232,7 +232,7 @@ fn disturb_dependents(world: &mut World, rng: &mut Rng, act: u32) {
         _ => {
             let Some(path) = world.pick(Physical, kind, rng, ours) else { return };
             match act {
-                18 => drop(world.edit(Physical, kind, &path, |copy| copy["metadata"]["labels"] = json!({}))),
+                18 => strip(world, rng, kind, &path),
                 19 => drop(world.delete(Physical, kind, &path, None)),
                 // No client changes what is immutable.
                 _ => drop(world.edit(Physical, kind, &path, |copy| {
@@ -243,6 +243,29 @@ fn disturb_dependents(world: &mut World, rng: &mut Rng, act: u32) {
             }
         }
     }
+}
+
+/// Removes or changes marks of a copy: the labels, the annotations, all of them, or what it says of its source.
+fn strip(world: &mut World, rng: &mut Rng, kind: &'static Kind, path: &str) {
+    let what = rng.u32(..6);
+    world.edit(Physical, kind, path, |copy| {
+        let metadata = &mut copy["metadata"];
+        if matches!(what, 0 | 2) {
+            metadata["labels"] = json!({});
+        }
+        if matches!(what, 1 | 2) {
+            metadata["annotations"] = json!({STRIPPED: "yes"});
+        }
+        let annotations = metadata["annotations"].as_object_mut();
+        match (what, annotations) {
+            (3, Some(annotations)) => drop(annotations.remove(keys::VIRTUAL_UID)),
+            (4, Some(annotations)) => drop(annotations.remove(keys::VIRTUAL_POD_UID)),
+            (5, Some(annotations)) if annotations.contains_key(keys::VIRTUAL_NAME) => {
+                annotations.insert(keys::VIRTUAL_NAME.to_owned(), json!("other"));
+            }
+            _ => {}
+        }
+    });
 }
 
 /// The owner of the physical cluster: runs other pods, deletes ours, removes labels.
@@ -372,6 +395,9 @@ fn warn(world: &mut World, path: &str, reason: &str) {
 pub(super) fn back(ppod: &Value) -> Option<&str> {
     ppod["metadata"]["annotations"][keys::VIRTUAL_POD_UID].as_str()
 }
+
+/// Marks a copy of a ConfigMap or Secret that lost our annotations.
+pub(super) const STRIPPED: &str = "example.com/stripped";
 
 /// Marks a copy whose image the physical cluster chose.
 pub(super) const REWRITTEN: &str = "example.com/rewritten";

@@ -25,7 +25,10 @@ impl World {
             Some(read) => Some(carry.judge_copy(self.call(&read))?),
         };
         match (carry.write(&source, copy.as_ref())?, copy) {
-            (Some(write), _) => self.call(&write).map_err(|refusal| hide_values(&write, refusal)),
+            (Some(write), copy) => {
+                let read: Vec<&Answer> = [Some(&source), copy.as_ref()].into_iter().flatten().collect();
+                self.call(&write).map_err(|refusal| hide_values(&write, &read, refusal))
+            }
             (None, Some(copy)) => Ok(copy),
             (None, None) => Err(Refusal::Unknown("nothing to write".to_owned())),
         }
@@ -42,7 +45,7 @@ impl World {
             grants.push(tokens.read(ask, answer.as_bytes())?);
         }
         let write = tokens.write(&grants);
-        self.call(&write).map_err(|refusal| hide_values(&write, refusal))
+        self.call(&write).map_err(|refusal| hide_values(&write, &[], refusal))
     }
 
     /// Answers a request for a token as a real server does. The token says what it is for and when it was issued.

@@ -1,6 +1,7 @@
 //! The life of a pod's tokens: issued before it starts, renewed in time, bound to what its copy was made with.
 
 use super::*;
+use tapestry_engine::Model as _;
 
 pub(super) fn wants_token(pod: &str) -> Value {
     let mut object = vpod(pod);
@@ -86,6 +87,11 @@ fn tokens_of_a_running_pod_stay_while_its_account_is_missing_and_are_renewed_whe
         scene.refuse(&token_key("ci"), Refusal::Invalid(status.into()));
         assert_eq!(scene.call(&token_key("ci")).why, "RefreshToken");
     }
+    assert_eq!(scene.pair.events.keys().count(), 1, "the pod is told once");
+    let event = scene.pair.events.keys().next().map(|key| scene.call(&key)).unwrap();
+    let body = event.body().unwrap();
+    assert_eq!((&body["reason"], &body["involvedObject"]["uid"]), (&json!("TokenNotRenewed"), &json!("v-ci")));
+    assert!(body["message"].as_str().unwrap().contains("demo/robot does not exist"), "{body}");
     issue(&mut scene, "ci", "2026-01-01T01:36:00Z");
     assert!(matches!(scene.plan(&token_key("ci")), Plan::Wait(_)));
 }
@@ -230,4 +236,17 @@ fn law_11_tokens_whose_time_has_come_before_they_did_are_not_issued_again_at_onc
     let Plan::Wait(again) = scene.plan(&token_key("ci")) else { panic!("{:?}", scene.plan(&token_key("ci"))) };
     scene.pass(again.saturating_sub(scene.now.steady) + Duration::from_secs(1));
     assert_eq!(scene.call(&token_key("ci")).why, "RefreshToken");
+}
+
+#[test]
+fn tokens_that_another_leader_renewed_are_not_issued_again_when_leadership_returns() {
+    let mut scene = Scene::new();
+    admit(&mut scene, "ci", &wants_token("ci"));
+    let mut secret = issue(&mut scene, "ci", "2026-01-01T00:48:00Z");
+    scene.pair.follow();
+    secret["data"] = json!({"0.0": "renewed"});
+    see_tokens(&mut scene, &secret);
+    scene.pass(Duration::from_secs(61));
+    scene.pair.take_lead(scene.now);
+    assert!(matches!(scene.plan(&token_key("ci")), Plan::Wait(_)), "{:?}", scene.plan(&token_key("ci")));
 }
