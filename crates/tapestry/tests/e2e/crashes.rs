@@ -8,6 +8,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use tapestry_cluster::Side;
 use tapestry_testbed::builders::node;
+use tapestry_testbed::eventually;
 use tapestry_testbed::proxy::RequestInfo;
 use tapestry_testbed::supervisor::Signal;
 use tokio::sync::Notify;
@@ -112,8 +113,8 @@ impl Reaper {
     }
 }
 
-/// A node is added, and two pods run on it, which share a ConfigMap and a Secret; one has a token as well. The ConfigMap changes;
-/// one pod ends by itself, a user deletes the other; the node gets another label; in the end everything has converged.
+/// A node is added, and two pods run on it, which share a ConfigMap and a Secret; one has a token as well. ConfigMap, Secret and a
+/// label of a pod change; one pod ends by itself, a user deletes the other; the node gets another label; in the end everything has converged.
 async fn story(harness: &Harness, number: u32) -> Result<()> {
     let (ends, goes) = (format!("ends-{number}"), format!("goes-{number}"));
     let (place, shared) = (extra_node(number), format!("shared-{number}"));
@@ -134,6 +135,20 @@ async fn story(harness: &Harness, number: u32) -> Result<()> {
     harness.virtual_side.patch("v1/ConfigMap", &harness.at(&shared), &json!({"data": {"a": "2"}})).await?;
     let follows = |copy: Option<&Value>| copy.is_some_and(|copy| copy["data"]["a"] == "2");
     copy_when(harness, "ConfigMap", &shared, "follows", follows).await?;
+    harness.virtual_side.patch("v1/Secret", &harness.at(&shared), &json!({"stringData": {"a": "2"}})).await?;
+    let follows = |copy: Option<&Value>| copy.is_some_and(|copy| copy["data"]["a"] == "Mg==");
+    copy_when(harness, "Secret", &shared, "follows", follows).await?;
+    let label = json!({"metadata": {"labels": {"colour": "blue"}}});
+    harness.virtual_side.patch("v1/Pod", &harness.at(&goes), &label).await?;
+    eventually("the copy has the label", SOON, async || {
+        let copies = harness.copies(&goes).await.map_err(|error| error.to_string())?;
+        if copies.iter().any(|copy| self::label(copy, "colour") == "blue") {
+            Ok(())
+        } else {
+            Err(format!("{copies:?}"))
+        }
+    })
+    .await?;
     harness.play_ended(&copy, 0).await?;
     harness.virtual_side.delete("v1/Pod", &harness.at(&goes)).await?;
     let ended = |vpod: &Value| phase(vpod) == "Succeeded";
@@ -193,12 +208,14 @@ async fn law_08_a_syncer_killed_at_any_write_converges_without_duplicate_or_orph
                 "patch virtual nodes",
                 "patch virtual pods",
                 "create physical pods",
+                "patch physical pods",
                 "delete physical pods",
                 "delete virtual pods",
                 "create physical configmaps",
                 "patch physical configmaps",
                 "delete physical configmaps",
                 "create physical secrets",
+                "patch physical secrets",
                 "delete physical secrets",
             ] {
                 ensure!(deaths.contains(sort), "never killed at {sort:?}: {deaths:?}");

@@ -22,6 +22,7 @@
 //! | [`restored`], [`breaker`] | a cluster that was restored from a backup, or emptied, or lost its pods while no syncer ran |
 //! | [`restarts`] | API servers and stores that are killed under load |
 //! | [`namespaces`] | namespaces that are deleted with all that is in them, on either side |
+//! | [`shared`] | ConfigMaps and Secrets of pods in two physical clusters, renewed tokens, and what `tapestry drift` says of copies |
 //! | [`neighbours`] | two bindings in one process: trouble of one does not affect the other |
 //! | [`crashes`] | the real binary, killed at every write |
 //! | [`kubeconfig`] | the kubeconfig in the Secret: rotated, broken, of another cluster |
@@ -66,6 +67,7 @@ mod resize;
 mod restarts;
 mod restored;
 mod rights;
+mod shared;
 mod storms;
 mod strays;
 mod stripped;
@@ -77,3 +79,4 @@ mod harness;
 mod looks;
 mod stub;
 mod timing;
+mod two;

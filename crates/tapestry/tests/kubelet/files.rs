@@ -9,7 +9,7 @@ use crate::tenant::Direction::{East, West};
 use crate::tenant::tenant;
 
 #[tokio::test]
-async fn a_container_reads_its_configmap_and_secret_and_sees_the_configmap_change() -> Result<()> {
+async fn a_container_reads_its_configmap_and_secret_and_sees_both_change() -> Result<()> {
     tenant("files", East, async |tenant| {
         tenant.create_data("ConfigMap", "settings", &json!({ "greeting": "good morning", "colour": "blue" })).await?;
         tenant.create_data("Secret", "login", &json!({ "password": "hunter2" })).await?;
@@ -34,7 +34,16 @@ async fn a_container_reads_its_configmap_and_secret_and_sees_the_configmap_chang
 
         let change = json!({ "data": { "greeting": "good night" } });
         tenant.objects.patch("v1/ConfigMap", &tenant.at("settings"), &change).await?;
-        tenant.prints("reader", "main", "greeting: good night").await.map(drop)
+        tenant.prints("reader", "main", "greeting: good night").await?;
+
+        let volumes = json!([{ "name": "login", "secret": { "secretName": "login" } }]);
+        let mounts = json!([{ "name": "login", "mountPath": "/login" }]);
+        let pod = tenant.pod("follower", &["follow", "/login/password"]).with("/spec/volumes", volumes);
+        tenant.run(pod.with("/spec/containers/0/volumeMounts", mounts)).await?;
+        tenant.prints("follower", "main", "password: hunter2").await?;
+        let change = json!({ "stringData": { "password": "hunter3" } });
+        tenant.objects.patch("v1/Secret", &tenant.at("login"), &change).await?;
+        tenant.prints("follower", "main", "password: hunter3").await.map(drop)
     })
     .await
 }
