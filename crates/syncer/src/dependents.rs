@@ -237,12 +237,11 @@ impl Dependents {
                 // Of a whole namespace nothing leaves the watch but what is deleted. What the table knows may say more than a
                 // stripped last state.
                 let table = &mut self.copies[kind as usize];
-                match table.get(&row.uid).is_some() || row.ours {
-                    true => {
-                        let known = table.remove_proven(&row.uid, row.rv.before());
-                        self.lose_copy(kind, &known.unwrap_or(row), dirty);
-                    }
-                    false => self.free_name(kind, &row.name, origin, dirty),
+                if row.ours || table.get(&row.uid).is_some() {
+                    let known = table.remove_proven(&row.uid, row.rv.before());
+                    self.lose_copy(kind, &known.unwrap_or(row), dirty);
+                } else {
+                    self.free_name(kind, &row.name, origin, dirty);
                 }
             }
             Change::Listed(epoch) => {
@@ -440,8 +439,8 @@ impl Dependents {
             // It is what another client made of it; a pod that waited for the end of that would wait for ever.
             (Some(_), Some(Trouble::Contested)) if written => Readiness::Ready,
             (Some(copy), _) if case.is_some_and(|case| case.kept_as_written(copy, source)) => Readiness::Ready,
-            (_, Some(trouble @ (Trouble::Foreign(_) | Trouble::Refused(..)))) => Readiness::Hindered(id, trouble),
-            (None, Some(trouble @ Trouble::Contested)) => Readiness::Hindered(id, trouble),
+            (_, Some(trouble @ (Trouble::Foreign(_) | Trouble::Refused(..))))
+            | (None, Some(trouble @ Trouble::Contested)) => Readiness::Hindered(id, trouble),
             (Some(_) | None, _) => Readiness::NotYet,
         }
     }
