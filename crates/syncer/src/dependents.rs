@@ -8,7 +8,7 @@ pub(crate) mod plan;
 pub mod row;
 pub(crate) mod tokens;
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use tapestry_engine::{Dirty, Table};
 use self::needs::Needs;
 use self::row::{DependentCopy, Of, Source};
 use self::tokens::TokenCase;
+use crate::contest::Contest;
 use crate::origin::Origin;
 use crate::pair::Key;
 
@@ -79,7 +80,7 @@ struct Case {
     /// The version of the source that we last wrote.
     wrote: Option<Rv>,
     /// When the copy was found changed by another client, and changed back.
-    reverts: VecDeque<Duration>,
+    reverts: Contest,
     trouble: Option<Trouble>,
 }
 

@@ -67,6 +67,7 @@ fn violations(vpods: &[Value], ppods: &[Value]) -> Vec<String> {
         dependents: Vec::new(),
         api_access: false,
         limits: &|_| Some(Vec::new()),
+        services: CarriedServices::default(),
     };
     snapshot.violations()
 }
@@ -179,6 +180,7 @@ fn law_09_a_node_that_offers_more_than_is_idle_or_allowed_is_found() {
             dependents: Vec::new(),
             api_access: false,
             limits: &|_| limits.map(<[_]>::to_vec),
+            services: CarriedServices::default(),
         };
         snapshot.violations()
     };

@@ -33,10 +33,6 @@ reasons! {
 /// How long a name that another object has is left alone.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(5);
 
-/// A copy that another client changes so often in this time is not changed back any more.
-const REVERTS: usize = 3;
-const REVERTS_WITHIN: Duration = Duration::from_mins(10);
-
 const CONTESTED: &str = "another client keeps changing the copy in the physical cluster; it is left as it is for ten minutes, and then restored";
 
 /// What users have to be told.
@@ -214,7 +210,7 @@ fn plan_kept(
     if current && copy.holds(source) && copy.marked {
         return Plan::Rest;
     }
-    match case.contested_until(setting.now.steady) {
+    match case.reverts.until(setting.now.steady) {
         Some(until) => Plan::Wait(until),
         None => Why::RevertDependent.call(target, carry(id, source, setting.origin)),
     }
@@ -230,17 +226,9 @@ fn carry(id: &Id, source: &Source, origin: &Origin) -> Verb {
 impl Case {
     /// Another client changed the copy, and we changed it back. True when that is once too often.
     fn count_revert(&mut self, at: Duration) -> bool {
-        self.reverts.retain(|then| *then + REVERTS_WITHIN > at);
-        self.reverts.push_back(at);
-        let contested = self.reverts.len() >= REVERTS;
+        let contested = self.reverts.count(at);
         self.trouble = contested.then_some(Trouble::Contested);
         contested
-    }
-
-    /// Until when a copy that another client keeps changing is left alone.
-    fn contested_until(&self, now: Duration) -> Option<Duration> {
-        let oldest = *self.reverts.len().checked_sub(REVERTS).and_then(|first| self.reverts.get(first))?;
-        Some(oldest + REVERTS_WITHIN).filter(|until| *until > now)
     }
 }
 
