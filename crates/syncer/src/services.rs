@@ -16,10 +16,10 @@ use foldhash::fast::RandomState;
 use tapestry_cluster::feed::{Change, Epoch};
 use tapestry_cluster::{Name, Side, Target, Uid, kind};
 use tapestry_domain::names::{self, DnsLabel};
-use tapestry_domain::services::Unfit;
 use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Table};
 
+use self::reason::ServiceReason;
 use self::row::{Of, PService, VService};
 use crate::contest::Contest;
 use crate::origin::Origin;
@@ -57,7 +57,8 @@ struct Case {
     copies: BTreeSet<Uid>,
     /// A live read proves that no Service has this name.
     gone: bool,
-    look: Look,
+    /// Its name was taken when it was created: reading it will tell by what.
+    taken: bool,
     /// Of which Service we last wrote what, by its mark.
     wrote: Option<(Uid, u64)>,
     /// When the copy was found changed by another client, and changed back.
@@ -67,20 +68,8 @@ struct Case {
     /// When the virtual cluster refused our addresses.
     addresses_refused: Option<Duration>,
     trouble: Option<Trouble>,
-    /// What its user was told: why this Service is not carried.
-    told: Option<(Uid, Unfit)>,
-}
-
-/// What is known of the name that a new copy would get.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Look {
-    /// Creating it will tell.
-    #[default]
-    Unknown,
-    /// It is taken: reading it will tell by what.
-    Taken,
-    /// By a Service that is not ours, as we saw at this time.
-    Foreign(Duration),
+    /// What its user was told: why this Service has no copy.
+    told: Option<(Uid, ServiceReason)>,
 }
 
 /// Why a copy is not as it should be.
@@ -246,7 +235,7 @@ impl Services {
         if let Some(id) = of {
             let case = self.cases.entry(Arc::clone(&id)).or_default();
             case.copies.insert(uid);
-            case.look = Look::Unknown;
+            case.taken = false;
             self.mark(&id, dirty);
         }
     }
@@ -254,6 +243,9 @@ impl Services {
     fn lose_copy(&mut self, row: &PService, dirty: &mut Dirty<Key>) {
         if self.names.get(&row.name) == Some(&row.uid) {
             self.names.remove(&row.name);
+            // Some may wait for a name.
+            let waiting = self.cases.iter().filter(|(_, case)| case.copies.is_empty());
+            waiting.for_each(|(id, _)| dirty.mark(Key::Service(Arc::clone(id))));
         }
         self.disown(row, dirty);
     }

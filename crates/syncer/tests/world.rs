@@ -84,10 +84,7 @@ fn stage(config: Config) -> Schedule<Syncer> {
         })
         // What waits reads now and then: whether a stranger still has a name, and whether a pod whose ConfigMap is missing has no
         // copy after all.
-        .quiet(|call| {
-            call.target.kind == &kind::LEASE
-                || ["LookForDependent", "LookForCopy", "LookForServiceCopy"].contains(&call.why)
-        })
+        .quiet(|call| call.target.kind == &kind::LEASE || ["LookForDependent", "LookForCopy"].contains(&call.why))
         .on_reach(|side, up| Some(reached(side, up)));
     set_the_stage(&mut schedule.world);
     schedule

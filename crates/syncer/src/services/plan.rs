@@ -9,7 +9,7 @@ use tapestry_engine::{Dirty, Plan, Reason as _, reasons};
 
 use super::reason::{Notice, ServiceReason};
 use super::row::{Of, PService, VService};
-use super::{Case, Id, Look, Services, Setting, Trouble, addresses};
+use super::{Case, Id, Services, Setting, Trouble, addresses};
 use crate::events::Event;
 use crate::pair::Key;
 
@@ -41,7 +41,7 @@ reasons! {
     }
 }
 
-/// How long a name that another Service has, and a status that is refused, are left alone.
+/// How long a status that is refused is left alone.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(5);
 
 impl Services {
@@ -54,9 +54,10 @@ impl Services {
         if let Some(second) = surplus.first().filter(|_| setting.may_remove) {
             return Why::RemoveSecondService.call(copy_target(second, setting).rv(second.rv), DELETE);
         }
-        let told = listed.map_or(Plan::Rest, |source| tell(case, source, setting));
-        if told != Plan::Rest {
-            return told;
+        let untold = listed.and_then(|source| self.untold(case, source, copy.is_some(), setting));
+        if let Some(event) = untold {
+            let (target, verb) = event.write_call();
+            return Why::TellUncarried.call(target, verb);
         }
         let wanted = listed.filter(|source| source.mark.is_ok());
         // Addresses go before the copy: no client must be sent to a load balancer that is gone.
@@ -91,16 +92,37 @@ impl Services {
     fn plan_new(&self, case: &Case, source: &VService, setting: &Setting<'_>) -> Plan<Why> {
         let Some(name) = self.name_for(&source.id, setting) else { return Plan::Rest };
         let target = Target::namespaced(Side::Physical, &kind::SERVICE, setting.mount.clone(), name);
-        match case.look {
-            Look::Foreign(at) if at + LOOK_AGAIN > setting.now.steady => Plan::Wait(at + LOOK_AGAIN),
-            Look::Taken | Look::Foreign(_) => Why::LookForServiceCopy.call(target, Verb::Peek),
-            Look::Unknown => Why::CreateService.call(target, carry(source, setting)),
+        if case.taken {
+            return Why::LookForServiceCopy.call(target, Verb::Peek);
+        }
+        Why::CreateService.call(target, carry(source, setting))
+    }
+
+    /// `None` while both names are taken.
+    fn name_for(&self, id: &Id, setting: &Setting<'_>) -> Option<Name> {
+        let free = names::is_service_name(id.name.as_str()) && !self.names.contains_key(&id.name);
+        let other = || id.other_name(setting.origin).filter(|other| !self.names.contains_key(other));
+        if free { Some(id.name.clone()) } else { other() }
+    }
+
+    /// Why a Service has no copy.
+    fn hindrance(&self, source: &VService, copied: bool, setting: &Setting<'_>) -> Option<Notice> {
+        match source.mark {
+            Err(unfit) => Some(ServiceReason::of(unfit).notice(&unfit.to_string())),
+            Ok(_) if !copied && self.name_for(&source.id, setting).is_none() => {
+                let name = source.id.other_name(setting.origin)?;
+                Some(ServiceReason::CopyNameTaken.notice(name.as_str()))
+            }
+            Ok(_) => None,
         }
     }
 
-    fn name_for(&self, id: &Id, setting: &Setting<'_>) -> Option<Name> {
-        let free = names::is_service_name(id.name.as_str()) && !self.names.contains_key(&id.name);
-        if free { Some(id.name.clone()) } else { id.other_name(setting.origin) }
+    /// The event that tells a user why a Service has no copy, if that was not told. It has the same name whichever process tells it.
+    fn untold(&self, case: &Case, source: &VService, copied: bool, setting: &Setting<'_>) -> Option<Event> {
+        let Notice(reason, message) = self.hindrance(source, copied, setting)?;
+        let told = case.told.as_ref().is_some_and(|(uid, told)| *uid == source.uid && *told == reason);
+        let event = || Event::about_service_once(&source.id, &source.uid, reason.as_str(), &message, setting.now);
+        if told { None } else { event() }
     }
 
     /// Folds in how a call ended; says what users have to be told.
@@ -113,7 +135,10 @@ impl Services {
         setting: &Setting<'_>,
         dirty: &mut Dirty<Key>,
     ) -> Option<Notice> {
-        let uid = self.source(id).map(|source| (source.uid.clone(), source.mark));
+        let hindrance = self.source(id).and_then(|source| {
+            let copied = self.cases.get(id).is_some_and(|case| !case.copies.is_empty());
+            Some((source.uid.clone(), self.hindrance(source, copied, setting)?.0))
+        });
         let case = self.cases.get_mut(id)?;
         let mut notice = None;
         match (why, done) {
@@ -121,9 +146,7 @@ impl Services {
                 notice = self.settle_addresses(id, why == Why::RestoreAddresses, done, setting, dirty);
             }
             // Written or not, it is told once.
-            (Why::TellUncarried, _) => {
-                case.told = uid.and_then(|(uid, mark)| Some((uid, mark.err()?)));
-            }
+            (Why::TellUncarried, _) => case.told = hindrance,
             (Why::CreateService | Why::UpdateService, Ok(answer)) => {
                 case.trouble = None;
                 self.learn_written(id, &answer, setting, dirty);
@@ -132,18 +155,13 @@ impl Services {
                 notice = case.reverts.count(setting.now.steady).then(|| ServiceReason::CopyContested.notice(""));
                 self.learn_written(id, &answer, setting, dirty);
             }
+            // Where another Service has the name, the copy gets another one.
             (Why::LookForServiceCopy, Ok(answer)) => {
-                let plain = call.target.name == id.name;
-                let ours = self.learn(id, &answer, setting, dirty);
-                let case = self.cases.entry(Arc::clone(id)).or_default();
-                // Where its own name is taken, the copy gets another.
-                case.look = if ours || plain { Look::Unknown } else { Look::Foreign(setting.now.steady) };
-                if !ours && !plain {
-                    notice = Some(ServiceReason::CopyNameTaken.notice(call.target.name.as_str()));
-                }
+                case.taken = false;
+                self.learn(id, &answer, setting, dirty);
             }
-            (Why::LookForServiceCopy, Err(Refusal::Gone)) => case.look = Look::Unknown,
-            (Why::CreateService, Err(Refusal::Exists)) => case.look = Look::Taken,
+            (Why::LookForServiceCopy, Err(Refusal::Gone)) => case.taken = false,
+            (Why::CreateService, Err(Refusal::Exists)) => case.taken = true,
             (Why::LookForService, Ok(answer)) => {
                 if let Ok(Some(row)) = VService::decode(&answer.object, setting.origin, setting.record) {
                     self.put_source(row, None, dirty);
@@ -225,20 +243,6 @@ impl Services {
 }
 
 const DELETE: Verb = Verb::Delete { grace: None };
-
-/// Tells once on a Service that it is not carried, and why. The event has the same name whichever process tells it.
-fn tell(case: &Case, source: &VService, setting: &Setting<'_>) -> Plan<Why> {
-    let Err(unfit) = source.mark else { return Plan::Rest };
-    if case.told.as_ref().is_some_and(|(uid, told)| *uid == source.uid && *told == unfit) {
-        return Plan::Rest;
-    }
-    let Notice(reason, message) = ServiceReason::of(unfit).notice(&unfit.to_string());
-    let event = Event::about_service_once(&source.id, &source.uid, reason.as_str(), &message, setting.now);
-    event.map_or(Plan::Rest, |event| {
-        let (target, verb) = event.write_call();
-        Why::TellUncarried.call(target, verb)
-    })
-}
 
 fn plan_kept(case: &Case, source: &VService, row: &PService, of: &Of, setting: &Setting<'_>) -> Plan<Why> {
     let target = copy_target(row, setting);

@@ -44,8 +44,13 @@ fn law_06_a_name_that_was_taken_meanwhile_is_looked_at_and_left() {
     let look = scene.call(&key("web"));
     let object = scene.stamp(foreign(look.target.name.as_str()));
     scene.settle(&key("web"), &look, Ok(Answer { object }));
-    assert!(matches!(scene.plan(&key("web")), Plan::Wait(_)));
-    assert_eq!(events(&scene), ["CopyNameTaken"]);
+    let tell = scene.call(&key("web"));
+    assert_eq!((tell.why, &tell.body().unwrap()["reason"]), ("TellUncarried", &json!("CopyNameTaken")));
+    scene.settle(&key("web"), &tell, Err(Refusal::Exists));
+    assert_eq!(scene.plan(&key("web")), Plan::Rest);
+    // The owner deletes one of them.
+    lose_copy(&mut scene, &foreign("web"));
+    assert_eq!(planned(&scene, &key("web")), "web");
 }
 
 #[test]
