@@ -97,7 +97,7 @@ pub struct ClusterBindingSpec {
     #[schemars(length(max = 63), regex(pattern = schema::LABEL_OR_EMPTY))]
     pub mount_namespace: String,
 
-    /// Namespaces of the virtual cluster whose Services are carried to the physical cluster. Default: none. Not used yet.
+    /// Namespaces of the virtual cluster whose Services are carried to the physical cluster. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), inner(length(max = 63), regex(pattern = schema::LABEL_OR_EMPTY)))]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]

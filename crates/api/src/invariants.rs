@@ -17,8 +17,10 @@ use crate::keys;
 
 mod dependents;
 mod foreign;
+mod services;
 
 pub use foreign::ForeignObjects;
+pub use services::CarriedServices;
 
 /// Both clusters, as far as one binding is concerned.
 pub struct Snapshot<'a> {
@@ -40,6 +42,8 @@ pub struct Snapshot<'a> {
     pub api_access: bool,
     /// What policies allow on a physical node; `None`: nothing.
     pub limits: &'a dyn Fn(&str) -> Option<Vec<Limit>>,
+    /// Services of both sides.
+    pub services: CarriedServices<'a>,
 }
 
 impl Snapshot<'_> {
@@ -68,6 +72,7 @@ impl Snapshot<'_> {
             self.leased_within(vnode, &mut found);
         }
         self.dependents_follow(&mut found);
+        self.services_follow(&mut found);
         found
     }
 

@@ -80,8 +80,9 @@ keys! {
     /// Annotation: `spec.serviceAccountName` of the virtual pod. Syncer, on physical pods; read by the downward API.
     VIRTUAL_SERVICE_ACCOUNT = "tapestry.io/virtual-service-account";
 
-    // ---- copies of ConfigMaps and Secrets: where the source is ----
-    /// Annotation: namespace of the source in the virtual cluster. Syncer, on copies.
+    // ---- copies of ConfigMaps, Secrets and Services: where the source is ----
+    /// Annotation: namespace of the source in the virtual cluster. Syncer, on copies. On physical pods a label: copies of Services
+    /// select by it.
     VIRTUAL_NAMESPACE = "tapestry.io/virtual-namespace";
     /// Annotation: name of the source. Syncer, on copies.
     VIRTUAL_NAME = "tapestry.io/virtual-name";
@@ -99,6 +100,11 @@ keys! {
     TOKEN_EXPIRES = "tapestry.io/token-expires";
     /// Annotation: RFC 3339 time at which new tokens are asked for, after 80 % of the shortest life. Syncer, on token Secrets.
     TOKEN_REFRESH = "tapestry.io/token-refresh";
+
+    // ---- virtual Services ----
+    /// Annotation, with a dot and `spec.clusterID` after it: JSON of the addresses of load balancers that a physical cluster added to
+    /// the status. Syncer, on virtual Services.
+    LOAD_BALANCER = "tapestry.io/load-balancer";
 
     // ---- written by users ----
     /// Annotation, value [`LEND_NEVER`]: the owner of a physical node stops lending it at once.

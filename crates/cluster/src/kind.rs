@@ -45,6 +45,8 @@ pub static CONFIG_MAP: Kind = core("configmaps", "ConfigMap", true);
 pub static SECRET: Kind = core("secrets", "Secret", true);
 /// core/v1 `ResourceQuota`.
 pub static RESOURCE_QUOTA: Kind = core("resourcequotas", "ResourceQuota", true);
+/// core/v1 Service.
+pub static SERVICE: Kind = core("services", "Service", true);
 /// networking.k8s.io/v1 `NetworkPolicy`.
 pub static NETWORK_POLICY: Kind = Kind {
     group: "networking.k8s.io",

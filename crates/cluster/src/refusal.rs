@@ -82,6 +82,8 @@ const HELD: Duration = Duration::from_secs(2);
 const HOLDS: [&str; 2] = ["DisruptionBudget", NAMESPACE_TERMINATING];
 /// Fields that nothing changes once `immutable` is set.
 const FIXED_ONCE_IMMUTABLE: [&str; 3] = ["data", "binaryData", "immutable"];
+/// Fields of a Service, and the beginnings of their names, that no update changes.
+const FIXED_IN_SERVICES: [&str; 3] = ["spec.clusterIP", "spec.ipFamilies", "spec.loadBalancerClass"];
 /// The cause that Kubernetes gives when a namespace is being deleted.
 const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
 impl Refusal {
@@ -135,13 +137,14 @@ impl Refusal {
         Self::Invalid(Box::new(Status { kind: "Status".to_owned(), code, message, ..Status::default() }))
     }
 
-    /// Whether the object that was to be changed does not let the change in: Kubernetes fixes the type of a Secret, and the values
-    /// of an immutable ConfigMap or Secret, at their creation. A policy that refuses the new values says nothing of the kind.
+    /// Whether the object that was to be changed does not let the change in: Kubernetes fixes the type of a Secret, the values of
+    /// an immutable ConfigMap or Secret, and addresses and load balancer class of a Service, at their creation. A policy that refuses the new values says nothing of the kind.
     #[must_use]
     pub fn is_fixed(&self) -> bool {
         let Self::Invalid(status) = self else { return false };
         let fixed = |cause: &Cause| match (cause.field.as_str(), cause.reason.as_str()) {
             ("type", "FieldValueInvalid") => true,
+            (field, "FieldValueInvalid") => FIXED_IN_SERVICES.iter().any(|fixed| field.starts_with(fixed)),
             (field, "FieldValueForbidden") => FIXED_ONCE_IMMUTABLE.contains(&field),
             _ => false,
         };

@@ -15,7 +15,9 @@ pub mod request;
 pub mod resources;
 pub mod security;
 pub mod selector;
+pub mod services;
 pub mod shape;
 pub mod tokens;
 
 mod excerpt;
+mod merge;

@@ -19,6 +19,8 @@ use self::hash::{base32, base32_of, bits_of, hex_of, long_base32_of};
 const LABEL: usize = 63;
 /// How much of a virtual object's name its copy shows.
 const SHOWN: usize = 40;
+/// Begins the name of the copy of a Service whose own name starts with a digit.
+const SERVICE: &str = "service";
 
 macro_rules! checked_name {
     ($(#[$doc:meta])* $name:ident, $check:path) => {
@@ -162,6 +164,22 @@ pub fn dependent_name(origin: &str, namespace: &str, name: &str) -> String {
         "" => hash,
         beginning => format!("{beginning}-{hash}"),
     }
+}
+
+/// The name that the copy of a Service has where its own name is taken, or is none that every API server accepts:
+/// `<at most 46 of its name>-<16 of base32>`, a DNS label that starts with a letter.
+#[must_use]
+pub fn service_name(origin: &str, namespace: &str, name: &str) -> String {
+    let hash = long_base32_of(&["service", origin, namespace, name]);
+    // One more for the dash between them.
+    let room = LABEL - hash.len() - 1;
+    if is_service_name(name) { format!("{}-{hash}", cut(name, room)) } else { format!("{SERVICE}-{hash}") }
+}
+
+/// Whether every API server accepts this as the name of a Service: a DNS label that starts with a letter.
+#[must_use]
+pub fn is_service_name(name: &str) -> bool {
+    check_dns_label(name).is_ok() && name.starts_with(|first: char| first.is_ascii_lowercase())
 }
 
 /// The Secret with the tokens of one virtual pod: `<at most 40 of the pod's name>-token-<16 of base32>`.

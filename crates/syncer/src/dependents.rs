@@ -6,7 +6,6 @@
 mod look;
 pub(crate) mod needs;
 pub(crate) mod plan;
-mod reverts;
 pub mod row;
 mod strays;
 pub(crate) mod tokens;
@@ -24,9 +23,10 @@ use tapestry_engine::{Dirty, Table};
 
 use self::look::Look;
 use self::needs::Needs;
-use self::reverts::Reverts;
+
 use self::row::{DependentCopy, Of, Source};
 use self::tokens::TokenCase;
+use crate::contest::Contest;
 use crate::origin::Origin;
 use crate::pair::Key;
 
@@ -85,7 +85,7 @@ struct Case {
     /// The version of the source that we last wrote.
     wrote: Option<Rv>,
     /// When the copy was found changed or deleted by another client, and restored.
-    reverts: Reverts,
+    reverts: Contest,
     /// Another client deleted the copy, and it was not created again.
     lost: bool,
     trouble: Option<Trouble>,

@@ -2,7 +2,7 @@
 //! Only the policies' limits come from the syncer's tables. Reads, and writes nothing.
 
 use serde_json::Value;
-use tapestry_api::invariants::Snapshot;
+use tapestry_api::invariants::{CarriedServices, Snapshot};
 use tapestry_api::keys;
 use tapestry_cluster::kind;
 use tracing::Instrument as _;
@@ -31,6 +31,8 @@ impl Syncer {
             sources.extend(lists.0.into_iter().map(|source| (dependent, source)));
             copies.extend(lists.1.into_iter().map(|copy| (dependent, copy)));
         }
+        let services = tokio::try_join!(vside.list(&kind::SERVICE), pside.list_in(&kind::SERVICE, &home.mount))?;
+        let listed = pair.bindings.bound().map(|bound| &bound.binding.service_namespaces);
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let vnodes: Vec<&Value> = vnodes
             .iter()
@@ -52,6 +54,12 @@ impl Syncer {
             dependents: copies.iter().map(|(kind, copy)| (*kind, copy)).collect(),
             api_access: pair.dependents.api_access(),
             limits: &|node| pair.limits_of(node, now),
+            services: CarriedServices {
+                cluster: home.cluster_id(),
+                namespaces: listed.into_iter().flatten().map(|namespace| &**namespace).collect(),
+                sources: services.0.iter().collect(),
+                copies: services.1.iter().collect(),
+            },
         };
         Ok(snapshot.violations())
     }

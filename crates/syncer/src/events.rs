@@ -12,6 +12,7 @@ use crate::json::stable_hash;
 use crate::nodes::row::{Condition, VNode};
 use crate::pair::Key;
 use crate::pods::row::VPod;
+use crate::services;
 use crate::warnings::Warning;
 
 /// An event to be written.
@@ -75,6 +76,28 @@ impl Event {
         Self::write(&whom, "Warning", reason, message, now)
     }
 
+    /// A warning about a Service.
+    pub(crate) fn about_service(id: &services::Id, uid: &Uid, reason: &str, message: &str, now: Now) -> Option<Self> {
+        Self::write(&service(id, uid), "Warning", reason, message, now)
+    }
+
+    /// The same of what does not happen, but is so: it has the same name, whichever process tells it.
+    pub(crate) fn about_service_once(
+        id: &services::Id,
+        uid: &Uid,
+        reason: &str,
+        message: &str,
+        now: Now,
+    ) -> Option<Self> {
+        Self::write_as(&service(id, uid), "Warning", reason, message, stable_hash((uid.as_str(), reason)), now)
+    }
+
+    /// The call that writes it.
+    pub(crate) fn write_call(&self) -> (Target, Verb) {
+        let target = Target::namespaced(Side::Virtual, &kind::EVENT, self.namespace.clone(), self.name.clone());
+        (target, Verb::Create(self.body.clone()))
+    }
+
     /// A virtual node begins or ceases to be lent.
     pub(crate) fn about_vnode(vnode: &VNode, lending: &Condition, now: Now) -> Option<Self> {
         let kind = if lending.is(Status::True) { "Normal" } else { "Warning" };
@@ -124,6 +147,13 @@ impl Event {
     }
 }
 
+fn service(id: &services::Id, uid: &Uid) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service", "namespace": id.namespace.as_str(), "name": id.name.as_str(),
+        "uid": uid.as_str(),
+    })
+}
+
 impl Events {
     pub(crate) fn add(&mut self, event: Option<Event>, dirty: &mut Dirty<Key>) {
         let Some(event) = event else { return };
@@ -147,8 +177,8 @@ impl Events {
     /// Writes it.
     pub(crate) fn plan(&self, id: u64) -> Plan<Why> {
         let Some(event) = self.waiting.get(&id) else { return Plan::Rest };
-        let target = Target::namespaced(Side::Virtual, &kind::EVENT, event.namespace.clone(), event.name.clone());
-        Why::Event.call(target, Verb::Create(event.body.clone()))
+        let (target, verb) = event.write_call();
+        Why::Event.call(target, verb)
     }
 
     /// Written or not, an event is tried once.

@@ -5,6 +5,7 @@ pub mod bindings;
 mod breaker;
 mod catch_up;
 mod connections;
+mod contest;
 pub mod csinodes;
 pub mod dependents;
 pub mod drift;
@@ -26,6 +27,7 @@ mod reliance;
 pub mod rights;
 #[cfg(test)]
 mod scene;
+pub mod services;
 mod serving;
 pub mod start;
 mod terms;

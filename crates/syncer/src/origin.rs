@@ -79,6 +79,18 @@ impl Home {
     pub fn new(cluster_id: &str, mount_namespace: &str) -> Result<Self, BadName> {
         Ok(Self { vnode_prefix: format!("vnode-{cluster_id}-").into(), mount: Name::parse(mount_namespace)? })
     }
+
+    /// The annotation of virtual Services that says which addresses of load balancers are this cluster's.
+    #[must_use]
+    pub fn load_balancer_key(&self) -> String {
+        format!("{}.{}", keys::LOAD_BALANCER, self.cluster_id())
+    }
+
+    /// `spec.clusterID` of the binding.
+    pub(crate) fn cluster_id(&self) -> &str {
+        let id = self.vnode_prefix.strip_prefix("vnode-").and_then(|rest| rest.strip_suffix('-'));
+        id.unwrap_or(&self.vnode_prefix)
+    }
 }
 
 impl Origin {

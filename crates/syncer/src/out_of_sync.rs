@@ -11,8 +11,15 @@ use crate::connections::Connections;
 
 /// What admission does not rely on to decide who may enter a virtual node. A kind in neither list counts as relied on.
 /// ConfigMaps and Secrets delay only pods that name one; events are only shown.
-const NOT_FOR_ADMISSION: [&Kind; 6] =
-    [&kind::CSI_NODE, &kind::RESOURCE_QUOTA, &kind::NETWORK_POLICY, &kind::CONFIG_MAP, &kind::SECRET, &kind::EVENT];
+const NOT_FOR_ADMISSION: [&Kind; 7] = [
+    &kind::CSI_NODE,
+    &kind::RESOURCE_QUOTA,
+    &kind::NETWORK_POLICY,
+    &kind::CONFIG_MAP,
+    &kind::SECRET,
+    &kind::EVENT,
+    &kind::SERVICE,
+];
 
 /// Who needs which ConfigMap, Secret and token follows from these.
 const OF_DEPENDENTS: [&Kind; 3] = [&kind::POD, &kind::CONFIG_MAP, &kind::SECRET];
@@ -97,6 +104,11 @@ impl OutOfSync {
         those.find(|(watched, _)| counts(watched)).map(|(watched, entry)| tell(watched, &entry.trouble))
     }
 
+    /// Whether a Service or a copy of one may have changed without us knowing: then no copy is removed.
+    pub(crate) fn concerns_services(&self) -> bool {
+        self.0.keys().any(|watched| watched.reader == Reader::Syncer && watched.kind() == &kind::SERVICE)
+    }
+
     /// What cannot be watched, why, and what to do; `None` when everything is in sync.
     pub(crate) fn tell(&self, connections: &Connections) -> Option<String> {
         // Where the cluster itself does not answer, that is what has to be said.
@@ -109,6 +121,8 @@ impl OutOfSync {
             "no new pod is admitted until this works again"
         } else if self.concerns_dependents() {
             "copies of ConfigMaps and Secrets may be out of date, and pods that name one may wait"
+        } else if self.concerns_services() {
+            "copies of Services may be out of date, and pods are not affected"
         } else {
             "pods are not affected"
         };

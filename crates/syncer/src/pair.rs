@@ -35,6 +35,8 @@ use crate::policies::{self, Policies, PolicyRow};
 use crate::prerequisites::{self, Prerequisite, Prerequisites};
 use crate::refused::Refused;
 use crate::rights::Ask;
+use crate::services::row::{PService, VService};
+use crate::services::{self, Services};
 use crate::warnings::{Warning, Warnings};
 
 /// What work is about.
@@ -70,6 +72,8 @@ pub enum Key {
     Event(u64),
     /// Which version the pods of a side have, after the gap of this number.
     CatchUp(Side, u32),
+    /// A Service that is carried, and its copy.
+    Service(Arc<services::Id>),
 }
 
 /// A fact.
@@ -103,6 +107,10 @@ pub enum Fact {
     Connection(Side, Connection),
     /// About whether a watch can be relied on.
     Watch(Watched, WatchState),
+    /// About a Service of the virtual cluster.
+    VService(Change<VService>),
+    /// About a Service of the mount namespace.
+    PService(Change<PService>),
 }
 
 impl Fact {
@@ -121,6 +129,8 @@ impl Fact {
             Self::DependentCopy(_, change) => change.is_progress(),
             Self::Guard(_, change) => change.is_progress(),
             Self::Warning(change) => change.is_progress(),
+            Self::VService(change) => change.is_progress(),
+            Self::PService(change) => change.is_progress(),
             Self::Connection(..) | Self::Watch(..) => false,
         }
     }
@@ -157,6 +167,8 @@ reasons! {
         Event(events::Why),
         /// [`Key::CatchUp`].
         CatchUp(catch_up::Why),
+        /// [`Key::Service`].
+        Service(services::plan::Why),
     }
 }
 
@@ -186,6 +198,7 @@ pub struct Pair {
     pub(crate) catch_up: CatchUp,
     pub(crate) events: Events,
     pub(crate) warnings: Warnings,
+    pub(crate) services: Services,
 }
 
 impl Pair {
@@ -212,6 +225,7 @@ impl Pair {
             catch_up: CatchUp::default(),
             events: Events::default(),
             warnings: Warnings::default(),
+            services: Services::default(),
         }
     }
 
@@ -221,6 +235,7 @@ impl Pair {
             pods,
             breaker,
             csinodes,
+            services,
             // What these know stays as it is; `dependents` knows what it wrote, which only another leader makes old.
             origin: _,
             home: _,
@@ -242,6 +257,7 @@ impl Pair {
         pods.doubt_evidence();
         breaker.doubt();
         csinodes.doubt_evidence();
+        services.doubt_evidence();
     }
 
     fn see_connection(&mut self, side: Side, connection: Connection, now: Now, dirty: &mut Dirty<Key>) {
@@ -262,12 +278,12 @@ impl Pair {
 
     fn see_watch(&mut self, watched: &Watched, state: WatchState, now: Now, dirty: &mut Dirty<Key>) {
         let out_of_sync = self.admission_out_of_sync();
-        let kept = self.out_of_sync.concerns_dependents();
+        let kept = self.out_of_sync.concerns_dependents() || self.out_of_sync.concerns_services();
         if !self.out_of_sync.observe(watched.clone(), state) {
             return;
         }
-        if kept != self.out_of_sync.concerns_dependents() {
-            // Copies that no pod uses may go, or pods that wait for one say why.
+        if kept != (self.out_of_sync.concerns_dependents() || self.out_of_sync.concerns_services()) {
+            // Copies that no pod uses may go, and those of Services; or pods that wait for one say why.
             dirty.mark_all();
         }
         if self.out_of_sync.lacks(watched) && Guard::ALL.iter().any(|guard| guard.kind() == watched.kind()) {
@@ -374,6 +390,8 @@ impl Model for Pair {
             Fact::DependentCopy(kind, change) => self.see_dependent_copy(kind, change, dirty),
             Fact::Guard(guard, change) => self.see_guard(guard, change, now, dirty),
             Fact::Watch(watched, state) => self.see_watch(&watched, state, now, dirty),
+            Fact::VService(change) => self.services.observe_source(change, dirty),
+            Fact::PService(change) => self.see_service_copy(change, dirty),
             Fact::Connection(side, connection) => self.see_connection(side, connection, now, dirty),
         }
         if !knew && self.lists_complete() {
@@ -403,6 +421,7 @@ impl Model for Pair {
             Key::CatchUp(side, gap) if self.operational().is_some() => {
                 self.catch_up.plan(*side, *gap).map(Why::CatchUp)
             }
+            Key::Service(id) => self.plan_service(id, now).map(Why::Service),
             Key::Event(_) | Key::CatchUp(..) => Plan::Rest,
         };
         // INVARIANT: no call goes beyond the declared rights (law 10).
@@ -463,6 +482,7 @@ impl Model for Pair {
                     self.follow_catch_up(now, dirty);
                 }
             }
+            (Why::Service(why), Key::Service(id)) => self.settle_service(id, why, call, done, now, dirty),
             (
                 Why::Binding(_)
                 | Why::BindingServing(_)
@@ -477,7 +497,8 @@ impl Model for Pair {
                 | Why::Serving(_)
                 | Why::Policy(_)
                 | Why::Event(_)
-                | Why::CatchUp(_),
+                | Why::CatchUp(_)
+                | Why::Service(_),
                 key,
             ) => debug_assert!(false, "{why:?} was not planned for {key:?}"),
         }
@@ -513,7 +534,8 @@ impl Model for Pair {
             .chain(Prerequisite::ALL.map(Key::Prerequisite))
             .chain(Guard::ALL.map(Key::Guard));
         let nodes = self.nodes.keys().chain(self.csinodes.keys(&self.nodes));
-        let rest = self.policies.keys().chain(self.events.keys()).chain(self.catch_up.keys());
+        let rest =
+            self.policies.keys().chain(self.events.keys()).chain(self.catch_up.keys()).chain(self.services.keys());
         fixed.chain(nodes).chain(self.pods.keys()).chain(self.dependents.keys()).chain(rest).collect()
     }
 
@@ -528,7 +550,7 @@ impl Model for Pair {
             | Key::Token(_) => Some(Side::Physical),
             Key::Serving(side) | Key::Policy(side, _) | Key::CatchUp(side, _) => Some(*side),
             Key::BindingServing => Some(Side::Virtual),
-            Key::Binding | Key::Node(_) | Key::CsiNode(_) | Key::Event(_) => None,
+            Key::Binding | Key::Node(_) | Key::CsiNode(_) | Key::Event(_) | Key::Service(_) => None,
         }
     }
 

@@ -208,6 +208,13 @@ pub static RIGHTS: &[Right] = {
         )
         .part("token"),
         in_virtual(
+            Everywhere,
+            &kind::SERVICE,
+            &["get", "list", "watch"],
+            "Services of spec.serviceNamespaces are copied.",
+        ),
+        in_virtual(Everywhere, &kind::SERVICE, &["patch"], "Addresses of their load balancers.").part("status"),
+        in_virtual(
             System,
             &kind::LEASE,
             &["get", "list", "watch", "create", "patch"],
@@ -247,6 +254,12 @@ pub static RIGHTS: &[Right] = {
             &kind::SECRET,
             &["get", "list", "watch", "create", "patch", "delete"],
             "Copies of Secrets that pods name, and their tokens.",
+        ),
+        in_physical(
+            Mount,
+            &kind::SERVICE,
+            &["get", "list", "watch", "create", "patch", "delete"],
+            "Copies of Services.",
         ),
         in_physical(Mount, &kind::SERVICE_ACCOUNT, &["create"], "The copies' ServiceAccount, which has no rights."),
         in_physical(

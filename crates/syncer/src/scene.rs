@@ -49,6 +49,7 @@ pub(crate) fn why(key: &Key, call: &Call) -> Why {
         Key::Policy(..) => Why::Policy(named(call)),
         Key::Event(_) => Why::Event(named(call)),
         Key::CatchUp(..) => Why::CatchUp(named(call)),
+        Key::Service(_) => Why::Service(named(call)),
     }
 }
 
@@ -108,6 +109,8 @@ impl Scene {
             Fact::Source(DependentKind::Secret, Change::Listed(Epoch(1))),
             Fact::DependentCopy(DependentKind::ConfigMap, Change::Listed(Epoch(1))),
             Fact::DependentCopy(DependentKind::Secret, Change::Listed(Epoch(1))),
+            Fact::VService(Change::Listed(Epoch(1))),
+            Fact::PService(Change::Listed(Epoch(1))),
             Fact::Connection(Side::Virtual, Connection::Up(Uid::new("v-cluster"))),
             Fact::Connection(Side::Physical, Connection::Up(Uid::new("p-cluster"))),
         ] {

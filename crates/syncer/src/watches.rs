@@ -26,6 +26,7 @@ use crate::out_of_sync::tell;
 use crate::pair::Fact;
 use crate::pods::row::{PPod, VPod};
 use crate::policies::PolicyRow;
+use crate::services::row::{PService, VService};
 use crate::warnings::Warning;
 
 /// All that a syncer reads.
@@ -117,6 +118,13 @@ fn watch_all(scope: Scope<'_>, entries: &mut impl Entries) {
             move |change| Fact::DependentCopy(kind, change),
         );
     }
+    // Of all of them: which namespaces are carried may change while we run.
+    let (whose, record) = (origin.clone(), home.load_balancer_key());
+    let decode = move |json: &Bytes| VService::decode(json, &whose, &record);
+    entries.add((Virtual, Query::all(&kind::SERVICE)), decode, Fact::VService);
+    // Also those of others: they have names.
+    let (query, whose) = (Query { namespace: Some(home.mount.clone()), ..Query::all(&kind::SERVICE) }, origin.clone());
+    entries.add((Physical, query), move |json| PService::decode(json, &whose), Fact::PService);
     // Normal events are many, and those of other kinds are not about copies.
     let fields = "type=Warning,involvedObject.kind=Pod".to_owned();
     let warnings = Query { namespace: Some(home.mount.clone()), fields, ..Query::all(&kind::EVENT) };

@@ -13,6 +13,8 @@ mod people;
 mod quota;
 #[path = "world/rights.rs"]
 mod rights;
+#[path = "world/services.rs"]
+mod services;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -42,8 +44,9 @@ use tapestry_syncer::origin::{Home, Origin};
 use tapestry_syncer::pair::{Fact, Pair};
 use tapestry_syncer::pods::row::{PPod, VPod};
 use tapestry_syncer::policies::PolicyRow;
+use tapestry_syncer::services::row::{PService, VService};
 use tapestry_syncer::warnings::Warning;
-use tapestry_testbed::invariants::Snapshot;
+use tapestry_testbed::invariants::{CarriedServices, Snapshot};
 use tapestry_testbed::world::{
     Birth, Config, ControllerManager, Failure, Faults, Kubelet, Life, Observer, Schedule, World, exhaustive_crash,
     explore,
@@ -109,10 +112,11 @@ fn identity(side: Side) -> &'static str {
 fn set_the_stage(world: &mut World) {
     let guard = json!({"quota": true, "networkPolicy": true});
     let secret = json!({"name": "s", "namespace": "t"});
-    let spec = json!({"clusterID": "east", "secretRef": secret, "mountNamespace": "mount", "guard": guard});
+    let spec = json!({"clusterID": "east", "secretRef": secret, "mountNamespace": "mount", "guard": guard, "serviceNamespaces": ["demo", "team"]});
     world.make(Virtual, &kind::CLUSTER_BINDING, json!({"metadata": {"name": "east"}, "spec": spec}));
     world.make(Virtual, &kind::POLICY, json!({"metadata": {"name": "all"}, "spec": {"cluster": "east"}}));
-    for (side, namespace) in [(Virtual, "demo"), (Virtual, "kube-node-lease"), (Physical, "mount"), (Physical, "owner")]
+    for (side, namespace) in
+        [(Virtual, "demo"), (Virtual, "team"), (Virtual, "kube-node-lease"), (Physical, "mount"), (Physical, "owner")]
     {
         world.make(side, &kind::NAMESPACE, json!({"metadata": {"name": namespace}}));
     }
@@ -165,7 +169,8 @@ fn pair_life(birth: Birth, origin: &Rc<Origin>) -> Life<Pair> {
     let label = origin.label.to_string();
     let home =
         Home { vnode_prefix: "vnode-east-".into(), mount: Name::parse("mount").unwrap_or_else(|bad| panic!("{bad}")) };
-    let (here, mount) = (home.clone(), home.mount.clone());
+    let (here, mount, record) = (home.clone(), home.mount.clone(), home.load_balancer_key());
+    let (whose, whose_copy) = (Rc::clone(origin), Rc::clone(origin));
     let labelled = |label: &str| {
         let label = label.to_owned();
         move |object: &Value| object["metadata"]["labels"][keys::ORIGIN] == *label
@@ -204,6 +209,9 @@ fn pair_life(birth: Birth, origin: &Rc<Origin>) -> Life<Pair> {
         Observer::rows(Physical, &kind::POD, move |json| PPod::decode(json, &own), Fact::PPod),
         Observer::rows(Physical, &kind::EVENT, Warning::decode, Fact::Warning)
             .only(|event| event["metadata"]["namespace"] == "mount"),
+        Observer::rows(Virtual, &kind::SERVICE, move |json| VService::decode(json, &whose, &record), Fact::VService),
+        Observer::rows(Physical, &kind::SERVICE, move |json| PService::decode(json, &whose_copy), Fact::PService)
+            .only(|copy| copy["metadata"]["namespace"] == "mount"),
     ];
     Life {
         model: Pair::new((**origin).clone(), home, &binding_uid(), entropy),
@@ -421,6 +429,16 @@ fn converged(world: &World) -> Result<(), String> {
             .get(Virtual, &kind::CLUSTER_BINDING, "east")
             .is_some_and(|binding| binding["spec"]["virtualAPIServer"].is_object()),
         limits: &|_| Some(Vec::new()),
+        services: CarriedServices {
+            cluster: "east",
+            namespaces: world
+                .get(Virtual, &kind::CLUSTER_BINDING, "east")
+                .and_then(|binding| binding["spec"]["serviceNamespaces"].as_array())
+                .map(|listed| listed.iter().filter_map(Value::as_str).collect())
+                .unwrap_or_default(),
+            sources: world.list(Virtual, &kind::SERVICE).collect(),
+            copies: world.list(Physical, &kind::SERVICE).collect(),
+        },
     };
     let violations = snapshot.violations();
     if !violations.is_empty() {
@@ -550,7 +568,14 @@ fn rests_and_converges(schedule: &mut Schedule<Syncer>, leaders: usize) -> Resul
 /// A run with all actors.
 fn full_stage(config: Config) -> Schedule<Syncer> {
     let managers = Side::BOTH.map(ControllerManager::new);
-    managers.into_iter().fold(stage(config), Schedule::actor).actor(Kubelet::new(Physical)).actor(user).actor(owner)
+    managers
+        .into_iter()
+        .fold(stage(config), Schedule::actor)
+        .actor(Kubelet::new(Physical))
+        .actor(user)
+        .actor(owner)
+        .actor(services::user)
+        .actor(services::owner)
 }
 
 fn play(config: Config, steps: usize) -> Result<(), Failure> {
@@ -670,6 +695,9 @@ fn law_08_a_crash_after_any_single_call_leaves_a_state_that_converges() -> Resul
                 let settings = json!({"metadata": {"name": "settings", "namespace": "demo"}, "data": {"a": "1"}});
                 schedule.world.make(Virtual, kind, settings);
             }
+            let spec = json!({"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"port": 80}]});
+            let web = json!({"metadata": {"name": "web", "namespace": "demo"}, "spec": spec});
+            schedule.world.make(Virtual, &kind::SERVICE, web);
             schedule
         };
         let calls = exhaustive_crash(make, |schedule| {
@@ -683,10 +711,16 @@ fn law_08_a_crash_after_any_single_call_leaves_a_state_that_converges() -> Resul
             schedule.world.delete(Virtual, &kind::POD, "demo/p1", Some(0));
             schedule.world.delete(Physical, &kind::POD, "mount/missing", Some(0));
             schedule.world.edit(Virtual, &kind::CONFIG_MAP, "demo/settings", |map| map["data"]["a"] = json!("2"));
+            schedule.world.edit(Virtual, &kind::SERVICE, "demo/web", |web| web["spec"]["ports"][0]["port"] = json!(81));
+            schedule.world.edit(Physical, &kind::SERVICE, "mount/web", |copy| {
+                copy["status"]["loadBalancer"]["ingress"] = json!([{"ip": "5.5.5.5"}]);
+            });
             if let Some(path) = schedule.world.pick(Physical, &kind::SECRET, &mut Rng::with_seed(seed), |_| true) {
                 schedule.world.edit(Physical, &kind::SECRET, &path, |copy| copy["data"]["a"] = json!("theirs"));
             }
             schedule.run(200)?;
+            schedule.world.delete(Virtual, &kind::SERVICE, "demo/web", None);
+            schedule.run(100)?;
             rests_and_converges(schedule, 1)
         })?;
         assert!(calls > 20, "the story is too short: {calls} calls");

@@ -111,7 +111,7 @@ impl Snapshot<'_> {
         copy.map_or(self.api_access, |copy| podspec::has_api_access(&copy["spec"].to_string()))
     }
 
-    fn origin_label(&self) -> String {
+    pub(super) fn origin_label(&self) -> String {
         let (cluster, binding) = self.origin.split_once('/').unwrap_or((self.origin, ""));
         names::origin_hash(cluster, binding)
     }

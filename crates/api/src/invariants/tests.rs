@@ -69,6 +69,7 @@ fn violations(vpods: &[Value], ppods: &[Value]) -> Vec<String> {
         dependents: Vec::new(),
         api_access: false,
         limits: &|_| Some(Vec::new()),
+        services: CarriedServices::default(),
     };
     snapshot.violations()
 }
@@ -181,6 +182,7 @@ fn law_09_a_node_that_offers_more_than_is_idle_or_allowed_is_found() {
             dependents: Vec::new(),
             api_access: false,
             limits: &|_| limits.map(<[_]>::to_vec),
+            services: CarriedServices::default(),
         };
         snapshot.violations()
     };
@@ -200,4 +202,56 @@ fn law_06_foreign_objects_that_were_touched_are_found() {
     assert_eq!(foreign.touched([&lives]), [""; 0]);
     assert!(foreign.touched([&foreign_pod("2")])[0].contains("was"));
     assert!(foreign.touched([&ppod()])[0].contains("is gone"));
+}
+
+/// Violations of one LoadBalancer Service and these Services of the mount namespace.
+fn service_violations(source: &Value, copies: &[Value]) -> Vec<String> {
+    let snapshot = Snapshot {
+        origin: ORIGIN,
+        vpods: Vec::new(),
+        ppods: Vec::new(),
+        vnodes: Vec::new(),
+        pnodes: Vec::new(),
+        sources: Vec::new(),
+        dependents: Vec::new(),
+        api_access: false,
+        limits: &|_| Some(Vec::new()),
+        services: CarriedServices {
+            cluster: "east",
+            namespaces: vec!["shop"],
+            sources: vec![source],
+            copies: copies.iter().collect(),
+        },
+    };
+    snapshot.violations()
+}
+
+#[test]
+fn a_service_and_its_copy_are_compared_with_their_addresses_and_names() {
+    use tapestry_domain::dependents::Marks as CarryMarks;
+    let (cluster, binding) = ORIGIN.split_once('/').unwrap();
+    let label = tapestry_domain::names::origin_hash(cluster, binding);
+    let spec = json!({"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"port": 80}]});
+    let source = json!({"metadata": {"name": "web", "namespace": "shop", "uid": "s"}, "spec": spec});
+    let labels = [keys::MANAGED_BY, keys::CLUSTER_BINDING].map(|key| (key, "x".to_owned())).into_iter();
+    let labels = labels.chain([(keys::ORIGIN, label)]).collect();
+    let marks = CarryMarks { labels, annotations: Vec::new(), salt: ORIGIN };
+    let copy = tapestry_domain::services::render_copy(&source.to_string(), "web", "mount", &marks).unwrap();
+    let finds = |source: &Value, copies: &[Value], words: &str| {
+        let found = service_violations(source, copies);
+        assert!(found.iter().any(|violation| violation.contains(words)), "{words:?} is not in {found:#?}");
+    };
+    assert_eq!(service_violations(&source, std::slice::from_ref(&copy)), [""; 0]);
+    finds(&source, &[], "has no copy");
+    finds(&source, &[with(copy.clone(), "/spec/selector", json!({"app": "theirs"}))], "changed by another client");
+    finds(&with(source.clone(), "/spec/ports", json!([{"port": 81}])), &[copy.clone()], "does not hold");
+    finds(&with(source.clone(), "/metadata/uid", "later"), &[copy.clone()], "does not hold");
+    finds(&with(source.clone(), "/metadata/namespace", "other"), &[copy.clone()], "a copy of no Service");
+    finds(&source, &[with(copy.clone(), "/metadata/labels", json!({}))], "lacks label");
+    let balanced = with(copy.clone(), "/status", json!({"loadBalancer": {"ingress": [{"ip": "1.1.1.1"}]}}));
+    finds(&source, &[balanced.clone()], "addresses");
+    let mut told = with(source, "/status", balanced["status"].clone());
+    told["metadata"]["annotations"] = json!({"tapestry.io/load-balancer.east": "[{\"ip\":\"1.1.1.1\"}]"});
+    assert_eq!(service_violations(&told, &[balanced]), [""; 0]);
+    finds(&told, &[copy], "addresses");
 }

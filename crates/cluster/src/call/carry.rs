@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use k8s_openapi::ByteString;
 use serde_json::Value;
 use tapestry_domain::dependents::{DependentKind, Marks, render_copy, render_patch};
+use tapestry_domain::services;
 
 use crate::object::uid_of;
 use crate::{Answer, Call, Refusal, Sub, Target, Verb};
@@ -27,6 +28,8 @@ pub struct CarryMarks {
 pub enum Shape {
     /// A ConfigMap or Secret becomes another of the same kind, with these marks.
     Dependent(DependentKind, CarryMarks),
+    /// A Service becomes another, with these marks.
+    Service(CarryMarks),
 }
 
 /// A [`Verb::Carry`], request by request: read the source, read the copy if there is one, write.
@@ -46,6 +49,8 @@ impl Shape {
                 render_copy(*kind, source, target.name.as_str(), namespace, &marks.borrow())
                     .map_err(|why| why.to_string())
             }
+            Self::Service(marks) => services::render_copy(source, target.name.as_str(), namespace, &marks.borrow())
+                .map_err(|why| why.to_string()),
         }
     }
 
@@ -54,6 +59,9 @@ impl Shape {
         match self {
             Self::Dependent(kind, marks) => {
                 render_patch(*kind, source, copy, &marks.borrow()).map_err(|why| why.to_string())
+            }
+            Self::Service(marks) => {
+                services::render_patch(source, copy, &marks.borrow()).map_err(|why| why.to_string())
             }
         }
     }

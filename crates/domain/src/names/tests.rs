@@ -57,6 +57,19 @@ fn a_physical_pod_shows_its_virtual_name_and_the_given_entropy() {
 }
 
 #[test]
+fn the_other_name_of_a_service_is_a_label_that_starts_with_a_letter() {
+    // "service\0origin\0team1\0web\0", worked out with coreutils' sha256sum and base32.
+    assert_eq!(service_name("origin", "team1", "web"), "web-66jqadzxq7rs4s5m");
+    for name in ["web", "1-web", "x.y", &"w".repeat(63), &format!("{}-{}", "w".repeat(45), "x".repeat(10))] {
+        let other = service_name("origin", "team1", name);
+        assert!(is_service_name(&other), "{other}");
+        assert_ne!(other, service_name("origin", "team2", name));
+        assert_ne!(other, service_name("another", "team1", name));
+    }
+    assert!(is_service_name("web-1") && !is_service_name("1-web") && !is_service_name("web.x") && !is_service_name(""));
+}
+
+#[test]
 fn a_dependent_has_one_name_per_origin_namespace_and_name() {
     let name = dependent_name("vc/cb", "team1", "config");
     assert_eq!(name, dependent_name("vc/cb", "team1", "config"));

@@ -44,6 +44,8 @@ pub(crate) enum Left {
     Guards,
     /// The `ServiceAccount` of the copies.
     Account,
+    /// Copies of Services, and addresses of theirs in the virtual cluster; before the guards.
+    Services,
 }
 
 impl Bindings {
@@ -113,6 +115,8 @@ impl Pair {
             Some(Left::Pods)
         } else if !self.dependents.none_left() {
             Some(Left::Dependents)
+        } else if !self.services.none_left() {
+            Some(Left::Services)
         } else if !self.guards.none_left() {
             Some(Left::Guards)
         } else {
@@ -135,6 +139,7 @@ impl Pair {
             Some(Left::Dependents) => {
                 "the binding is being deleted: copies of ConfigMaps and Secrets in the physical cluster go"
             }
+            Some(Left::Services) => "the binding is being deleted: copies of Services in the physical cluster go",
             Some(Left::Guards) => {
                 "the binding is being deleted: its quota or network policy in the physical cluster is still there"
             }

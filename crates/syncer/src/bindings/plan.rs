@@ -55,6 +55,7 @@ impl Pair {
         if news == News::Terms {
             self.prerequisites.reset();
             self.follow_api_access(dirty);
+            self.follow_service_namespaces(dirty);
             self.admit_all(now, dirty);
         }
     }
@@ -144,6 +145,7 @@ impl Pair {
             for guard in Guard::ALL {
                 dirty.mark(Key::Guard(guard));
             }
+            self.services.keys().for_each(|key| dirty.mark(key));
         }
     }
 

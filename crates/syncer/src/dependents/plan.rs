@@ -79,10 +79,10 @@ impl Dependents {
             (Why::CreateDependent | Why::UpdateDependent | Why::RevertDependent, Ok(answer)) => {
                 let lost = std::mem::take(&mut case.lost);
                 if lost || why == Why::RevertDependent {
-                    case.reverts.count(setting.now.steady);
+                    let _ = case.reverts.count(setting.now.steady);
                 }
                 // Also a change of the source leaves a copy contested: what others do to it next is left alone.
-                let contested = case.reverts.contested_until(setting.now.steady).is_some();
+                let contested = case.reverts.until(setting.now.steady).is_some();
                 case.trouble = contested.then_some(Trouble::Contested);
                 if contested && why != Why::UpdateDependent {
                     notice = Notice::Contested;
@@ -193,7 +193,7 @@ impl Dependents {
 }
 
 fn plan_new(case: &Case, target: Target, id: &Id, source: &Source, setting: &Setting<'_>) -> Plan<Why> {
-    if let Some(until) = case.reverts.contested_until(setting.now.steady).filter(|_| case.lost) {
+    if let Some(until) = case.reverts.until(setting.now.steady).filter(|_| case.lost) {
         return Plan::Wait(until);
     }
     let create = |target| Why::CreateDependent.call(target, carry(id, source, setting.origin));
@@ -219,7 +219,7 @@ fn plan_kept(
     if case.kept_as_written(copy, source) && copy.marked {
         return Plan::Rest;
     }
-    match case.reverts.contested_until(setting.now.steady) {
+    match case.reverts.until(setting.now.steady) {
         Some(until) => Plan::Wait(until),
         None => Why::RevertDependent.call(target, carry(id, source, setting.origin)),
     }

@@ -11,9 +11,10 @@ use tapestry_domain::names;
 use tapestry_engine::{Dirty, Plan, Reason as _, reasons};
 
 use super::needs::Needs;
-use super::reverts::Reverts;
+
 use super::row::{DependentCopy, Of};
 use super::{Dependents, Look, Readiness, Setting};
+use crate::contest::Contest;
 use crate::pair::Key;
 use crate::terms::steady_at;
 
@@ -48,7 +49,7 @@ pub(super) struct TokenCase {
     issued: Option<Duration>,
     wrote: Option<u64>,
     /// When the Secret was found deleted by another client, and created again.
-    reverts: Reverts,
+    reverts: Contest,
     /// Another client deleted the Secret, and it was not created again.
     lost: bool,
     /// Kubernetes lets no client change the Secret.
@@ -178,7 +179,7 @@ impl Dependents {
             (Some(wanted), None) => {
                 let name = names::token_secret_name(&setting.origin.label, vuid.as_str(), wanted.pod.as_str());
                 let Ok(name) = Name::parse(&name) else { return Plan::Rest };
-                if let Some(until) = case.reverts.contested_until(setting.now.steady).filter(|_| case.lost) {
+                if let Some(until) = case.reverts.until(setting.now.steady).filter(|_| case.lost) {
                     return Plan::Wait(until);
                 }
                 case.look.plan(secret(setting, name), setting.now.steady, Why::LookForToken, |target| {
@@ -225,9 +226,9 @@ impl Dependents {
         match (why, done) {
             (Why::CreateToken | Why::RefreshToken | Why::LookForToken, Ok(answer)) => {
                 if why == Why::CreateToken && std::mem::take(&mut case.lost) {
-                    case.reverts.count(setting.now.steady);
+                    let _ = case.reverts.count(setting.now.steady);
                 }
-                let contested = case.reverts.contested_until(setting.now.steady).is_some();
+                let contested = case.reverts.until(setting.now.steady).is_some();
                 case.failure = contested.then(|| contested_text(&call.target.name));
                 if contested && why == Why::CreateToken {
                     news.clone_from(&case.failure);

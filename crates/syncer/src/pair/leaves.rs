@@ -20,6 +20,8 @@ use crate::guards::row::GuardRow;
 use crate::guards::{self, Guard};
 use crate::pods::reason::PodReason;
 use crate::prerequisites::{self, Prerequisite};
+use crate::services;
+use crate::services::row::PService;
 
 impl Pair {
     /// The plan of a room that plans only while everything may be planned.
@@ -49,7 +51,7 @@ impl Pair {
         let setting = prerequisites::Setting { origin: &self.origin, mount: &self.home.mount, pods: &self.pods };
         self.when_operational(|bound| {
             let last = match self.left() {
-                Some(Left::Nodes | Left::Pods | Left::Dependents | Left::Guards) => false,
+                Some(Left::Nodes | Left::Pods | Left::Dependents | Left::Guards | Left::Services) => false,
                 Some(Left::Account) | None => true,
             };
             self.prerequisites.plan(which, bound, last, &setting)
@@ -84,7 +86,7 @@ impl Pair {
         self.when_operational(|bound| {
             // They are kept until the last copy has gone, and go with the binding.
             let last = match self.left() {
-                Some(Left::Nodes | Left::Pods | Left::Dependents) => false,
+                Some(Left::Nodes | Left::Pods | Left::Dependents | Left::Services) => false,
                 Some(Left::Guards | Left::Account) | None => true,
             };
             let wanted = guard.wanted(&bound.binding) && !(bound.leaving() && last);
@@ -171,6 +173,63 @@ impl Pair {
             let message = format!("the pod's service account tokens are not renewed: {why}");
             self.events.add(Event::about_vpod(vpod, PodReason::TokenNotRenewed.as_str(), &message, now), dirty);
         }
+        self.mark_leaving(dirty);
+    }
+
+    fn services_setting<'a>(&'a self, record: &'a str, bound: Option<&Bound>, now: Now) -> services::Setting<'a> {
+        // Pods that end may still speak to each other.
+        let last = !matches!(self.left(), Some(Left::Nodes | Left::Pods));
+        let held = self.breaker.trip().is_some() || self.out_of_sync.concerns_services();
+        services::Setting {
+            origin: &self.origin,
+            mount: &self.home.mount,
+            now,
+            record,
+            leaving: bound.is_some_and(Bound::leaving) && last,
+            may_remove: self.catch_up.done() && !held,
+        }
+    }
+
+    /// Services of other namespaces than before are carried.
+    pub(crate) fn follow_service_namespaces(&mut self, dirty: &mut Dirty<Key>) {
+        if let Some(bound) = self.bindings.bound() {
+            self.services.set_namespaces(&bound.binding.service_namespaces, dirty);
+        }
+    }
+
+    pub(super) fn see_service_copy(&mut self, change: Change<PService>, dirty: &mut Dirty<Key>) {
+        let progress = change.is_progress();
+        self.services.observe_copy(change, &self.origin, dirty);
+        if !progress {
+            self.mark_leaving(dirty);
+        }
+    }
+
+    pub(super) fn plan_service(&self, id: &Arc<services::Id>, now: Now) -> Plan<services::plan::Why> {
+        let record = self.home.load_balancer_key();
+        self.when_operational(|bound| self.services.plan(id, &self.services_setting(&record, Some(bound), now)))
+    }
+
+    pub(super) fn settle_service(
+        &mut self,
+        id: &Arc<services::Id>,
+        why: services::plan::Why,
+        call: &Call,
+        done: Result<Answer, Refusal>,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) {
+        let record = self.home.load_balancer_key();
+        let setting = services::Setting {
+            origin: &self.origin,
+            mount: &self.home.mount,
+            now,
+            record: &record,
+            leaving: false,
+            may_remove: false,
+        };
+        let notice = self.services.settle(id, why, call, done, &setting, dirty);
+        self.events.add(self.services.event(id, notice.as_ref(), now), dirty);
         self.mark_leaving(dirty);
     }
 }

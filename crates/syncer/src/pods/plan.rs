@@ -13,7 +13,7 @@ use super::admission::Verdict;
 use super::digest::{Amend, Phase, render_admitted, render_failed, render_patch};
 use super::reason::PodReason;
 use super::row::{PPod, PodCopy, VPod};
-use super::strays::mark;
+use super::strays::{mark, namespace_label};
 use super::{Case, Ended, NotAdmitted, Proof, Why};
 use crate::bindings::Bound;
 use crate::dependents::Readiness;
@@ -339,7 +339,7 @@ impl Pair {
             token_secret: &names::token_secret_name(&self.origin.label, vpod.uid.as_str(), vpod.name.as_str()),
             virtual_api_server: bound.binding.virtual_api_server(),
             virtual_dns: bound.binding.virtual_dns.as_deref(),
-            labels: self.origin.labels().into(),
+            labels: self.origin.labels().into_iter().chain([namespace_label(&vpod.namespace)]).collect(),
             annotations: annotations.into_iter().chain(self.origin.annotations()).collect(),
         };
         render(&frame)

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::{Answer, Name, Refusal, Side, Sub, Target, Uid, Verb, kind};
+use tapestry_domain::names;
 use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
 
 use super::row::{Back, PPod, Stray, VPod};
@@ -244,8 +245,8 @@ fn tell(stray: &Stray) -> String {
 
 /// The patch that makes a physical pod say that it is ours, and whose copy it is.
 pub(super) fn mark(origin: &Origin, back: &Back, generation: i64, sizes: Option<&str>) -> Verb {
-    let labels: Map<String, Value> =
-        origin.labels().into_iter().map(|(key, value)| (key.to_owned(), json!(value))).collect();
+    let labels = origin.labels().into_iter().chain([namespace_label(&back.namespace)]);
+    let labels: Map<String, Value> = labels.map(|(key, value)| (key.to_owned(), json!(value))).collect();
     let mut annotations = json!({
         keys::VIRTUAL_POD_NAMESPACE: back.namespace.as_str(),
         keys::VIRTUAL_POD_NAME: back.name.as_str(),
@@ -259,6 +260,11 @@ pub(super) fn mark(origin: &Origin, back: &Back, generation: i64, sizes: Option<
         annotations[keys::VIRTUAL_POD_SIZES] = sizes.into();
     }
     Verb::Merge(Sub::Main, json!({"metadata": {"labels": labels, "annotations": annotations}}))
+}
+
+/// The label by which copies of Services select the pods of their virtual namespace.
+pub(super) fn namespace_label(namespace: &Name) -> (&'static str, String) {
+    (keys::VIRTUAL_NAMESPACE, names::label_value(namespace.as_str()).into_owned())
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ fn copy_name(world: &World, name: &str) -> String {
     names::dependent_name(&origin_label(world), "demo", name)
 }
 
-fn origin_label(world: &World) -> String {
+pub(super) fn origin_label(world: &World) -> String {
     let binding = world.get(Virtual, &kind::CLUSTER_BINDING, "east");
     let uid = binding.and_then(|binding| binding["metadata"]["uid"].as_str()).unwrap_or_default();
     names::origin_hash("v-cluster", uid)

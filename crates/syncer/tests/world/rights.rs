@@ -73,6 +73,7 @@ fn play_with(seed: u64, note: impl Fn(&Call) -> Result<(), String> + 'static) ->
     let managers = Side::BOTH.map(ControllerManager::new);
     let schedule = managers.into_iter().fold(schedule, Schedule::actor);
     let mut schedule = schedule.actor(Kubelet::new(Physical)).actor(user).actor(owner).actor(lender);
+    schedule = schedule.actor(services::user).actor(services::owner);
     schedule.run(1500)?;
     // The next syncer looks for what was deleted while none ran.
     schedule.crash(0);

@@ -17,6 +17,7 @@ use crate::dependents::{copy_when, object, token_volume};
 use crate::harness::{Harness, TEST, pattern};
 use crate::looks::{SOON, label, phase};
 use crate::process::syncer::Process;
+use crate::services::{self, service};
 
 /// Kills a syncer at one of its writes, after the server carried it out and before the syncer gets the answer.
 struct Reaper {
@@ -121,6 +122,7 @@ async fn story(harness: &Harness, number: u32) -> Result<()> {
     for kind in ["ConfigMap", "Secret"] {
         harness.virtual_side.create(&object(harness, kind, &shared, &json!({"a": "1"}))).await?;
     }
+    harness.virtual_side.create(&service(harness, &shared, &json!({"type": "LoadBalancer"}))).await?;
     harness.physical_side.create(&node(&place).label(TEST, &harness.name).build()).await?;
     let volumes = [
         json!({"name": "files", "configMap": {"name": shared}}),
@@ -138,17 +140,20 @@ async fn story(harness: &Harness, number: u32) -> Result<()> {
     harness.virtual_side.patch("v1/Secret", &harness.at(&shared), &json!({"stringData": {"a": "2"}})).await?;
     let follows = |copy: Option<&Value>| copy.is_some_and(|copy| copy["data"]["a"] == "Mg==");
     copy_when(harness, "Secret", &shared, "follows", follows).await?;
-    let label = json!({"metadata": {"labels": {"colour": "blue"}}});
-    harness.virtual_side.patch("v1/Pod", &harness.at(&goes), &label).await?;
+    let blue = json!({"metadata": {"labels": {"colour": "blue"}}});
+    harness.virtual_side.patch("v1/Pod", &harness.at(&goes), &blue).await?;
     eventually("the copy has the label", SOON, async || {
         let copies = harness.copies(&goes).await.map_err(|error| error.to_string())?;
-        if copies.iter().any(|copy| self::label(copy, "colour") == "blue") {
-            Ok(())
-        } else {
-            Err(format!("{copies:?}"))
-        }
+        if copies.iter().any(|copy| label(copy, "colour") == "blue") { Ok(()) } else { Err(format!("{copies:?}")) }
     })
     .await?;
+    harness
+        .virtual_side
+        .patch("v1/Service", &harness.at(&shared), &json!({"spec": {"sessionAffinity": "ClientIP"}}))
+        .await?;
+    let followed = |copy: Option<&Value>| copy.is_some_and(|copy| copy["spec"]["sessionAffinity"] == "ClientIP");
+    services::copy_when(harness, &shared, "follows", followed).await?;
+    services::play_cloud(harness, &shared, "192.0.2.1").await?;
     harness.play_ended(&copy, 0).await?;
     harness.virtual_side.delete("v1/Pod", &harness.at(&goes)).await?;
     let ended = |vpod: &Value| phase(vpod) == "Succeeded";
@@ -159,6 +164,9 @@ async fn story(harness: &Harness, number: u32) -> Result<()> {
     for kind in ["ConfigMap", "Secret"] {
         copy_when(harness, kind, &shared, "is gone with its last pod", |copy| copy.is_none()).await?;
     }
+    services::addresses_are(harness, &harness.at(&shared), &["192.0.2.1"]).await?;
+    harness.virtual_side.delete("v1/Service", &harness.at(&shared)).await?;
+    services::copy_when(harness, &shared, "goes with its Service", |copy| copy.is_none()).await?;
     harness.vnode_ready(&place).await?;
     // Whether a virtual node is patched in other rounds depends on which of its conditions come first.
     harness.physical_side.patch("v1/Node", &place, &json!({"metadata": {"labels": {"zone": "other"}}})).await?;
@@ -174,6 +182,7 @@ fn extra_node(number: u32) -> String {
 #[tokio::test]
 async fn law_08_a_syncer_killed_at_any_write_converges_without_duplicate_or_orphan() -> Result<()> {
     pattern("every-write")
+        .binding(|binding| binding.with("/spec/serviceNamespaces", json!(["every-write"])))
         .through_proxies()
         .run_without(async |harness| {
             let reaper = Arc::new(Reaper::new(Process::new(harness, "info,tapestry_cluster=debug")?));
@@ -187,7 +196,7 @@ async fn law_08_a_syncer_killed_at_any_write_converges_without_duplicate_or_orph
             let mut number = 1;
             while reaper.tell(harness, number, Deadly::Number(number)).await? {
                 number += 1;
-                ensure!(number < 60, "the story has no end");
+                ensure!(number < 80, "the story has no end");
             }
             // The order of writes varies: kill it at the sorts of writes that were not yet hit.
             let missed: Vec<String> = {
@@ -217,6 +226,10 @@ async fn law_08_a_syncer_killed_at_any_write_converges_without_duplicate_or_orph
                 "create physical secrets",
                 "patch physical secrets",
                 "delete physical secrets",
+                "create physical services",
+                "patch physical services",
+                "delete physical services",
+                "patch virtual services",
             ] {
                 ensure!(deaths.contains(sort), "never killed at {sort:?}: {deaths:?}");
             }

@@ -6,14 +6,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tapestry_api::keys;
-use tapestry_testbed::builders::{deployment, node, pod};
+use tapestry_testbed::builders::{deployment, pod};
 use tapestry_testbed::{Objects, eventually};
 
-use crate::fixtures::Fixture;
 use crate::harness::{Harness, event_reasons, pattern};
 use crate::looks::{SOON, annotation, condition, items, name, phase, taints, text, uid};
 use crate::timing::timed;
-use crate::two::Two;
+use crate::two::{BOTH, Two};
 
 /// The copy of a virtual pod, which must have one.
 async fn copy_of(harness: &Harness, vpod: &Value) -> Result<Value> {

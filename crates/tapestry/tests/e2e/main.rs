@@ -11,6 +11,7 @@
 //! | [`pods`], [`kubelet`] | down, up, deletion, admission; the second with the test as the kubelet |
 //! | [`changes`], [`resize`] | what changes while a pod runs |
 //! | [`life`] | controllers' pods on two clusters: gates, evictions, drains, Jobs, failures, copies without a node |
+//! | [`dependents`], [`services`] | what is copied beside pods: ConfigMaps, Secrets, tokens; Services, and addresses that come back |
 //! | [`podspec`] | the transformation: every field that an API server knows is classified, and it takes the copies |
 //! | [`patience`] | a physical node in trouble: which cluster evicts |
 //! | [`hostile`] | forged mappings, foreign pods, other bindings: what the syncer must not touch |
@@ -67,6 +68,7 @@ mod resize;
 mod restarts;
 mod restored;
 mod rights;
+mod services;
 mod shared;
 mod storms;
 mod strays;

@@ -25,6 +25,7 @@ use crate::fixtures::Fixture;
 use crate::harness::{Harness, pattern};
 use crate::looks::{SOON, annotation, name, phase};
 use crate::process::syncer::Process;
+use crate::services;
 
 /// Names of pods; a name that is free again is used again.
 const PODS: usize = 16;
@@ -43,6 +44,7 @@ async fn law_08_after_a_storm_on_both_connections_everything_converges() -> Resu
         .node(node(NODES[0]))
         .node(node(NODES[1]))
         .policy(|policy| policy.limit("cpu", "6"))
+        .binding(|binding| binding.with("/spec/serviceNamespaces", json!(["storm"])))
         .through_proxies()
         .run_without(async |harness| {
             let syncer = Process::new(harness, "info,tapestry_cluster=debug")?;
@@ -196,9 +198,10 @@ impl People<'_> {
         let pod = format!("p{}", self.rng.usize(..PODS));
         let grace = [None, Some(0), Some(1)][self.rng.usize(..3)];
         let grace = DeleteParams { grace_period_seconds: grace, ..Default::default() };
-        let acted = match self.rng.u32(..28) {
+        let acted = match self.rng.u32(..32) {
             20..26 => self.change_dependent().await?,
-            26.. => self.disturb_copy().await?,
+            26 | 27 => self.disturb_copy().await?,
+            28.. => self.change_service().await?,
             0..10 => {
                 let (node, cpu) = (NODES[self.rng.usize(..2)], ["100m", "500m", "3"][self.rng.usize(..3)]);
                 // The name may be taken.
@@ -251,6 +254,22 @@ impl People<'_> {
         }
         // It may be immutable, or gone by now.
         Ok(vside.patch(&path, &self.harness.at(name), &changed).await.is_ok())
+    }
+
+    /// The user creates, changes or deletes a Service; the owner deletes a copy of one, or its cloud gives it an address.
+    async fn change_service(&mut self) -> Result<bool> {
+        let name = ["web", "db"][self.rng.usize(..2)];
+        let (harness, place) = (self.harness, self.harness.at(name));
+        let kind = ["ClusterIP", "LoadBalancer"][self.rng.usize(..2)];
+        let spec = json!({"type": kind});
+        let ports = json!([{"name": "http", "port": self.rng.u32(80..90)}]);
+        Ok(match self.rng.u32(..8) {
+            0 => harness.virtual_side.delete("v1/Service", &place).await.is_ok(),
+            1 => harness.physical_side.delete("v1/Service", &format!("{}/{name}", harness.mount)).await.is_ok(),
+            2 | 3 => services::play_cloud(harness, name, "192.0.2.1").await.is_ok(),
+            4 | 5 => harness.virtual_side.patch("v1/Service", &place, &json!({"spec": {"ports": ports}})).await.is_ok(),
+            _ => harness.virtual_side.create(&services::service(harness, name, &spec)).await.is_ok(),
+        })
     }
 
     /// The owner deletes, strips or changes a copy.

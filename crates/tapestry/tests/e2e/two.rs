@@ -11,7 +11,7 @@ use crate::harness::{Harness, pattern, wind_up};
 use crate::looks::{SOON, phase, text};
 
 /// The label of physical nodes that both bindings of a test select.
-const BOTH: &str = "example.com/both";
+pub(crate) const BOTH: &str = "example.com/both";
 
 /// Two bindings, one per physical cluster, whose virtual nodes the same pods may use. The pods are in the namespace of the first.
 pub(crate) struct Two {

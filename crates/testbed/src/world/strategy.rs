@@ -7,6 +7,7 @@ use tapestry_cluster::{Kind, Sub, kind};
 use super::server::Denial;
 
 mod dependents;
+mod services;
 
 /// Fields of `metadata` that only the server writes.
 const SYSTEM: [&str; 9] = [
@@ -30,7 +31,7 @@ pub(super) fn is_custom(kind: &Kind) -> bool {
 
 /// Whether `status` is written through its own path.
 fn has_status(kind: &Kind) -> bool {
-    is_custom(kind) || [&kind::POD, &kind::NODE, &kind::NAMESPACE].contains(&kind)
+    is_custom(kind) || [&kind::POD, &kind::NODE, &kind::NAMESPACE, &kind::SERVICE].contains(&kind)
 }
 
 pub(super) fn has_generation(kind: &Kind) -> bool {
@@ -173,6 +174,9 @@ pub(super) fn normalise(kind: &Kind, object: &mut Value) {
     if *kind == kind::CONFIG_MAP || *kind == kind::SECRET {
         dependents::normalise(object);
     }
+    if *kind == kind::SERVICE {
+        services::normalise(object);
+    }
     // Go writes fields in the order of its structs, whatever the order they came in.
     object.sort_all_objects();
 }
@@ -191,6 +195,9 @@ pub(super) fn validate(kind: &Kind, sub: Sub, old: Option<&Value>, new: &Value) 
     }
     if *kind == kind::CONFIG_MAP || *kind == kind::SECRET {
         dependents::validate(old, new)?;
+    }
+    if *kind == kind::SERVICE {
+        services::validate(old, new)?;
     }
     if *kind == kind::LEASE {
         for field in ["renewTime", "acquireTime"] {

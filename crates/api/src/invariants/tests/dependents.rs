@@ -61,6 +61,7 @@ fn violations(vpods: &[Value], copies: &[Value]) -> Vec<String> {
         pnodes: Vec::new(),
         sources: vec![(KIND, &source)],
         dependents: copies.iter().map(|copy| (KIND, copy)).collect(),
+        services: CarriedServices::default(),
         api_access: false,
         limits: &|_| Some(Vec::new()),
     };

@@ -15,6 +15,7 @@ use super::{Outline, Part, PodJson, SpecJson, at_least, born, count, deleting, r
 use crate::json::Meta;
 use crate::origin::Origin;
 use crate::pods::digest::StatusDigest;
+use crate::pods::strays::namespace_label;
 
 /// A physical pod: small when foreign, with the rest when ours.
 #[derive(Debug, Clone)]
@@ -209,12 +210,14 @@ impl PodCopy {
         if !is_physical_pod_name(meta.name.as_str(), vpod.as_str()) {
             return None;
         }
+        let (key, value) = namespace_label(&namespace);
+        let selected = meta.label(key) == Some(&*value);
         let generation = meta.annotation(keys::VIRTUAL_POD_GENERATION).and_then(|text| text.parse().ok()).unwrap_or(0);
         Some(Self {
             namespace: own.clone(),
             name: meta.name.clone(),
             vpod: Back { namespace, name: vpod, uid: Uid::new(uid) },
-            intact: marks.all(),
+            intact: marks.all() && selected,
             generation,
             sizes: meta.annotation(keys::VIRTUAL_POD_SIZES).unwrap_or_default().into(),
             pushed: meta.annotation(keys::VIRTUAL_POD_MARKS).and_then(PushedMarks::parse),

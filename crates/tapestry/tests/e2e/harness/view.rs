@@ -8,10 +8,10 @@ use tapestry_api::keys;
 use tapestry_domain::capacity::Limit;
 use tapestry_domain::dependents::DependentKind;
 use tapestry_testbed::eventually;
-use tapestry_testbed::invariants::Snapshot;
+use tapestry_testbed::invariants::{CarriedServices, Snapshot};
 
 use super::Harness;
-use crate::looks::{label, text, uid};
+use crate::looks::{items, label, text, uid};
 
 impl Harness {
     /// The origin of everything that the syncer creates.
@@ -27,6 +27,7 @@ impl Harness {
         let (configs, secrets) = tokio::try_join!(vside.list("v1/ConfigMap", ""), vside.list("v1/Secret", ""))?;
         let mount = &*self.mount;
         let copies = tokio::try_join!(pside.list("v1/ConfigMap", mount), pside.list("v1/Secret", mount))?;
+        let services = tokio::try_join!(vside.list("v1/Service", ""), pside.list("v1/Service", mount))?;
         let of = |kind: DependentKind| move |object| (kind, object);
         let sources =
             configs.iter().map(of(DependentKind::ConfigMap)).chain(secrets.iter().map(of(DependentKind::Secret)));
@@ -48,6 +49,12 @@ impl Harness {
             dependents: copies.collect(),
             api_access: !binding["spec"]["virtualAPIServer"].is_null(),
             limits: &|_| Some(limits.to_vec()),
+            services: CarriedServices {
+                cluster: &self.name,
+                namespaces: items(&binding["spec"]["serviceNamespaces"]).iter().map(text).collect(),
+                sources: services.0.iter().collect(),
+                copies: services.1.iter().collect(),
+            },
         };
         Ok(snapshot.violations())
     }
