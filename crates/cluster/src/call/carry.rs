@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use k8s_openapi::ByteString;
 use serde_json::Value;
-use tapestry_domain::dependents::{DependentKind, Marks, render_copy, render_patch};
+use tapestry_domain::dependents::{DependentKind, Marks, render_copy, render_patch, render_raise};
 
 use crate::object::uid_of;
 use crate::{Answer, Call, Refusal, Sub, Target, Verb};
@@ -27,9 +27,16 @@ pub struct CarryMarks {
 pub enum Shape {
     /// A ConfigMap or Secret becomes another of the same kind, with these marks.
     Dependent(DependentKind, CarryMarks),
+    /// What another client changed of a copy, the object that is read, goes up to its source, the target. Creates nothing.
+    Raise {
+        /// Of what kind both are.
+        kind: DependentKind,
+        /// Part of every hash of a value: the origin.
+        salt: String,
+    },
 }
 
-/// A [`Verb::Carry`], request by request: read the source, read the copy if there is one, write.
+/// A [`Verb::Carry`], request by request: read the copy if there is one, read the source, write.
 #[derive(Debug, Clone, Copy)]
 pub struct Carry<'a> {
     call: &'a Call,
@@ -46,6 +53,7 @@ impl Shape {
                 render_copy(*kind, source, target.name.as_str(), namespace, &marks.borrow())
                     .map_err(|why| why.to_string())
             }
+            Self::Raise { .. } => Err("a source is never created from its copy".to_owned()),
         }
     }
 
@@ -55,6 +63,7 @@ impl Shape {
             Self::Dependent(kind, marks) => {
                 render_patch(*kind, source, copy, &marks.borrow()).map_err(|why| why.to_string())
             }
+            Self::Raise { kind, salt } => render_raise(*kind, source, copy, salt).map_err(|why| why.to_string()),
         }
     }
 }
@@ -77,24 +86,29 @@ impl<'a> Carry<'a> {
         }
     }
 
-    /// The first request. It reads as evidence, so that no other cluster can pass for the source's.
+    /// The second request, the first when the copy is created. It reads as evidence, so that no other cluster can pass for the
+    /// source's. After the copy: an older source than the one that the copy holds would take changes back.
     #[must_use]
     pub fn read_source(&self) -> Call {
         Call { target: self.from.clone(), verb: Verb::Get, why: self.call.why }
     }
 
-    /// The second request; `None` when the copy is created.
+    /// The first request; `None` when the copy is created.
     #[must_use]
     pub fn read_copy(&self) -> Option<Call> {
         let target = self.call.target.clone();
         self.call.target.uid.is_some().then_some(Call { target, verb: Verb::Get, why: self.call.why })
     }
 
-    /// The source, if it is the object that the call names.
+    /// The source, if it is the object, and the version of it, that the call names.
     pub fn judge_source(&self, done: Result<Answer, Refusal>) -> Result<Answer, Refusal> {
         match done {
             Err(Refusal::Gone) => Err(Refusal::Replaced),
-            other => expect(self.from, other?),
+            other => {
+                let source = expect(self.from, other?)?;
+                let same = self.from.rv.is_none_or(|rv| source.version() == Some(rv));
+                if same { Ok(source) } else { Err(Refusal::Replaced) }
+            }
         }
     }
 
