@@ -1,8 +1,9 @@
 //! ConfigMaps, Secrets and tokens that pods need, copied to the mount namespace before the pods and removed after them.
 //! Watches metadata of all ConfigMaps and Secrets of the virtual cluster, and those of our origin in the mount namespace; writes only
-//! the latter. The graph: vpod --reference--> source --name, UID--> copy --origin, namespace, name--> source.
-//! Nothing is ever written to a source (ADR 23), and no value is kept: the gate carries them.
+//! the latter, and values of a source whose user asks for it (ADR 26). The graph: vpod --reference--> source --name, UID--> copy --origin, namespace, name--> source.
+//! Nothing else is written to a source (ADR 23), and no value is kept: the gate carries them.
 
+mod both_ways;
 pub(crate) mod needs;
 pub(crate) mod plan;
 pub mod row;
@@ -13,13 +14,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use tapestry_cluster::feed::Change;
+use tapestry_cluster::feed::{Change, Epoch};
 use tapestry_cluster::{Kind, Name, Rv, Uid, kind};
 use tapestry_domain::dependents::DependentKind;
 use tapestry_domain::names;
 use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Table};
 
+use self::both_ways::Up;
 use self::needs::Needs;
 use self::row::{DependentCopy, Of, Source};
 use self::tokens::TokenCase;
@@ -81,6 +83,8 @@ struct Case {
     /// When the copy was found changed by another client, and changed back.
     reverts: VecDeque<Duration>,
     trouble: Option<Trouble>,
+    /// `None` until changes of the copy flow up.
+    up: Option<Box<Up>>,
 }
 
 /// What is known of a copy that the watch does not show.
@@ -185,13 +189,7 @@ impl Dependents {
     pub(crate) fn observe_source(&mut self, kind: DependentKind, change: Change<Source>, dirty: &mut Dirty<Key>) {
         let table = &mut self.sources[kind as usize];
         match change {
-            Change::Put(row, epoch) => {
-                let (uid, id) = (row.uid.clone(), Arc::clone(&row.id));
-                if let Put::Fresh(_) = table.put(row, Some(epoch)) {
-                    self.present.insert(Arc::clone(&id), uid);
-                    self.mark(&id, dirty);
-                }
-            }
+            Change::Put(row, epoch) => self.put_source(kind, row, Some(epoch), dirty),
             Change::Gone { row, .. } => {
                 table.remove_proven(&row.uid, row.rv.before());
                 self.lose_source(&row.id, &row.uid, dirty);
@@ -205,6 +203,14 @@ impl Dependents {
                 dirty.mark_all();
             }
             Change::Unserved | Change::Reached(_) => {}
+        }
+    }
+
+    fn put_source(&mut self, kind: DependentKind, row: Source, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
+        let (uid, id) = (row.uid.clone(), Arc::clone(&row.id));
+        if let Put::Fresh(_) = self.sources[kind as usize].put(row, epoch) {
+            self.present.insert(Arc::clone(&id), uid);
+            self.mark(&id, dirty);
         }
     }
 
@@ -247,7 +253,7 @@ impl Dependents {
         &mut self,
         kind: DependentKind,
         row: DependentCopy,
-        epoch: Option<tapestry_cluster::feed::Epoch>,
+        epoch: Option<Epoch>,
         origin: &Origin,
         dirty: &mut Dirty<Key>,
     ) {
@@ -426,10 +432,11 @@ impl User {
 }
 
 impl DependentCopy {
-    /// Whether it is what the source says now.
+    /// Whether it is what the source says now, but for changes that flow up.
     fn holds(&self, source: &Source) -> bool {
         let Of::Source { uid, version, intact, .. } = &self.of else { return false };
-        !self.deleting && *intact && *uid == source.uid && *version == Some(source.rv)
+        let values = *intact || self.shares(source);
+        !self.deleting && values && *uid == source.uid && *version == Some(source.rv)
     }
 }
 

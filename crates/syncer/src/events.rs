@@ -1,6 +1,8 @@
 //! Events on users' objects: warnings and transitions only, each written once, forgotten if it cannot be.
 //! Never needed for correctness; conditions are.
 
+use std::hash::Hash;
+
 use indexmap::IndexMap;
 use serde_json::{Value, json};
 use tapestry_api::{Binding, Status};
@@ -75,6 +77,33 @@ impl Event {
         Self::write(&whom, "Warning", reason, message, now)
     }
 
+    /// The same for what is told once: the same occurrence has the same name, whichever process tells it.
+    pub(crate) fn about_dependent_once(
+        id: &Id,
+        uid: &Uid,
+        reason: &str,
+        message: &str,
+        occurrence: impl Hash,
+        now: Now,
+    ) -> Option<Self> {
+        let whom = json!({
+            "apiVersion": "v1", "kind": id.kind.as_str(), "namespace": id.namespace.as_str(),
+            "name": id.name.as_str(), "uid": uid.as_str(),
+        });
+        let unique = stable_hash((uid.as_str(), reason, message, occurrence));
+        Self::write_as(&whom, "Warning", reason, message, unique, now)
+    }
+
+    pub(crate) fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// The call that writes it.
+    pub(crate) fn create(&self) -> (Target, Verb) {
+        let target = Target::namespaced(Side::Virtual, &kind::EVENT, self.namespace.clone(), self.name.clone());
+        (target, Verb::Create(self.body.clone()))
+    }
+
     /// A virtual node begins or ceases to be lent.
     pub(crate) fn about_vnode(vnode: &VNode, lending: &Condition, now: Now) -> Option<Self> {
         let kind = if lending.is(Status::True) { "Normal" } else { "Warning" };
@@ -147,8 +176,8 @@ impl Events {
     /// Writes it.
     pub(crate) fn plan(&self, id: u64) -> Plan<Why> {
         let Some(event) = self.waiting.get(&id) else { return Plan::Rest };
-        let target = Target::namespaced(Side::Virtual, &kind::EVENT, event.namespace.clone(), event.name.clone());
-        Why::Event.call(target, Verb::Create(event.body.clone()))
+        let (target, verb) = event.create();
+        Why::Event.call(target, verb)
     }
 
     /// Written or not, an event is tried once.

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tapestry_api::keys;
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
-use tapestry_domain::dependents::{DependentKind, read_copy};
+use tapestry_domain::dependents::{Conflicts, CopyDigest, DependentKind, Ways, Wish, read_copy};
 use tapestry_domain::names;
 use tapestry_domain::shape::Text;
 
@@ -24,6 +24,10 @@ pub struct Source {
     pub(super) uid: Uid,
     pub(super) rv: Rv,
     pub(super) id: Arc<Id>,
+    /// In which direction its user asks for changes to flow.
+    pub(super) wish: Wish,
+    /// Its deletion was asked for and waits for finalizers: nothing is written to it any more.
+    pub(super) deleting: bool,
 }
 
 /// A ConfigMap or Secret in the mount namespace that carries our origin.
@@ -50,6 +54,7 @@ pub(super) enum Of {
         version: Option<Rv>,
         /// Whether every key that we carried has the value that we wrote.
         intact: bool,
+        shared: Shared,
     },
     /// Tokens of a virtual pod.
     Pod {
@@ -62,6 +67,21 @@ pub(super) enum Of {
     },
     /// It does not say.
     Unknown,
+}
+
+/// What a copy says of changes that flow up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Shared {
+    /// In which direction changes flow; `None` when its source did not ask for both ways.
+    pub(super) ways: Option<Ways>,
+    /// It says of each key what both had last.
+    pub(super) based: bool,
+    /// Another client changed, added or removed a key.
+    pub(super) changed: bool,
+    /// All such changes are offered to the source.
+    pub(super) offered: bool,
+    /// What has to be reported.
+    pub(super) conflicts: Option<Box<Conflicts>>,
 }
 
 impl Row for Source {
@@ -105,9 +125,11 @@ impl Source {
     /// Decodes metadata, with or without the rest of the object.
     pub fn decode(json: &Bytes, kind: DependentKind) -> Result<Option<Self>, serde_json::Error> {
         let Object { metadata: meta } = serde_json::from_slice(json)?;
+        let wish = Wish::parse(meta.annotation(keys::SYNC_DIRECTION));
+        let deleting = meta.deletion_timestamp.is_some();
         let Some(namespace) = meta.namespace else { return Ok(None) };
         let id = Arc::new(Id { kind, namespace, name: meta.name });
-        Ok(Some(Self { uid: meta.uid, rv: meta.resource_version, id }))
+        Ok(Some(Self { uid: meta.uid, rv: meta.resource_version, id, wish, deleting }))
     }
 }
 
@@ -167,7 +189,9 @@ impl Of {
         let version = meta.annotation(keys::VIRTUAL_RESOURCE_VERSION).and_then(|text| text.parse().ok()).map(Rv::new);
         let text = std::str::from_utf8(json).map_err(serde::de::Error::custom)?;
         // What cannot be read is written again.
-        let intact = read_copy(kind, text).is_ok_and(|digest| digest.intact);
-        Ok(Self::Source { id: Arc::new(Id { kind, namespace, name }), uid, version, intact })
+        let digest = read_copy(kind, text).unwrap_or_default();
+        let CopyDigest { intact, ways, based, changed, offered, conflicts, immutable: _ } = digest;
+        let shared = Shared { ways, based, changed, offered, conflicts: conflicts.map(Box::new) };
+        Ok(Self::Source { id: Arc::new(Id { kind, namespace, name }), uid, version, intact, shared })
     }
 }
