@@ -94,6 +94,11 @@ keys! {
     /// is kept. Syncer, on copies; on physical pods also with images and tolerations, so that only what the virtual pod changed is
     /// pushed.
     CARRIED = "tapestry.io/carried";
+    /// Annotation: JSON with marks of values that another client wrote to a copy and that may have gone up to the source, by key.
+    /// Syncer, on copies of sources with [`SYNC_DIRECTION`].
+    OFFERED = "tapestry.io/offered";
+    /// Annotation: JSON with the keys that were changed in both clusters, until an event says so. Syncer, on such copies.
+    CONFLICTS = "tapestry.io/conflicts";
 
     // ---- Secrets with tokens of virtual pods ----
     /// Annotation: RFC 3339 time at which the first of the tokens expires. Syncer, on token Secrets.
@@ -113,6 +118,10 @@ keys! {
     RESUME = "tapestry.io/resume";
     /// Annotation, value `true`: a user opts a DaemonSet's virtual pods in to being mirrored.
     RUNNING_DAEMONSET = "tapestry.io/running-daemonset";
+
+    /// Annotation, value [`SYNC_BOTH`]: the user of a ConfigMap or Secret lets changes of its copies flow up too. The syncer writes on
+    /// the copy whether they do.
+    SYNC_DIRECTION = "tapestry.io/sync-direction";
 
     // ---- taints on virtual nodes, all written by the syncer ----
     /// Taint, NoSchedule: on every virtual node unless the binding sets `disableNodeDefaultTaint`.
@@ -156,6 +165,8 @@ pub const MANAGED_BY_TAPESTRY: &str = "tapestry";
 pub const NODE_TYPE_VIRTUAL: &str = "virtual";
 /// Value of [`LEND`]; any other value is ignored.
 pub const LEND_NEVER: &str = "never";
+/// Value of [`SYNC_DIRECTION`]; any other value is reported.
+pub const SYNC_BOTH: &str = "both";
 /// Value of the opt-in annotations, such as [`RUNNING_DAEMONSET`].
 pub const TRUE: &str = "true";
 
@@ -223,6 +234,9 @@ mod tests {
             (VIRTUAL_UID, dependents::keys::VIRTUAL_UID),
             (VIRTUAL_RESOURCE_VERSION, dependents::keys::VIRTUAL_RESOURCE_VERSION),
             (CARRIED, dependents::keys::CARRIED),
+            (SYNC_DIRECTION, dependents::keys::SYNC_DIRECTION),
+            (OFFERED, dependents::keys::OFFERED),
+            (CONFLICTS, dependents::keys::CONFLICTS),
             (VIRTUAL_POD_NAME, podspec::keys::VIRTUAL_POD_NAME),
             (VIRTUAL_POD_NAMESPACE, podspec::keys::VIRTUAL_POD_NAMESPACE),
             (VIRTUAL_POD_UID, podspec::keys::VIRTUAL_POD_UID),
@@ -237,6 +251,7 @@ mod tests {
         for (here, there) in pairs {
             assert_eq!(here, there);
         }
+        assert_eq!(dependents::Wish::parse(Some(SYNC_BOTH)), dependents::Wish::Both);
     }
 
     #[test]

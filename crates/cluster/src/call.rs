@@ -97,11 +97,11 @@ pub enum Verb {
         grace: Option<u32>,
     },
     /// Copy an object: the gate reads `from`, shapes it and writes the target, so that no value reaches a plan, a log or an error
-    /// text. Without a UID of the target it is created. With one, the copy is read too,
-    /// and patched under its UID and version if it differs.
+    /// text. Without a UID of the target it is created. With one, the copy is read too, before the source,
+    /// and patched under its UID and version if it differs. The other way round, [`Shape::Raise`] takes changes of a copy up.
     ///
     /// Answers with the copy as it is now. `Replaced`: `from` provably does not exist, or is another object than the one with
-    /// its UID; or the copy is another one or was changed meanwhile. `Gone`: the copy does not exist, which is no proof here.
+    /// its UID, or another version where it names one; or the copy is another one or was changed meanwhile. `Gone`: the copy does not exist, which is no proof here.
     Carry {
         /// The object to copy.
         from: Box<Target>,

@@ -2,6 +2,7 @@
 //! It must not let a value reach an error text or a mark that can be read back, and never carries a token of the physical
 //! cluster into a copy.
 
+mod both_ways;
 mod carried;
 pub mod keys;
 mod read;
@@ -12,10 +13,13 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-use self::carried::Carried;
+use self::both_ways::{Merge, down_annotations, read_changes};
+use self::carried::{Carried, marks as marks_of};
 use self::read::Object;
 use crate::merge::{changed, insert};
 use crate::metadata::{carry_annotations, carry_labels};
+
+pub use self::both_ways::{Bar, Conflicts, Ways, Wish, render_raise};
 
 /// Kinds of objects that a pod names and that are carried with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,12 +82,22 @@ pub struct Malformed {
 }
 
 /// What is kept of a copy; its values are not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CopyDigest {
     /// Every value that we carried is there as we carried it.
     pub intact: bool,
     /// The API server refuses every change of its values.
     pub immutable: bool,
+    /// In which direction changes flow; `None` when its source does not ask for both ways.
+    pub ways: Option<Ways>,
+    /// It says of each key what was carried.
+    pub based: bool,
+    /// Another client changed, added or removed a key since it was written.
+    pub changed: bool,
+    /// All such changes are offered to the source.
+    pub offered: bool,
+    /// What has to be reported.
+    pub conflicts: Option<Conflicts>,
 }
 
 /// The physical controller manager writes a token of a physical account into Secrets of this type, by these annotations.
@@ -100,11 +114,15 @@ pub fn render_copy(
 ) -> Result<Value, Malformed> {
     let mut source = Object::parse(kind, source)?;
     let carried = Carried::of(&source, marks.salt);
+    let ways = Ways::of(&source, &carried);
+    let mut annotations = annotations(&mut source, &carried, marks);
+    let shared = down_annotations(ways).into_iter();
+    annotations.extend(shared.filter_map(|(key, value)| Some((key.to_owned(), value?.into()))));
     let metadata = json!({
         "name": copy_name,
         "namespace": namespace,
         "labels": labels(&mut source, marks),
-        "annotations": annotations(&mut source, &carried, marks),
+        "annotations": annotations,
     });
     let mut copy = Map::from_iter([
         ("apiVersion".to_owned(), "v1".into()),
@@ -121,7 +139,7 @@ pub fn render_copy(
 ///
 /// A key that we carried and the source lost goes, a key that others added to the copy stays. Labels and annotations that
 /// the source lost stay: the copy does not say whose they are. A copy that is immutable stays so, whatever the source says:
-/// an API server lets nothing but a new object change that.
+/// an API server lets nothing but a new object change that. Where changes flow both ways, a key that only the copy changed stays.
 pub fn render_patch(
     kind: DependentKind,
     source: &str,
@@ -132,11 +150,17 @@ pub fn render_patch(
     let copy = Object::parse(kind, copy)?;
     let carried = Carried::of(&source, marks.salt);
     let before = copy.annotation(keys::CARRIED).and_then(Carried::parse);
+    let ways = Ways::of(&source, &carried);
+    let merge = (ways == Some(Ways::Both)).then(|| Merge::new(&source, &copy, marks.salt));
+    let stays = |key: &str| merge.as_ref().is_some_and(|merge| merge.leaves(key));
 
     let mut metadata = Map::new();
+    let mut annotations = annotations(&mut source, &carried, marks);
+    let shared = merge.as_ref().map_or_else(|| down_annotations(ways), Merge::annotations);
+    annotations.extend(shared.into_iter().map(|(key, value)| (key.to_owned(), value.into())));
     let wanted = [
         ("labels", labels(&mut source, marks), &copy.metadata.labels),
-        ("annotations", annotations(&mut source, &carried, marks), &copy.metadata.annotations),
+        ("annotations", annotations, &copy.metadata.annotations),
     ];
     for (field, wanted, there) in wanted {
         insert(&mut metadata, field, changed(wanted, there));
@@ -150,7 +174,7 @@ pub fn render_patch(
     // A key may have moved from one field to the other, and can be in one only.
     let goes = |key: &str| whole || ours.contains(key) || source.values().iter().any(|(_, values)| values.has(key));
     for ((field, values), (_, there)) in source.values().into_iter().zip(copy.values()) {
-        insert(&mut patch, field, values.changes(there, goes));
+        insert(&mut patch, field, values.changes(there, goes, stays));
     }
     Ok((!patch.is_empty()).then_some(Value::Object(patch)))
 }
@@ -160,8 +184,17 @@ pub fn read_copy(kind: DependentKind, copy: &str) -> Result<CopyDigest, Malforme
     let copy = Object::parse(kind, copy)?;
     let carried = copy.annotation(keys::CARRIED).and_then(Carried::parse);
     let salt = copy.annotation(keys::ORIGIN).unwrap_or_default();
-    let intact = carried.is_some_and(|carried| carried.intact(&copy, salt));
-    Ok(CopyDigest { intact, immutable: copy.immutable.unwrap_or_default() })
+    let there = marks_of(&copy, salt);
+    let (changed, offered) = carried.as_ref().map_or((false, false), |carried| read_changes(&copy, &there, carried));
+    Ok(CopyDigest {
+        intact: carried.as_ref().is_some_and(|carried| carried.intact(&there, salt)),
+        immutable: copy.immutable.unwrap_or_default(),
+        ways: copy.annotation(keys::SYNC_DIRECTION).and_then(Ways::parse),
+        based: carried.is_some_and(|carried| carried.keys().is_some()),
+        changed,
+        offered,
+        conflicts: Conflicts::read(&copy),
+    })
 }
 
 fn labels(source: &mut Object<'_>, marks: &Marks<'_>) -> Map<String, Value> {

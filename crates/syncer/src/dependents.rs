@@ -1,8 +1,10 @@
 //! ConfigMaps, Secrets and tokens that pods need, copied to the mount namespace before the pods and removed after them.
 //! Watches metadata of all ConfigMaps and Secrets of the virtual cluster, and those in the mount namespace; writes only those of the
-//! latter that are ours. The graph: vpod --reference--> source --name, UID--> copy --origin, namespace, name--> source.
-//! Nothing is ever written to a source (ADR 23), and no value is kept: the gate carries them.
+//! latter that are ours, and values of a source whose user asks for it (ADR 26).
+//! The graph: vpod --reference--> source --name, UID--> copy --origin, namespace, name--> source.
+//! Nothing else is written to a source (ADR 23), and no value is kept: the gate carries them.
 
+mod both_ways;
 mod look;
 pub(crate) mod needs;
 pub(crate) mod plan;
@@ -14,13 +16,14 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use tapestry_cluster::feed::Change;
+use tapestry_cluster::feed::{Change, Epoch};
 use tapestry_cluster::{Kind, Name, Rv, Side, Uid, kind};
 use tapestry_domain::dependents::DependentKind;
 use tapestry_domain::names;
 use tapestry_engine::table::Put;
 use tapestry_engine::{Dirty, Table};
 
+use self::both_ways::Up;
 use self::look::Look;
 use self::needs::Needs;
 
@@ -89,6 +92,8 @@ struct Case {
     /// Another client deleted the copy, and it was not created again.
     lost: bool,
     trouble: Option<Trouble>,
+    /// `None` until changes of the copy flow up.
+    up: Option<Box<Up>>,
 }
 
 /// Why a dependent is not as it should be.
@@ -188,17 +193,7 @@ impl Dependents {
     pub(crate) fn observe_source(&mut self, kind: DependentKind, change: Change<Source>, dirty: &mut Dirty<Key>) {
         let table = &mut self.sources[kind as usize];
         match change {
-            Change::Put(row, epoch) => {
-                let (uid, id) = (row.uid.clone(), Arc::clone(&row.id));
-                if let Put::Fresh(_) = table.put(row, Some(epoch)) {
-                    self.present.insert(Arc::clone(&id), uid);
-                    self.mark(&id, dirty);
-                    if self.cases.get(&id).is_some_and(|case| matches!(case.trouble, Some(Trouble::Refused(..)))) {
-                        // A user corrected what was refused: the wait after the refusal is over.
-                        dirty.urge(Key::Dependent(id));
-                    }
-                }
-            }
+            Change::Put(row, epoch) => self.put_source(kind, row, Some(epoch), dirty),
             Change::Gone { row, .. } => {
                 table.remove_proven(&row.uid, row.rv.before());
                 self.lose_source(&row.id, &row.uid, dirty);
@@ -212,6 +207,18 @@ impl Dependents {
                 dirty.mark_all();
             }
             Change::Unserved | Change::Reached(_) => {}
+        }
+    }
+
+    fn put_source(&mut self, kind: DependentKind, row: Source, epoch: Option<Epoch>, dirty: &mut Dirty<Key>) {
+        let (uid, id) = (row.uid.clone(), Arc::clone(&row.id));
+        if let Put::Fresh(_) = self.sources[kind as usize].put(row, epoch) {
+            self.present.insert(Arc::clone(&id), uid);
+            self.mark(&id, dirty);
+            if self.cases.get(&id).is_some_and(|case| matches!(case.trouble, Some(Trouble::Refused(..)))) {
+                // A user corrected what was refused: the wait after the refusal is over.
+                dirty.urge(Key::Dependent(id));
+            }
         }
     }
 
@@ -260,7 +267,7 @@ impl Dependents {
         &mut self,
         kind: DependentKind,
         mut row: DependentCopy,
-        epoch: Option<tapestry_cluster::feed::Epoch>,
+        epoch: Option<Epoch>,
         origin: &Origin,
         dirty: &mut Dirty<Key>,
     ) {
@@ -465,10 +472,10 @@ impl Case {
         *uid == source.uid && (*version == source.rv || (*version > source.rv && self.wrote == Some(*version)))
     }
 
-    /// The same, and no client has changed it since.
+    /// The same, and no client has changed it since but for changes that flow up.
     fn kept_as_written(&self, copy: &DependentCopy, source: &Source) -> bool {
         let intact = matches!(copy.of, Of::Source { intact, .. } if intact);
-        !copy.deleting && intact && self.holds(copy, source)
+        !copy.deleting && (intact || copy.shares(source)) && self.holds(copy, source)
     }
 }
 

@@ -1,6 +1,8 @@
 //! Events on users' objects: warnings and transitions only, each written once, forgotten if it cannot be.
 //! Never needed for correctness; conditions are.
 
+use std::hash::Hash;
+
 use indexmap::IndexMap;
 use serde_json::{Value, json};
 use tapestry_api::{Binding, Status};
@@ -76,6 +78,23 @@ impl Event {
         Self::write(&whom, "Warning", reason, message, now)
     }
 
+    /// The same for what is told once: the same occurrence has the same name, whichever process tells it.
+    pub(crate) fn about_dependent_once(
+        id: &Id,
+        uid: &Uid,
+        reason: &str,
+        message: &str,
+        occurrence: impl Hash,
+        now: Now,
+    ) -> Option<Self> {
+        let whom = json!({
+            "apiVersion": "v1", "kind": id.kind.as_str(), "namespace": id.namespace.as_str(),
+            "name": id.name.as_str(), "uid": uid.as_str(),
+        });
+        let unique = stable_hash((uid.as_str(), reason, message, occurrence));
+        Self::write_as(&whom, "Warning", reason, message, unique, now)
+    }
+
     /// A warning about a Service.
     pub(crate) fn about_service(id: &services::Id, uid: &Uid, reason: &str, message: &str, now: Now) -> Option<Self> {
         Self::write(&service(id, uid), "Warning", reason, message, now)
@@ -90,6 +109,10 @@ impl Event {
         now: Now,
     ) -> Option<Self> {
         Self::write_as(&service(id, uid), "Warning", reason, message, stable_hash((uid.as_str(), reason)), now)
+    }
+
+    pub(crate) fn name(&self) -> &Name {
+        &self.name
     }
 
     /// The call that writes it.

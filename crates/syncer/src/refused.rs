@@ -9,6 +9,7 @@ use tapestry_cluster::{Answer, Call, Need, Refusal, Side};
 use tapestry_engine::{Dirty, Now};
 
 use crate::pair::{Key, Pair};
+use crate::rights::Role;
 
 /// A call that was not retried for this long is no longer needed: refused calls are retried within two minutes at most.
 const FORGET_AFTER: Duration = Duration::from_secs(150);
@@ -84,6 +85,10 @@ impl Refused {
             }
             Err(refusal) => {
                 let Some(need) = refusal.bars(call) else { return News::None };
+                // What a binding does without is told on the object that asks for it.
+                if Role::is_optional(&need) {
+                    return News::None;
+                }
                 let sort = Sort::of(&need);
                 let streak = self.streaks.entry(sort).or_insert(Streak { first: now, last: now, told: None });
                 streak.last = now;

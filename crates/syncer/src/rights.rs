@@ -18,6 +18,8 @@ pub use render::render;
 pub struct Right {
     /// In which cluster.
     pub side: Side,
+    /// Of which role.
+    pub role: Role,
     /// Where in it.
     pub place: Place,
     /// Of which resource.
@@ -30,6 +32,15 @@ pub struct Right {
     pub verbs: &'static [&'static str],
     /// Why, for those who grant it.
     pub why: &'static str,
+}
+
+/// Roles that are granted each by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// What every syncer needs.
+    Syncer,
+    /// What it needs in addition where changes of copies flow up: it may then write every ConfigMap and Secret.
+    BothWays,
 }
 
 /// The namespace of a right.
@@ -62,6 +73,17 @@ pub struct Ask<'a> {
     pub namespace: &'a str,
     /// Name of the object; empty when it is created.
     pub name: &'a str,
+}
+
+impl Role {
+    /// Whether a syncer does without it, and tells on the object what it means.
+    pub(crate) fn is_optional(need: &Need<'_>) -> bool {
+        let Need { side, verb, kind, part, .. } = need;
+        let grants = |right: &&Right| {
+            (right.side, right.kind, right.part) == (*side, *kind, *part) && right.verbs.contains(verb)
+        };
+        RIGHTS.iter().filter(grants).any(|right| right.role != Self::Syncer)
+    }
 }
 
 impl Place {
@@ -127,6 +149,11 @@ impl Right {
         self
     }
 
+    const fn of(mut self, role: Role) -> Self {
+        self.role = role;
+        self
+    }
+
     const fn only(mut self, names: &'static [&'static str]) -> Self {
         self.names = names;
         self
@@ -134,7 +161,7 @@ impl Right {
 }
 
 const fn in_virtual(place: Place, kind: &'static Kind, verbs: &'static [&'static str], why: &'static str) -> Right {
-    Right { side: Side::Virtual, place, kind, part: "", names: &[], verbs, why }
+    Right { side: Side::Virtual, role: Role::Syncer, place, kind, part: "", names: &[], verbs, why }
 }
 
 const fn in_physical(place: Place, kind: &'static Kind, verbs: &'static [&'static str], why: &'static str) -> Right {
@@ -200,6 +227,10 @@ pub static RIGHTS: &[Right] = {
             &["get", "list", "watch"],
             "Secrets that pods on virtual nodes name are copied; also the binding's kubeconfig.",
         ),
+        in_virtual(Everywhere, &kind::CONFIG_MAP, &["patch"], "Changes of the copies of ConfigMaps flow up.")
+            .of(Role::BothWays),
+        in_virtual(Everywhere, &kind::SECRET, &["patch"], "Changes of the copies of Secrets flow up.")
+            .of(Role::BothWays),
         in_virtual(
             Everywhere,
             &kind::SERVICE_ACCOUNT,

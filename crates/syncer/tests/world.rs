@@ -5,6 +5,8 @@
 mod absence;
 #[path = "world/beside.rs"]
 mod beside;
+#[path = "world/both_ways.rs"]
+mod both_ways;
 #[path = "world/frozen.rs"]
 mod frozen;
 #[path = "world/people.rs"]

@@ -12,6 +12,7 @@ use crate::builders::namespace;
 use crate::{Cluster, Objects, eventually};
 
 const VIRTUAL: &str = include_str!("../../../deploy/rbac/virtual.yaml");
+const BOTH_WAYS: &str = include_str!("../../../deploy/rbac/virtual-both-ways.yaml");
 const PHYSICAL: &str = include_str!("../../../deploy/rbac/physical.yaml");
 /// The placeholder in `deploy/rbac/physical.yaml`.
 const MOUNT: &str = "tapestry-a";
@@ -30,6 +31,15 @@ impl Cluster {
     pub async fn virtual_account_named(&self, name: &str) -> Result<String> {
         let account = account(self, &VIRTUAL.replace(SYNCER, name), name).await;
         account.with_context(|| format!("account {name} of {}", self.name()))
+    }
+
+    /// Applies `deploy/rbac/virtual-both-ways.yaml` for the account of this name, in addition to its other rights.
+    pub async fn grant_both_ways(&self, name: &str) -> Result<()> {
+        let objects = self.objects()?;
+        for document in BOTH_WAYS.replace(SYNCER, name).split("---\n").skip(1) {
+            objects.apply(&serde_saphyr::from_str(document)?).await?;
+        }
+        Ok(())
     }
 
     /// Applies `deploy/rbac/physical.yaml` for this mount namespace, which must exist; returns the kubeconfig of its account.

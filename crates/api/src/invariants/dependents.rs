@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use tapestry_domain::dependents::{DependentKind, read_copy};
+use tapestry_domain::dependents::{DependentKind, Ways, Wish, read_copy};
 use tapestry_domain::names;
 use tapestry_domain::podspec::{self, SpecNeeds, TokenAsk};
 
@@ -156,7 +156,19 @@ fn same_values(kind: DependentKind, source: &Value, copy: &Value, found: &mut Ve
     if annotation(copy, keys::VIRTUAL_RESOURCE_VERSION) != version {
         found.push(format!("{kind} {} does not hold version {version} of {}", place(copy), place(source)));
     }
-    if !read_copy(kind, &copy.to_string()).is_ok_and(|digest| digest.intact) {
+    let digest = read_copy(kind, &copy.to_string()).unwrap_or_default();
+    let asked = Wish::parse(source["metadata"]["annotations"][keys::SYNC_DIRECTION].as_str()) == Wish::Both;
+    if asked != digest.ways.is_some() {
+        found.push(format!("{kind} {} does not say in which direction changes flow", place(copy)));
+    }
+    if asked && digest.ways == Some(Ways::Both) && digest.based {
+        if digest.changed {
+            found.push(format!("{kind} {} has changes that {} does not have yet", place(copy), place(source)));
+        }
+        if digest.conflicts.is_some() {
+            found.push(format!("{kind} {} has conflicts that are not reported", place(copy)));
+        }
+    } else if !digest.intact {
         found.push(format!("{kind} {} was changed by another client", place(copy)));
     }
     if leaving(copy) {
@@ -164,7 +176,7 @@ fn same_values(kind: DependentKind, source: &Value, copy: &Value, found: &mut Ve
     }
     for field in ["data", "binaryData"] {
         for (key, value) in source[field].as_object().into_iter().flatten() {
-            if copy[field].get(key) != Some(value) {
+            if !digest.changed && copy[field].get(key) != Some(value) {
                 found.push(format!("{kind} {} does not have {field}[{key}] of {}", place(copy), place(source)));
             }
         }

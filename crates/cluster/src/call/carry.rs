@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use k8s_openapi::ByteString;
 use serde_json::Value;
-use tapestry_domain::dependents::{DependentKind, Marks, render_copy, render_patch};
+use tapestry_domain::dependents::{DependentKind, Marks, render_copy, render_patch, render_raise};
 use tapestry_domain::services;
 
 use crate::object::uid_of;
@@ -30,9 +30,16 @@ pub enum Shape {
     Dependent(DependentKind, CarryMarks),
     /// A Service becomes another, with these marks.
     Service(CarryMarks),
+    /// What another client changed of a copy, the object that is read, goes up to its source, the target. Creates nothing.
+    Raise {
+        /// Of what kind both are.
+        kind: DependentKind,
+        /// Part of every hash of a value: the origin.
+        salt: String,
+    },
 }
 
-/// A [`Verb::Carry`], request by request: read the source, read the copy if there is one, write.
+/// A [`Verb::Carry`], request by request: read the copy if there is one, read the source, write.
 #[derive(Debug, Clone, Copy)]
 pub struct Carry<'a> {
     call: &'a Call,
@@ -51,6 +58,7 @@ impl Shape {
             }
             Self::Service(marks) => services::render_copy(source, target.name.as_str(), namespace, &marks.borrow())
                 .map_err(|why| why.to_string()),
+            Self::Raise { .. } => Err("a source is never created from its copy".to_owned()),
         }
     }
 
@@ -63,6 +71,7 @@ impl Shape {
             Self::Service(marks) => {
                 services::render_patch(source, copy, &marks.borrow()).map_err(|why| why.to_string())
             }
+            Self::Raise { kind, salt } => render_raise(*kind, source, copy, salt).map_err(|why| why.to_string()),
         }
     }
 }
@@ -85,20 +94,21 @@ impl<'a> Carry<'a> {
         }
     }
 
-    /// The first request. It reads as evidence, so that no other cluster can pass for the source's.
+    /// The second request, the first when the copy is created. It reads as evidence, so that no other cluster can pass for the
+    /// source's. After the copy: an older source than the one that the copy holds would take changes back.
     #[must_use]
     pub fn read_source(&self) -> Call {
         Call { target: self.from.clone(), verb: Verb::Get, why: self.call.why }
     }
 
-    /// The second request; `None` when the copy is created.
+    /// The first request; `None` when the copy is created.
     #[must_use]
     pub fn read_copy(&self) -> Option<Call> {
         let target = self.call.target.clone();
         self.call.target.uid.is_some().then_some(Call { target, verb: Verb::Get, why: self.call.why })
     }
 
-    /// The source, if it is the object that the call names.
+    /// The source, if it is the object, and the version of it, that the call names.
     pub fn judge_source(&self, done: Result<Answer, Refusal>) -> Result<Answer, Refusal> {
         match done {
             Err(Refusal::Gone) => Err(Refusal::Replaced),
@@ -108,7 +118,11 @@ impl<'a> Carry<'a> {
                 self.from.name.as_str().clone_into(&mut status.details.name);
                 Err(Refusal::Denied(status))
             }
-            other => expect(self.from, other?),
+            other => {
+                let source = expect(self.from, other?)?;
+                let same = self.from.rv.is_none_or(|rv| source.version() == Some(rv));
+                if same { Ok(source) } else { Err(Refusal::Replaced) }
+            }
         }
     }
 

@@ -12,14 +12,14 @@ use crate::call::token::Tokens;
 use crate::{Answer, Call, Refusal};
 
 impl Requests<'_> {
-    /// Reads the source, reads the copy if there is one, and writes the copy if it differs.
+    /// Reads the copy if there is one, reads the source, and writes the copy if it differs.
     pub(super) async fn carry(&self, call: &Call) -> Result<Answer, Refusal> {
         let carry = Carry::of(call).ok_or_else(|| not_such(call))?;
-        let source = carry.judge_source(self.send(&carry.read_source()).await)?;
         let copy = match carry.read_copy() {
             None => None,
             Some(read) => Some(carry.judge_copy(self.send(&read).await)?),
         };
+        let source = carry.judge_source(self.send(&carry.read_source()).await)?;
         match (carry.write(&source, copy.as_ref())?, copy) {
             (Some(write), copy) => {
                 let read: Vec<&Answer> = [Some(&source), copy.as_ref()].into_iter().flatten().collect();

@@ -45,12 +45,11 @@ impl Carried {
         }
     }
 
-    /// Whether this object has what was carried.
-    pub(super) fn intact(&self, object: &Object<'_>, salt: &str) -> bool {
-        let there = marks(object, salt);
+    /// Whether an object with these marks has what was carried.
+    pub(super) fn intact(&self, there: &BTreeMap<String, String>, salt: &str) -> bool {
         match self {
             Self::Keys(carried) => carried.iter().all(|(key, mark)| there.get(key) == Some(mark)),
-            Self::All(mark) => *mark == mark_all(&render(&there), salt),
+            Self::All(mark) => *mark == mark_all(&render(there), salt),
         }
     }
 
@@ -63,7 +62,8 @@ impl Carried {
     }
 }
 
-fn marks(object: &Object<'_>, salt: &str) -> BTreeMap<String, String> {
+/// A mark of each value.
+pub(super) fn marks(object: &Object<'_>, salt: &str) -> BTreeMap<String, String> {
     let mut marks = BTreeMap::new();
     for (field, values) in object.values() {
         marks.extend(values.iter().map(|(key, value)| (key.to_owned(), names::mark(&[field, salt, key, value]))));

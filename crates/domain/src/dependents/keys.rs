@@ -13,3 +13,9 @@ pub const VIRTUAL_RESOURCE_VERSION: &str = "tapestry.io/virtual-resource-version
 pub const CARRIED: &str = "tapestry.io/carried";
 /// The origin in full: it salts the marks.
 pub const ORIGIN: &str = "tapestry.io/origin";
+/// On a source `both`, written by its user; on its copy in which direction changes flow.
+pub const SYNC_DIRECTION: &str = "tapestry.io/sync-direction";
+/// JSON: marks of values of a copy that may have gone up to its source, by key.
+pub const OFFERED: &str = "tapestry.io/offered";
+/// JSON: keys that were changed in both clusters, until that is reported.
+pub const CONFLICTS: &str = "tapestry.io/conflicts";

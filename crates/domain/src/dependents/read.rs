@@ -38,6 +38,8 @@ pub(super) struct Metadata<'a> {
     pub(super) uid: Text<'a>,
     #[serde(borrow, default, deserialize_with = "nullable")]
     pub(super) resource_version: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) deletion_timestamp: Option<Text<'a>>,
     #[serde(default, deserialize_with = "nullable")]
     pub(super) labels: Map<String, Value>,
     #[serde(default, deserialize_with = "nullable")]
@@ -82,13 +84,19 @@ impl<'a> Values<'a> {
         self.iter().map(|(key, value)| (key.to_owned(), Value::from(value))).collect()
     }
 
-    /// What a merge patch must say so that these values are there; of those that only `there` has, `goes` says which go.
-    pub(super) fn changes(&self, there: &Values<'a>, goes: impl Fn(&str) -> bool) -> Map<String, Value> {
+    /// What a merge patch must say so that these values are there, but for those that `stays` names; of those that only `there`
+    /// has, `goes` says which go.
+    pub(super) fn changes(
+        &self,
+        there: &Values<'a>,
+        goes: impl Fn(&str) -> bool,
+        stays: impl Fn(&str) -> bool,
+    ) -> Map<String, Value> {
         let before: BTreeMap<&str, &str> = there.iter().collect();
         let now: BTreeMap<&str, &str> = self.iter().collect();
-        let lost = before.keys().filter(|key| !now.contains_key(*key) && goes(key));
+        let lost = before.keys().filter(|key| !now.contains_key(*key) && goes(key) && !stays(key));
         let lost = lost.map(|key| ((*key).to_owned(), Value::Null));
-        let new = now.iter().filter(|(key, value)| before.get(*key) != Some(value));
+        let new = now.iter().filter(|(key, value)| before.get(*key) != Some(value) && !stays(key));
         lost.chain(new.map(|(key, value)| ((*key).to_owned(), Value::from(*value)))).collect()
     }
 }

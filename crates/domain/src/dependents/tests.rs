@@ -6,6 +6,8 @@ use proptest::prelude::*;
 use super::DependentKind::{ConfigMap, Secret};
 use super::*;
 
+mod both_ways;
+
 fn marks() -> Marks<'static> {
     Marks {
         labels: vec![("tapestry.io/managed-by", "tapestry".into()), ("tapestry.io/origin", "0123".into())],
@@ -128,7 +130,8 @@ fn a_copy_that_carries_its_source_needs_no_patch() {
     let source = source(json!({ "data": { "a": "1" }, "binaryData": { "b": "AAE=" } }));
     let copy = copy_of(ConfigMap, &source);
     assert_eq!(patch(&source, &copy), None);
-    assert_eq!(digest(&copy), CopyDigest { intact: true, immutable: false });
+    let expected = CopyDigest { intact: true, based: true, offered: true, ..CopyDigest::default() };
+    assert_eq!(digest(&copy), expected);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tapestry_cluster::{Answer, Call, CarryMarks, Refusal, Shape, Side, Target, Verb};
 use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
 
+use super::both_ways::plan_both_ways;
 use super::row::{DependentCopy, Of, Source};
 use super::{Case, Dependents, Id, Look, Setting, Trouble, kind_of};
 use crate::events::Event;
@@ -26,6 +27,14 @@ reasons! {
         ReplaceDependent,
         /// No pod uses it any more.
         RemoveDependent,
+        /// Another client changed the copy, and the user of the source asks for it: note what may go up.
+        OfferDependent,
+        /// Take up what is noted.
+        RaiseDependent,
+        /// Tell the user of the source about changes that flow both ways.
+        TellDependent,
+        /// The user was told of conflicts.
+        ForgetConflicts,
     }
 }
 
@@ -50,6 +59,9 @@ impl Dependents {
         let used = !case.users.is_empty();
         match (self.source(id), self.copy(id)) {
             (_, Some(copy)) if copy.deleting => Plan::Rest,
+            (Some(source), Some(copy)) if !used && case.owes(source, copy, setting.now) => {
+                plan_kept(case, target, id, source, copy, setting)
+            }
             (_, Some(copy)) if !used => {
                 // Under the version we looked at: the process that leads by then may need it again.
                 let remove =
@@ -76,7 +88,7 @@ impl Dependents {
         let Some(case) = self.cases.get_mut(id) else { return Notice::Nothing };
         let mut notice = Notice::Nothing;
         match (why, done) {
-            (Why::CreateDependent | Why::UpdateDependent | Why::RevertDependent, Ok(answer)) => {
+            (Why::CreateDependent | Why::UpdateDependent | Why::RevertDependent | Why::OfferDependent, Ok(answer)) => {
                 let lost = std::mem::take(&mut case.lost);
                 if lost || why == Why::RevertDependent {
                     let _ = case.reverts.count(setting.now.steady);
@@ -84,7 +96,7 @@ impl Dependents {
                 // Also a change of the source leaves a copy contested: what others do to it next is left alone.
                 let contested = case.reverts.until(setting.now.steady).is_some();
                 case.trouble = contested.then_some(Trouble::Contested);
-                if contested && why != Why::UpdateDependent {
+                if contested && (lost || why == Why::RevertDependent) {
                     notice = Notice::Contested;
                 }
                 self.learn_written(id, &answer, setting.origin, dirty);
@@ -102,18 +114,26 @@ impl Dependents {
                 self.forget_copy(id, call);
             }
             (Why::LookForDependent, Err(Refusal::Gone)) => case.look = Look::Unknown,
-            (Why::UpdateDependent | Why::RevertDependent, Err(Refusal::Gone)) => {
+            (Why::RaiseDependent, done) => self.settle_raise(id, call, done, setting.now, dirty),
+            (Why::TellDependent, Ok(_) | Err(Refusal::Exists | Refusal::Invalid(_) | Refusal::Denied(_))) => {
+                self.settle_told(id, call, setting.now);
+            }
+            (Why::ForgetConflicts, Ok(answer)) => drop(self.learn(id, &answer, setting.origin, dirty)),
+            (
+                Why::UpdateDependent | Why::RevertDependent | Why::OfferDependent | Why::ForgetConflicts,
+                Err(Refusal::Gone),
+            ) => {
                 case.lost = true;
                 self.forget_copy(id, call);
             }
             (Why::CreateDependent, Err(Refusal::Exists)) => case.look = Look::Taken,
             // Immutable, or of another type: Kubernetes allows no change. What a policy of the cluster refuses stays as it is: a
             // copy that is deleted and then refused would be lost to the pods that use it.
-            (Why::UpdateDependent | Why::RevertDependent, Err(refused)) if refused.is_fixed() => {
+            (Why::UpdateDependent | Why::RevertDependent | Why::OfferDependent, Err(refused)) if refused.is_fixed() => {
                 case.trouble = Some(Trouble::Fixed);
             }
             (
-                Why::CreateDependent | Why::UpdateDependent | Why::RevertDependent,
+                Why::CreateDependent | Why::UpdateDependent | Why::RevertDependent | Why::OfferDependent,
                 Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_))),
             ) => {
                 let side = refused.bars(call).map_or(Side::Physical, |need| need.side);
@@ -123,6 +143,10 @@ impl Dependents {
                 }
                 case.trouble = trouble;
             }
+            (Why::OfferDependent, Err(_)) => {
+                self.settle_not_offered(id, setting.now);
+                return notice;
+            }
             // Not what we looked at, or no answer: the watch brings the truth, the next plan is made from it.
             (
                 Why::CreateDependent
@@ -130,7 +154,9 @@ impl Dependents {
                 | Why::RevertDependent
                 | Why::LookForDependent
                 | Why::ReplaceDependent
-                | Why::RemoveDependent,
+                | Why::RemoveDependent
+                | Why::TellDependent
+                | Why::ForgetConflicts,
                 Err(_),
             ) => return notice,
         }
@@ -216,9 +242,14 @@ fn plan_kept(
     if !case.holds(copy, source) && !case.wrote_for(source) {
         return Why::UpdateDependent.call(target, carry(id, source, setting.origin));
     }
-    if case.kept_as_written(copy, source) && copy.marked {
-        return Plan::Rest;
+    if case.kept_as_written(copy, source) && copy.marked && copy.says_ways(source) {
+        return plan_both_ways(case, target, id, source, copy, setting);
     }
+    plan_revert(case, target, id, source, setting)
+}
+
+/// Another client changed a copy.
+pub(super) fn plan_revert(case: &Case, target: Target, id: &Id, source: &Source, setting: &Setting<'_>) -> Plan<Why> {
     match case.reverts.until(setting.now.steady) {
         Some(until) => Plan::Wait(until),
         None => Why::RevertDependent.call(target, carry(id, source, setting.origin)),
@@ -226,7 +257,7 @@ fn plan_kept(
 }
 
 /// Reads the source and writes the copy, inside the gate: no value comes here.
-fn carry(id: &Id, source: &Source, origin: &Origin) -> Verb {
+pub(super) fn carry(id: &Id, source: &Source, origin: &Origin) -> Verb {
     let from = Target::namespaced(Side::Virtual, kind_of(id.kind), id.namespace.clone(), id.name.clone());
     let shape = Shape::Dependent(id.kind, origin.marks());
     Verb::Carry { from: Box::new(from.uid(&source.uid)), shape: Box::new(shape) }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tapestry_api::keys;
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
-use tapestry_domain::dependents::{DependentKind, read_copy};
+use tapestry_domain::dependents::{Conflicts, CopyDigest, DependentKind, Ways, Wish, read_copy};
 use tapestry_domain::names;
 use tapestry_domain::shape::Text;
 
@@ -24,6 +24,10 @@ pub struct Source {
     pub(super) uid: Uid,
     pub(super) rv: Rv,
     pub(super) id: Arc<Id>,
+    /// In which direction its user asks for changes to flow.
+    pub(super) wish: Wish,
+    /// Its deletion was asked for and waits for finalizers: nothing is written to it any more.
+    pub(super) deleting: bool,
 }
 
 /// A ConfigMap or Secret in the mount namespace. Of those that are not ours nothing but this is kept, and only until it is known
@@ -53,6 +57,7 @@ pub(super) enum Of {
         version: Option<Rv>,
         /// Whether every key that we carried has the value that we wrote.
         intact: bool,
+        shared: Shared,
     },
     /// Tokens of a virtual pod.
     Pod {
@@ -65,6 +70,21 @@ pub(super) enum Of {
     },
     /// It does not say.
     Unknown,
+}
+
+/// What a copy says of changes that flow up.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Shared {
+    /// In which direction changes flow; `None` when its source did not ask for both ways.
+    pub(super) ways: Option<Ways>,
+    /// It says of each key what both had last.
+    pub(super) based: bool,
+    /// Another client changed, added or removed a key.
+    pub(super) changed: bool,
+    /// All such changes are offered to the source.
+    pub(super) offered: bool,
+    /// What has to be reported.
+    pub(super) conflicts: Option<Box<Conflicts>>,
 }
 
 impl Row for Source {
@@ -108,9 +128,11 @@ impl Source {
     /// Decodes metadata, with or without the rest of the object.
     pub fn decode(json: &Bytes, kind: DependentKind) -> Result<Option<Self>, serde_json::Error> {
         let Object { metadata: meta } = serde_json::from_slice(json)?;
+        let wish = Wish::parse(meta.annotation(keys::SYNC_DIRECTION));
+        let deleting = meta.deletion_timestamp.is_some();
         let Some(namespace) = meta.namespace else { return Ok(None) };
         let id = Arc::new(Id { kind, namespace, name: meta.name });
-        Ok(Some(Self { uid: meta.uid, rv: meta.resource_version, id }))
+        Ok(Some(Self { uid: meta.uid, rv: meta.resource_version, id, wish, deleting }))
     }
 }
 
@@ -154,7 +176,7 @@ impl DependentCopy {
     /// It is the copy of this source: it carries our origin under a name that is a hash of the source's, whatever else it says.
     pub(super) fn adopt_for(&mut self, id: &Arc<Id>) {
         if !matches!(&self.of, Of::Source { id: back, .. } if back == id) {
-            self.of = Of::Source { id: Arc::clone(id), uid: Uid::new(""), version: None, intact: false };
+            self.of = Of::damaged_source(Arc::clone(id), Uid::new(""));
         }
     }
 
@@ -181,12 +203,14 @@ impl DependentCopy {
 }
 
 impl Of {
+    fn damaged_source(id: Arc<Id>, uid: Uid) -> Self {
+        Self::Source { id, uid, version: None, intact: false, shared: Shared::default() }
+    }
+
     /// The same without what a client may have changed.
     fn damaged(&self) -> Self {
         match self {
-            Self::Source { id, uid, .. } => {
-                Self::Source { id: Arc::clone(id), uid: uid.clone(), version: None, intact: false }
-            }
+            Self::Source { id, uid, .. } => Self::damaged_source(Arc::clone(id), uid.clone()),
             Self::Pod { uid, .. } => Self::Pod { uid: uid.clone(), refresh: None, held: Box::default(), print: 0 },
             Self::Unknown => Self::Unknown,
         }
@@ -214,7 +238,9 @@ impl Of {
         let version = meta.annotation(keys::VIRTUAL_RESOURCE_VERSION).and_then(|text| text.parse().ok()).map(Rv::new);
         let text = std::str::from_utf8(json).map_err(serde::de::Error::custom)?;
         // What cannot be read is written again.
-        let intact = read_copy(kind, text).is_ok_and(|digest| digest.intact);
-        Ok(Self::Source { id: Arc::new(Id { kind, namespace, name }), uid, version, intact })
+        let digest = read_copy(kind, text).unwrap_or_default();
+        let CopyDigest { intact, ways, based, changed, offered, conflicts, immutable: _ } = digest;
+        let shared = Shared { ways, based, changed, offered, conflicts: conflicts.map(Box::new) };
+        Ok(Self::Source { id: Arc::new(Id { kind, namespace, name }), uid, version, intact, shared })
     }
 }

@@ -74,10 +74,15 @@ fn change_dependents(world: &mut World, rng: &mut Rng) {
     let path = format!("demo/{name}");
     let data = json!({"a": rng.u8(..4).to_string(), ["b", "c"][rng.usize(..2)]: "x"});
     let immutable = rng.u32(..6) == 0;
+    // Some ask for changes of their copies; some with a word that means nothing.
+    let direction =
+        [Value::Null, Value::Null, json!(keys::SYNC_BOTH), json!(keys::SYNC_BOTH), json!("up")][rng.usize(..5)].clone();
+    let annotations = if direction.is_null() { json!({}) } else { json!({keys::SYNC_DIRECTION: direction}) };
     let there = world.get(Virtual, kind, &path).map(|object| object["immutable"] == true);
     if there == Some(false) {
         world.edit(Virtual, kind, &path, |object| {
             object["data"] = data;
+            object["metadata"]["annotations"] = annotations;
             if immutable {
                 object["immutable"] = json!(true);
             }
@@ -87,7 +92,8 @@ fn change_dependents(world: &mut World, rng: &mut Rng) {
     if there == Some(true) {
         world.delete(Virtual, kind, &path, None);
     }
-    let mut object = json!({"metadata": {"name": name, "namespace": "demo"}, "data": data});
+    let metadata = json!({"name": name, "namespace": "demo", "annotations": annotations});
+    let mut object = json!({"metadata": metadata, "data": data});
     if immutable {
         object["immutable"] = json!(true);
     }
@@ -235,11 +241,15 @@ fn disturb_dependents(world: &mut World, rng: &mut Rng, act: u32) {
                 18 => strip(world, rng, kind, &path),
                 19 => drop(world.delete(Physical, kind, &path, None)),
                 // No client changes what is immutable.
-                _ => drop(world.edit(Physical, kind, &path, |copy| {
-                    if copy["immutable"] != true {
-                        copy["data"]["a"] = json!("theirs");
-                    }
-                })),
+                _ => {
+                    let what = rng.u32(..4);
+                    world.edit(Physical, kind, &path, |copy| match what {
+                        _ if copy["immutable"] == true => {}
+                        0 => drop(copy["data"].as_object_mut().map(|data| data.remove("b"))),
+                        1 => copy["data"]["d"] = json!("added"),
+                        _ => copy["data"]["a"] = json!("theirs"),
+                    });
+                }
             }
         }
     }

@@ -34,6 +34,7 @@
 
 mod absence;
 mod api;
+mod both_ways;
 mod breaker;
 mod calm;
 mod carry;

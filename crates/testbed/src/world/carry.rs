@@ -19,11 +19,11 @@ const DEFAULT_ACCOUNT: &str = "default";
 impl World {
     /// See [`tapestry_cluster::Verb::Carry`].
     pub(super) fn carry(&mut self, carry: Carry<'_>) -> Result<Answer, Refusal> {
-        let source = carry.judge_source(self.call(&carry.read_source()))?;
         let copy = match carry.read_copy() {
             None => None,
             Some(read) => Some(carry.judge_copy(self.call(&read))?),
         };
+        let source = carry.judge_source(self.call(&carry.read_source()))?;
         match (carry.write(&source, copy.as_ref())?, copy) {
             (Some(write), copy) => {
                 let read: Vec<&Answer> = [Some(&source), copy.as_ref()].into_iter().flatten().collect();
