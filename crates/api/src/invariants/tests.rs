@@ -237,21 +237,21 @@ fn a_service_and_its_copy_are_compared_with_their_addresses_and_names() {
     let labels = labels.chain([(keys::ORIGIN, label)]).collect();
     let marks = CarryMarks { labels, annotations: Vec::new(), salt: ORIGIN };
     let copy = tapestry_domain::services::render_copy(&source.to_string(), "web", "mount", &marks).unwrap();
-    let finds = |source: &Value, copies: &[Value], words: &str| {
-        let found = service_violations(source, copies);
+    let finds = |source: &Value, copy: &Value, words: &str| {
+        let found = service_violations(source, std::slice::from_ref(copy));
         assert!(found.iter().any(|violation| violation.contains(words)), "{words:?} is not in {found:#?}");
     };
     assert_eq!(service_violations(&source, std::slice::from_ref(&copy)), [""; 0]);
-    finds(&source, &[], "has no copy");
-    finds(&source, &[with(copy.clone(), "/spec/selector", json!({"app": "theirs"}))], "changed by another client");
-    finds(&with(source.clone(), "/spec/ports", json!([{"port": 81}])), &[copy.clone()], "does not hold");
-    finds(&with(source.clone(), "/metadata/uid", "later"), &[copy.clone()], "does not hold");
-    finds(&with(source.clone(), "/metadata/namespace", "other"), &[copy.clone()], "a copy of no Service");
-    finds(&source, &[with(copy.clone(), "/metadata/labels", json!({}))], "lacks label");
+    assert_eq!(service_violations(&source, &[]), ["Service shop/web has no copy"]);
+    finds(&source, &with(copy.clone(), "/spec/selector", json!({"app": "theirs"})), "changed by another client");
+    finds(&with(source.clone(), "/spec/ports", json!([{"port": 81}])), &copy, "does not hold");
+    finds(&with(source.clone(), "/metadata/uid", "later"), &copy, "does not hold");
+    finds(&with(source.clone(), "/metadata/namespace", "other"), &copy, "a copy of no Service");
+    finds(&source, &with(copy.clone(), "/metadata/labels", json!({})), "lacks label");
     let balanced = with(copy.clone(), "/status", json!({"loadBalancer": {"ingress": [{"ip": "1.1.1.1"}]}}));
-    finds(&source, &[balanced.clone()], "addresses");
+    finds(&source, &balanced, "addresses");
     let mut told = with(source, "/status", balanced["status"].clone());
     told["metadata"]["annotations"] = json!({"tapestry.io/load-balancer.east": "[{\"ip\":\"1.1.1.1\"}]"});
     assert_eq!(service_violations(&told, &[balanced]), [""; 0]);
-    finds(&told, &[copy], "addresses");
+    finds(&told, &copy, "addresses");
 }

@@ -15,7 +15,7 @@ fn marks() -> Marks<'static> {
     }
 }
 
-fn service(spec: Value) -> Value {
+fn service(spec: &Value) -> Value {
     json!({"metadata": {"name": "web", "namespace": "shop", "uid": "u1", "resourceVersion": "7"}, "spec": spec})
 }
 
@@ -178,7 +178,7 @@ fn table() -> Vec<(&'static str, Value, Value)> {
 #[test]
 fn every_kind_of_service_has_its_copy_and_that_needs_no_patch() {
     for (what, spec, wanted) in table() {
-        let service = service(spec);
+        let service = service(&spec);
         let mut copy = copy_of(&service);
         assert_eq!(copy["spec"], wanted, "{what}");
         assert_eq!(patch(&service, &copy), None, "{what}");
@@ -195,9 +195,9 @@ fn every_kind_of_service_has_its_copy_and_that_needs_no_patch() {
 fn each_kind_becomes_any_other_by_one_patch() {
     for (from, before, _) in table() {
         for (to, after, _) in table() {
-            let mut copy = copy_of(&service(before.clone()));
+            let mut copy = copy_of(&service(&before));
             allocate(&mut copy);
-            let after = service(after);
+            let after = service(&after);
             // Whether a copy is replaced instead is for the caller: Kubernetes never lets an address come or go.
             if digest(&copy).headless != read_service(&after.to_string(), ORIGIN_LABEL).unwrap().headless {
                 continue;
@@ -218,20 +218,20 @@ fn a_service_that_would_take_others_traffic_or_has_no_selector_is_not_carried() 
         (json!({"selector": null, "type": "LoadBalancer"}), Unfit::NoSelector),
         (json!({"clusterIP": "None"}), Unfit::NoSelector),
     ];
-    let good = copy_of(&service(json!({"selector": {"app": "web"}})));
+    let good = copy_of(&service(&json!({"selector": {"app": "web"}})));
     for (spec, why) in cases {
-        let service = service(spec);
+        let service = service(&spec);
         assert_eq!(mark(&service), Err(why));
         // Also where the Service was changed after it was looked at.
         assert_eq!(render_copy(&service.to_string(), "web", "mount", &marks()), Err(Uncarried::Unfit(why)));
         assert_eq!(render_patch(&service.to_string(), &good.to_string(), &marks()), Err(Uncarried::Unfit(why)));
     }
-    assert!(mark(&service(json!({"selector": {"app": "web"}, "externalIPs": []}))).is_ok());
+    assert!(mark(&service(&json!({"selector": {"app": "web"}, "externalIPs": []}))).is_ok());
 }
 
 #[test]
 fn what_the_service_loses_goes_and_what_others_added_stays() {
-    let mut before = service(json!({
+    let mut before = service(&json!({
         "type": "LoadBalancer", "selector": {"app": "web", "tier": "front"}, "loadBalancerSourceRanges": ["10.0.0.0/8"],
         "ports": [{"port": 80}],
     }));
@@ -242,7 +242,7 @@ fn what_the_service_loses_goes_and_what_others_added_stays() {
     copy["metadata"]["labels"]["theirs"] = "kept".into();
     copy["metadata"]["annotations"]["theirs"] = "kept".into();
     copy["spec"]["theirs"] = "kept".into();
-    let mut after = service(json!({"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"port": 80}]}));
+    let mut after = service(&json!({"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"port": 80}]}));
     after["metadata"]["labels"] = json!({"app": "web"});
     after["metadata"]["annotations"] = json!({"a": "2"});
     let copy = followed(&after, &copy);
@@ -262,7 +262,7 @@ fn what_the_service_loses_goes_and_what_others_added_stays() {
 
 #[test]
 fn drift_of_what_we_carried_is_seen_and_undone() {
-    let service = service(json!({"type": "NodePort", "selector": {"app": "web"}, "ports": [{"port": 80}]}));
+    let service = service(&json!({"type": "NodePort", "selector": {"app": "web"}, "ports": [{"port": 80}]}));
     let mut copy = copy_of(&service);
     allocate(&mut copy);
     for (path, theirs) in [
@@ -284,7 +284,7 @@ fn drift_of_what_we_carried_is_seen_and_undone() {
 
 #[test]
 fn ports_keep_the_numbers_that_the_physical_cluster_gave_them() {
-    let spec = |ports: Value| service(json!({"type": "NodePort", "selector": {"app": "web"}, "ports": ports}));
+    let spec = |ports: Value| service(&json!({"type": "NodePort", "selector": {"app": "web"}, "ports": ports}));
     let port = |name: &str, number: u64| json!({"name": name, "protocol": "TCP", "port": number});
     let mut copy = copy_of(&spec(json!([port("a", 80), port("b", 81), port("c", 82)])));
     allocate(&mut copy);
@@ -294,13 +294,13 @@ fn ports_keep_the_numbers_that_the_physical_cluster_gave_them() {
         copy["spec"]["ports"].as_array().unwrap().iter().map(|port| port["nodePort"].as_u64()).collect();
     assert_eq!(numbers, [Some(30_002), Some(30_000), None]);
     // Without node ports there is no number to keep.
-    let plain = service(json!({"type": "ClusterIP", "selector": {"app": "web"}, "ports": [port("a", 81)]}));
+    let plain = service(&json!({"type": "ClusterIP", "selector": {"app": "web"}, "ports": [port("a", 81)]}));
     assert_eq!(patch(&plain, &copy).unwrap()["spec"]["ports"], json!([port("a", 81)]));
 }
 
 #[test]
 fn a_mark_follows_what_is_carried_and_nothing_else() {
-    let plain = service(json!({"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"port": 80}]}));
+    let plain = service(&json!({"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"port": 80}]}));
     let mut same = plain.clone();
     same["metadata"]["resourceVersion"] = "8".into();
     same["metadata"]["annotations"] = json!({"tapestry.io/load-balancer.east": "[]"});
@@ -348,7 +348,7 @@ fn content() -> impl Strategy<Value = Value> {
     let labels = prop::collection::btree_map("[lm]", "[a-c]", 0..3);
     (kind, ports, selector, extra, labels).prop_map(|(kind, ports, selector, extra, labels)| {
         let ports: Vec<Value> = ports.iter().map(|(port, name)| json!({"name": name, "port": port})).collect();
-        let mut content = service(json!({"type": kind, "ports": ports, "selector": selector, "newField": extra}));
+        let mut content = service(&json!({"type": kind, "ports": ports, "selector": selector, "newField": extra}));
         content["metadata"]["labels"] = json!(labels);
         content["metadata"]["annotations"] = json!(labels);
         content["newInKubernetes"] = extra;

@@ -259,7 +259,7 @@ fn plan_kept(case: &Case, source: &VService, row: &PService, of: &Of, setting: &
     if !current && !wrote {
         return Why::UpdateService.call(target, carry(source, setting));
     }
-    if current && of.intact && of.marked {
+    if current && of.intact {
         return Plan::Rest;
     }
     contested.map_or_else(|| Why::RevertService.call(target, carry(source, setting)), Plan::Wait)

@@ -51,10 +51,8 @@ pub(super) struct Of {
     pub(super) uid: Option<Uid>,
     /// The mark of what was carried into it.
     pub(super) mark: Option<u64>,
-    /// Whether all that was carried is there as it was carried.
+    /// Whether all that was carried is there as it was carried, and so are all our labels and annotations.
     pub(super) intact: bool,
-    /// Whether all our labels and annotations are on it.
-    pub(super) marked: bool,
     pub(super) headless: bool,
     pub(super) deleting: bool,
     /// When it was created, in seconds since 1970 by the physical cluster.
@@ -184,8 +182,7 @@ impl Of {
         Some(Self {
             uid: meta.annotation(keys::VIRTUAL_UID).map(Uid::new),
             mark: digest.mark,
-            intact: digest.intact,
-            marked: labels && annotations && pointing,
+            intact: digest.intact && labels && annotations && pointing,
             headless: digest.headless,
             deleting: meta.deletion_timestamp.is_some(),
             born: meta.creation_timestamp.as_deref().and_then(|time| time.parse().ok()).map_or(0, Timestamp::as_second),
