@@ -17,5 +17,6 @@ pub mod security;
 pub mod selector;
 pub mod shape;
 pub mod tokens;
+pub mod volumes;
 
 mod excerpt;

@@ -12,6 +12,7 @@ use crate::json::stable_hash;
 use crate::nodes::row::{Condition, VNode};
 use crate::pair::Key;
 use crate::pods::row::VPod;
+use crate::volumes::row::VClaim;
 use crate::warnings::Warning;
 
 /// An event to be written.
@@ -73,6 +74,20 @@ impl Event {
             "name": id.name.as_str(), "uid": uid.as_str(),
         });
         Self::write(&whom, "Warning", reason, message, now)
+    }
+
+    /// A warning about a claim, as an object to create. The same occasion has the same name, whichever process tells it.
+    pub(crate) fn about_claim(
+        vclaim: &VClaim,
+        reason: &str,
+        message: &str,
+        occasion: &str,
+        now: Now,
+    ) -> Option<(Target, Value)> {
+        let whom = vclaim.whom();
+        let unique = stable_hash((whom["uid"].as_str(), reason, occasion));
+        let event = Self::write_as(&whom, "Warning", reason, message, unique, now)?;
+        Some((Target::namespaced(Side::Virtual, &kind::EVENT, event.namespace, event.name), event.body))
     }
 
     /// A virtual node begins or ceases to be lent.

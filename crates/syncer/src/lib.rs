@@ -29,5 +29,6 @@ mod scene;
 mod serving;
 pub mod start;
 mod terms;
+pub mod volumes;
 pub mod warnings;
 mod watches;
