@@ -13,6 +13,8 @@ mod people;
 mod quota;
 #[path = "world/rights.rs"]
 mod rights;
+#[path = "world/volumes.rs"]
+mod volumes;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -42,6 +44,7 @@ use tapestry_syncer::origin::{Home, Origin};
 use tapestry_syncer::pair::{Fact, Pair};
 use tapestry_syncer::pods::row::{PPod, VPod};
 use tapestry_syncer::policies::PolicyRow;
+use tapestry_syncer::volumes::row::{PClaim, PClass, PVolume, VClaim, VVolume};
 use tapestry_syncer::warnings::Warning;
 use tapestry_testbed::invariants::Snapshot;
 use tapestry_testbed::world::{
@@ -64,6 +67,9 @@ const NODES: [&str; 2] = ["n1", "n2"];
 /// Pods that the user creates and deletes.
 const PODS: usize = 12;
 
+/// What waits reads these now and then.
+const WAITING: [&str; 5] = ["LookForDependent", "LookForCopy", "LookForVolume", "LookForClaim", "LookForVolumeOfClaim"];
+
 // ---- setup ----
 
 /// A run with binding, policy and nodes, and the rules that always hold.
@@ -81,7 +87,7 @@ fn stage(config: Config) -> Schedule<Syncer> {
         })
         // What waits reads now and then: whether a stranger still has a name, and whether a pod whose ConfigMap is missing has no
         // copy after all.
-        .quiet(|call| call.target.kind == &kind::LEASE || ["LookForDependent", "LookForCopy"].contains(&call.why))
+        .quiet(|call| call.target.kind == &kind::LEASE || WAITING.contains(&call.why))
         .on_reach(|side, up| Some(reached(side, up)));
     set_the_stage(&mut schedule.world);
     schedule
@@ -204,16 +210,19 @@ fn pair_life(birth: Birth, origin: &Rc<Origin>) -> Life<Pair> {
     ];
     Life {
         model: Pair::new((**origin).clone(), home, &binding_uid(), entropy),
-        observers: observers.into_iter().chain(sources).chain(copies).collect(),
+        observers: observers.into_iter().chain(sources).chain(copies).chain(volumes::observers(origin)).collect(),
         facts: Side::BOTH.map(|side| Fact::Connection(side, connection(side, true))).into(),
     }
 }
 
 // ---- invariants ----
 
+fn finished(pod: &Value) -> bool {
+    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+}
+
 fn alive(pod: &Value) -> bool {
-    let terminal = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
-    !terminal && pod["metadata"]["deletionTimestamp"].is_null()
+    !finished(pod) && pod["metadata"]["deletionTimestamp"].is_null()
 }
 
 /// Never two live copies of one virtual pod.
@@ -321,8 +330,12 @@ fn no_foreign_object_is_changed(world: &World, call: &Call, origin: &Origin) -> 
         return Ok(());
     }
     let Some(uid) = &call.target.uid else { return Err(format!("{call} names no UID")) };
-    let path =
-        call.target.namespace.as_ref().map_or(String::new(), |namespace| format!("{namespace}/{}", call.target.name));
+    let path = match &call.target.namespace {
+        Some(namespace) => format!("{namespace}/{}", call.target.name),
+        None if call.target.kind == &kind::PERSISTENT_VOLUME => call.target.name.to_string(),
+        // Policies of the owner get a status.
+        None => return Ok(()),
+    };
     let Some(object) = world.get(Physical, call.target.kind, &path) else { return Ok(()) };
     let hits = object["metadata"]["uid"] == uid.as_str();
     let ours = object["metadata"]["annotations"][keys::ORIGIN] == *origin.full;

@@ -30,7 +30,8 @@ pub(super) fn is_custom(kind: &Kind) -> bool {
 
 /// Whether `status` is written through its own path.
 fn has_status(kind: &Kind) -> bool {
-    is_custom(kind) || [&kind::POD, &kind::NODE, &kind::NAMESPACE].contains(&kind)
+    let volumes = [&kind::PERSISTENT_VOLUME, &kind::PERSISTENT_VOLUME_CLAIM];
+    is_custom(kind) || [&kind::POD, &kind::NODE, &kind::NAMESPACE].contains(&kind) || volumes.contains(&kind)
 }
 
 pub(super) fn has_generation(kind: &Kind) -> bool {
