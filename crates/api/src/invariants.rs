@@ -17,6 +17,7 @@ use crate::keys;
 
 mod dependents;
 mod foreign;
+mod volumes;
 
 pub use foreign::ForeignObjects;
 
@@ -36,6 +37,10 @@ pub struct Snapshot<'a> {
     pub sources: Vec<(DependentKind, &'a Value)>,
     /// ConfigMaps and Secrets of the mount namespace.
     pub dependents: Vec<(DependentKind, &'a Value)>,
+    /// All PersistentVolumes of the physical cluster.
+    pub volumes: Vec<&'a Value>,
+    /// PersistentVolumeClaims of the mount namespace.
+    pub claims: Vec<&'a Value>,
     /// Whether pods that have no copy yet get what they need to reach the virtual API server.
     pub api_access: bool,
     /// What policies allow on a physical node; `None`: nothing.
@@ -68,6 +73,7 @@ impl Snapshot<'_> {
             self.leased_within(vnode, &mut found);
         }
         self.dependents_follow(&mut found);
+        self.volumes_follow(&mut found);
         found
     }
 

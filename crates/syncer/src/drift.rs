@@ -31,6 +31,8 @@ impl Syncer {
             sources.extend(lists.0.into_iter().map(|source| (dependent, source)));
             copies.extend(lists.1.into_iter().map(|copy| (dependent, copy)));
         }
+        let claims = pside.list_in(&kind::PERSISTENT_VOLUME_CLAIM, &home.mount).await?;
+        let volumes = pside.list(&kind::PERSISTENT_VOLUME).await?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let vnodes: Vec<&Value> = vnodes
             .iter()
@@ -50,6 +52,8 @@ impl Syncer {
             pnodes: pnodes.iter().collect(),
             sources: sources.iter().map(|(kind, source)| (*kind, source)).collect(),
             dependents: copies.iter().map(|(kind, copy)| (*kind, copy)).collect(),
+            volumes: volumes.iter().collect(),
+            claims: claims.iter().collect(),
             api_access: pair.dependents.api_access(),
             limits: &|node| pair.limits_of(node, now),
         };

@@ -424,6 +424,8 @@ fn converged(world: &World) -> Result<(), String> {
         pnodes: world.list(Physical, &kind::NODE).collect(),
         sources: dependents(world, Virtual).collect(),
         dependents: dependents(world, Physical).collect(),
+        volumes: world.list(Physical, &kind::PERSISTENT_VOLUME).collect(),
+        claims: world.list(Physical, &kind::PERSISTENT_VOLUME_CLAIM).collect(),
         api_access: world
             .get(Virtual, &kind::CLUSTER_BINDING, "east")
             .is_some_and(|binding| binding["spec"]["virtualAPIServer"].is_object()),

@@ -58,7 +58,8 @@ impl Snapshot<'_> {
         }
         for ((kind, copy), _) in copies.iter().filter(|(_, copy)| !leaving(copy)) {
             // A pod that is finished or waits may keep what it had; one that is gone may not.
-            if !used.contains(&(*kind, (*copy).to_owned())) && !self.may_be_used(*kind, copy) {
+            let of_volume = || *kind == DependentKind::Secret && self.secret_of_volume(copy);
+            if !used.contains(&(*kind, (*copy).to_owned())) && !self.may_be_used(*kind, copy) && !of_volume() {
                 found.push(format!("{kind} {copy} is used by no pod"));
             }
         }
@@ -77,7 +78,7 @@ impl Snapshot<'_> {
         copy.map_or(self.api_access, |copy| podspec::has_api_access(&copy["spec"].to_string()))
     }
 
-    fn origin_label(&self) -> String {
+    pub(super) fn origin_label(&self) -> String {
         let (cluster, binding) = self.origin.split_once('/').unwrap_or((self.origin, ""));
         names::origin_hash(cluster, binding)
     }

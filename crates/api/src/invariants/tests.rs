@@ -65,6 +65,8 @@ fn violations(vpods: &[Value], ppods: &[Value]) -> Vec<String> {
         pnodes: Vec::new(),
         sources: Vec::new(),
         dependents: Vec::new(),
+        volumes: Vec::new(),
+        claims: Vec::new(),
         api_access: false,
         limits: &|_| Some(Vec::new()),
     };
@@ -177,6 +179,8 @@ fn law_09_a_node_that_offers_more_than_is_idle_or_allowed_is_found() {
             pnodes: vec![&pnode],
             sources: Vec::new(),
             dependents: Vec::new(),
+            volumes: Vec::new(),
+            claims: Vec::new(),
             api_access: false,
             limits: &|_| limits.map(<[_]>::to_vec),
         };
@@ -198,4 +202,55 @@ fn law_06_foreign_objects_that_were_touched_are_found() {
     assert_eq!(foreign.touched([&lives]), [""; 0]);
     assert!(foreign.touched([&foreign_pod("2")])[0].contains("was"));
     assert!(foreign.touched([&ppod()])[0].contains("is gone"));
+}
+
+/// A pod that mounts claim `data`, its copy, and the copies of the claim and its volume.
+fn with_claim() -> (Value, Value, Value, Value) {
+    let origin = tapestry_domain::names::origin_hash("v", "b");
+    let claim = tapestry_domain::names::claim_name(&origin, "shop", "data");
+    let volumes = json!([{ "name": "d", "persistentVolumeClaim": { "claimName": "data" } }]);
+    let annotations = json!({ keys::ORIGIN: ORIGIN, keys::VIRTUAL_CLAIM: "shop/data" });
+    let pvolume = json!({
+        "metadata": { "name": "disk-x", "annotations": annotations },
+        "spec": { "persistentVolumeReclaimPolicy": "Retain", "claimRef": { "uid": "c1" } },
+    });
+    let pclaim = json!({
+        "metadata": { "name": claim, "namespace": "mount", "uid": "c1", "annotations": annotations },
+        "spec": { "volumeName": "disk-x" }, "status": { "phase": "Bound" },
+    });
+    (with(vpod(), "/spec/volumes", volumes), ppod(), pvolume, pclaim)
+}
+
+fn volume_violations(vpods: &[&Value], ppods: &[&Value], volumes: &[&Value], claims: &[&Value]) -> String {
+    let snapshot = Snapshot {
+        origin: ORIGIN,
+        vpods: vpods.to_vec(),
+        ppods: ppods.to_vec(),
+        vnodes: Vec::new(),
+        pnodes: Vec::new(),
+        sources: Vec::new(),
+        dependents: Vec::new(),
+        volumes: volumes.to_vec(),
+        claims: claims.to_vec(),
+        api_access: false,
+        limits: &|_| Some(Vec::new()),
+    };
+    snapshot.violations().join("\n")
+}
+
+#[test]
+fn volumes_that_pods_lack_or_do_not_need_are_found() {
+    let (vpod, ppod, volume, claim) = with_claim();
+    assert_eq!(volume_violations(&[&vpod], &[&ppod], &[&volume], &[&claim]), "");
+    let without = volume_violations(&[&vpod], &[&ppod], &[&volume], &[]);
+    assert!(without.contains("needs PersistentVolumeClaim data, which has no copy"), "{without}");
+    let lost = with(claim.clone(), "/status/phase", "Lost");
+    assert!(volume_violations(&[&vpod], &[&ppod], &[&volume], &[&lost]).contains("which is not bound"));
+    let deletes = with(volume.clone(), "/spec/persistentVolumeReclaimPolicy", "Delete");
+    assert!(volume_violations(&[&vpod], &[&ppod], &[&deletes], &[&claim]).contains("does not retain its data"));
+    let unused = volume_violations(&[], &[], &[&volume], &[&claim]);
+    assert!(unused.contains("PersistentVolume disk-x is used by no pod"), "{unused}");
+    assert!(unused.contains("PersistentVolumeClaim mount/"), "{unused}");
+    let foreign = with(volume, "/metadata/annotations", json!({}));
+    assert_eq!(volume_violations(&[], &[], &[&foreign], &[]), "", "others' volumes are theirs");
 }

@@ -139,11 +139,7 @@ fn play_with_volumes(config: Config) -> Result<(), Failure> {
     let leaders = config.leaders;
     let below = VolumeController::new(Physical);
     let destroyed: Destroyed = Rc::clone(&below.destroyed);
-    let mut schedule = Side::BOTH
-        .map(ControllerManager::new)
-        .into_iter()
-        .fold(stage(config), Schedule::actor)
-        .actor(Kubelet::new(Physical))
+    let mut schedule = full_stage(config)
         .actor(VolumeController::new(Virtual))
         .actor(below)
         .actor(tenant)
@@ -153,7 +149,7 @@ fn play_with_volumes(config: Config) -> Result<(), Failure> {
             Some(volume) => Err(format!("the data of {volume} was destroyed")),
             None => Ok(()),
         });
-    schedule.run(500)?;
+    schedule.run(1000)?;
     rests_and_converges(&mut schedule, leaders)?;
     schedule.check(carried)
 }

@@ -48,7 +48,9 @@ impl VolumeController {
                     && reference["namespace"] == claim["metadata"]["namespace"];
                 let wanted = &claim["spec"]["volumeName"];
                 let named = wanted.is_null() || *wanted == volume["metadata"]["name"];
-                living(volume) && named && names && (uid.is_null() || *uid == claim["metadata"]["uid"])
+                // One that is being deleted stays with its claim, which protects it.
+                let free = uid.is_null() && living(volume);
+                named && names && (free || *uid == claim["metadata"]["uid"])
             };
             let volume = world.list(self.side, &kind::PERSISTENT_VOLUME).find(kept).cloned();
             let claim_path =
