@@ -62,7 +62,8 @@ impl Snapshot<'_> {
         let given = |copy: &&str| names::ends_with_hash(copy);
         for ((kind, copy), _) in copies.iter().filter(|((_, copy), object)| given(copy) && !leaving(object)) {
             // A pod that is finished or waits may keep what it had; one that is gone may not.
-            if !used.contains(&(*kind, (*copy).to_owned())) && !self.may_be_used(*kind, copy) {
+            let of_volume = || *kind == DependentKind::Secret && self.secret_of_volume(copy);
+            if !used.contains(&(*kind, (*copy).to_owned())) && !self.may_be_used(*kind, copy) && !of_volume() {
                 found.push(format!("{kind} {copy} is used by no pod"));
             }
         }

@@ -9,6 +9,7 @@
 //! | [`csinodes`] | which storage drivers they have |
 //! | [`guards`] | limits in the physical cluster: quota, network policy |
 //! | [`pods`], [`kubelet`] | down, up, deletion, admission; the second with the test as the kubelet |
+//! | [`dependents`], [`volumes`] | what pods name: there before them, gone after them |
 //! | [`changes`], [`resize`] | what changes while a pod runs |
 //! | [`life`] | controllers' pods on two clusters: gates, evictions, drains, Jobs, failures, copies without a node |
 //! | [`dependents`], [`services`] | what is copied beside pods: ConfigMaps, Secrets, tokens; Services, and addresses that come back |
@@ -74,6 +75,7 @@ mod shared;
 mod storms;
 mod strays;
 mod stripped;
+mod volumes;
 mod watch;
 mod windows;
 

@@ -62,6 +62,8 @@ fn violations(vpods: &[Value], copies: &[Value]) -> Vec<String> {
         sources: vec![(KIND, &source)],
         dependents: copies.iter().map(|copy| (KIND, copy)).collect(),
         services: CarriedServices::default(),
+        volumes: Vec::new(),
+        claims: Vec::new(),
         api_access: false,
         limits: &|_| Some(Vec::new()),
     };
