@@ -24,6 +24,7 @@
 //! | [`restored`], [`breaker`] | a cluster that was restored from a backup, or emptied, or lost its pods while no syncer ran |
 //! | [`restarts`] | API servers and stores that are killed under load |
 //! | [`namespaces`] | namespaces that are deleted with all that is in them, on either side |
+//! | [`examples`] | the manifests in `examples/` |
 //! | [`shared`] | ConfigMaps and Secrets of pods in two physical clusters, renewed tokens, and what `tapestry drift` says of copies |
 //! | [`neighbours`] | two bindings in one process: trouble of one does not affect the other |
 //! | [`crashes`] | the real binary, killed at every write |
@@ -44,6 +45,7 @@ mod connections;
 mod crashes;
 mod csinodes;
 mod dependents;
+mod examples;
 mod faults;
 mod guards;
 mod hostile;
