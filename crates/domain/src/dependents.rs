@@ -19,7 +19,7 @@ use self::read::Object;
 use crate::merge::{changed, insert};
 use crate::metadata::{carry_annotations, carry_labels};
 
-pub use self::both_ways::{Bar, Conflicts, Ways, Wish, render_raise};
+pub use self::both_ways::{Bar, Changes, Conflicts, Ways, Wish, render_raise};
 
 /// Kinds of objects that a pod names and that are carried with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -90,12 +90,8 @@ pub struct CopyDigest {
     pub immutable: bool,
     /// In which direction changes flow; `None` when its source does not ask for both ways.
     pub ways: Option<Ways>,
-    /// It says of each key what was carried.
-    pub based: bool,
-    /// Another client changed, added or removed a key since it was written.
-    pub changed: bool,
-    /// All such changes are offered to the source.
-    pub offered: bool,
+    /// What another client changed of it.
+    pub changes: Changes,
     /// What has to be reported.
     pub conflicts: Option<Conflicts>,
 }
@@ -185,14 +181,11 @@ pub fn read_copy(kind: DependentKind, copy: &str) -> Result<CopyDigest, Malforme
     let carried = copy.annotation(keys::CARRIED).and_then(Carried::parse);
     let salt = copy.annotation(keys::ORIGIN).unwrap_or_default();
     let there = marks_of(&copy, salt);
-    let (changed, offered) = carried.as_ref().map_or((false, false), |carried| read_changes(&copy, &there, carried));
     Ok(CopyDigest {
         intact: carried.as_ref().is_some_and(|carried| carried.intact(&there, salt)),
         immutable: copy.immutable.unwrap_or_default(),
         ways: copy.annotation(keys::SYNC_DIRECTION).and_then(Ways::parse),
-        based: carried.is_some_and(|carried| carried.keys().is_some()),
-        changed,
-        offered,
+        changes: read_changes(&copy, &there, carried.as_ref()),
         conflicts: Conflicts::read(&copy),
     })
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use tapestry_domain::dependents::{DependentKind, Ways, Wish, read_copy};
+use tapestry_domain::dependents::{Changes, DependentKind, Ways, Wish, read_copy};
 use tapestry_domain::names;
 use tapestry_domain::podspec::{self, SpecNeeds, TokenAsk};
 
@@ -162,8 +162,10 @@ fn same_values(kind: DependentKind, source: &Value, copy: &Value, found: &mut Ve
     if asked != digest.ways.is_some() {
         found.push(format!("{kind} {} does not say in which direction changes flow", place(copy)));
     }
-    if asked && digest.ways == Some(Ways::Both) && digest.based {
-        if digest.changed {
+    let shared = asked && digest.ways == Some(Ways::Both) && digest.changes != Changes::Unknown;
+    let rising = shared && digest.changes != Changes::None;
+    if shared {
+        if rising {
             found.push(format!("{kind} {} has changes that {} does not have yet", place(copy), place(source)));
         }
         if digest.conflicts.is_some() {
@@ -177,7 +179,7 @@ fn same_values(kind: DependentKind, source: &Value, copy: &Value, found: &mut Ve
     }
     for field in ["data", "binaryData"] {
         for (key, value) in source[field].as_object().into_iter().flatten() {
-            if !digest.changed && copy[field].get(key) != Some(value) {
+            if !rising && copy[field].get(key) != Some(value) {
                 found.push(format!("{kind} {} does not have {field}[{key}] of {}", place(copy), place(source)));
             }
         }

@@ -42,6 +42,20 @@ pub enum Bar {
     TooManyKeys,
 }
 
+/// What another client changed, added or removed of a copy since it was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Changes {
+    /// The copy does not say of each key what was carried.
+    #[default]
+    Unknown,
+    /// Nothing.
+    None,
+    /// Something that is not offered to the source yet.
+    New,
+    /// Something, and all of it is offered.
+    Offered,
+}
+
 /// Keys that were changed in both clusters; the copy has them until they are reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conflicts {
@@ -139,13 +153,17 @@ impl Offers {
     }
 }
 
-/// Whether a copy has changes that its source does not have, and whether they are all offered.
-pub(super) fn read_changes(copy: &Object<'_>, there: &BTreeMap<String, String>, carried: &Carried) -> (bool, bool) {
-    let Carried::Keys(base) = carried else { return (false, false) };
+/// What was changed of a copy with these marks.
+pub(super) fn read_changes(copy: &Object<'_>, there: &BTreeMap<String, String>, carried: Option<&Carried>) -> Changes {
+    let Some(Carried::Keys(base)) = carried else { return Changes::Unknown };
     let offers = Offers::read(copy);
     let changed: Vec<&String> =
         base.keys().chain(there.keys()).filter(|key| base.get(*key) != there.get(*key)).collect();
-    (!changed.is_empty(), changed.iter().all(|key| offers.has(key, there.get(*key))))
+    match &*changed {
+        [] => Changes::None,
+        changed if changed.iter().all(|key| offers.has(key, there.get(*key))) => Changes::Offered,
+        _ => Changes::New,
+    }
 }
 
 /// A source and its copy, key by key, as marks.

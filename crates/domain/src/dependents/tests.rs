@@ -130,7 +130,7 @@ fn a_copy_that_carries_its_source_needs_no_patch() {
     let source = source(json!({ "data": { "a": "1" }, "binaryData": { "b": "AAE=" } }));
     let copy = copy_of(ConfigMap, &source);
     assert_eq!(patch(&source, &copy), None);
-    let expected = CopyDigest { intact: true, based: true, offered: true, ..CopyDigest::default() };
+    let expected = CopyDigest { intact: true, changes: Changes::None, ..CopyDigest::default() };
     assert_eq!(digest(&copy), expected);
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use tapestry_api::keys;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Rv, Shape, Side, Sub, Target, Verb};
-use tapestry_domain::dependents::{Bar, Conflicts, Ways, Wish};
+use tapestry_domain::dependents::{Bar, Changes, Conflicts, Ways, Wish};
 use tapestry_engine::{Dirty, Now, Plan, Reason as _};
 
 use super::plan::{Why, carry, plan_revert};
@@ -97,7 +97,8 @@ impl DependentCopy {
 
     /// Whether changes of both flow to the other. The source asks for it, and the gate found that it can be.
     pub(super) fn shares(&self, source: &Source) -> bool {
-        source.wish == Wish::Both && self.shared().is_some_and(|shared| shared.ways == Some(Ways::Both) && shared.based)
+        source.wish == Wish::Both
+            && self.shared().is_some_and(|shared| shared.ways == Some(Ways::Both) && shared.changes != Changes::Unknown)
     }
 
     /// Whether it says in which direction changes flow, where its source asks for both.
@@ -105,8 +106,10 @@ impl DependentCopy {
         self.shared().is_some_and(|shared| shared.ways.is_some() == (source.wish == Wish::Both))
     }
 
+    /// Whether it has changes that are to go up.
     fn changed(&self, source: &Source) -> bool {
-        self.shares(source) && self.shared().is_some_and(|shared| shared.changed) && !source.deleting
+        let changed = |shared: &Shared| matches!(shared.changes, Changes::New | Changes::Offered);
+        self.shares(source) && self.shared().is_some_and(changed) && !source.deleting
     }
 }
 
@@ -188,7 +191,7 @@ pub(super) fn plan_both_ways(
     if let Some(until) = up.and_then(Up::waits_until).filter(|until| *until > setting.now.steady) {
         return Plan::Wait(until);
     }
-    if !copy.shared().is_some_and(|shared| shared.offered) {
+    if copy.shared().is_none_or(|shared| shared.changes != Changes::Offered) {
         return Why::OfferDependent.call(target, carry(id, source, setting.origin));
     }
     if up.is_some_and(|up| up.is_idle(source, copy)) {

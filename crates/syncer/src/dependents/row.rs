@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tapestry_api::keys;
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
-use tapestry_domain::dependents::{Conflicts, CopyDigest, DependentKind, Ways, Wish, read_copy};
+use tapestry_domain::dependents::{Changes, Conflicts, CopyDigest, DependentKind, Ways, Wish, read_copy};
 use tapestry_domain::names;
 use tapestry_domain::shape::Text;
 
@@ -77,12 +77,8 @@ pub(super) enum Of {
 pub(super) struct Shared {
     /// In which direction changes flow; `None` when its source did not ask for both ways.
     pub(super) ways: Option<Ways>,
-    /// It says of each key what both had last.
-    pub(super) based: bool,
-    /// Another client changed, added or removed a key.
-    pub(super) changed: bool,
-    /// All such changes are offered to the source.
-    pub(super) offered: bool,
+    /// What another client changed of it.
+    pub(super) changes: Changes,
     /// What has to be reported.
     pub(super) conflicts: Option<Box<Conflicts>>,
 }
@@ -239,8 +235,8 @@ impl Of {
         let text = std::str::from_utf8(json).map_err(serde::de::Error::custom)?;
         // What cannot be read is written again.
         let digest = read_copy(kind, text).unwrap_or_default();
-        let CopyDigest { intact, ways, based, changed, offered, conflicts, immutable: _ } = digest;
-        let shared = Shared { ways, based, changed, offered, conflicts: conflicts.map(Box::new) };
+        let CopyDigest { intact, ways, changes, conflicts, immutable: _ } = digest;
+        let shared = Shared { ways, changes, conflicts: conflicts.map(Box::new) };
         Ok(Self::Source { id: Arc::new(Id { kind, namespace, name }), uid, version, intact, shared })
     }
 }

@@ -2,6 +2,7 @@
 //! conflict that the user is told.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 
 use super::*;
 
@@ -14,13 +15,13 @@ type Last = Rc<RefCell<BTreeMap<(&'static str, &'static str), (Side, Option<Stri
 /// Writes values that are all different on one side. Each side deletes one key, once: whose a value is stays known.
 fn writer(side: Side, last: &Last, count: &Rc<Cell<u32>>) -> impl FnMut(&mut World, &mut Rng) + 'static {
     let (last, count) = (Rc::clone(last), Rc::clone(count));
-    let mut deleted = BTreeMap::new();
+    let mut deleted = BTreeSet::new();
     move |world, rng| {
         if rng.u32(..8) > 0 {
             return;
         }
         let ((_, kind), at) = (KINDS[rng.usize(..2)], rng.usize(..KEYS.len()));
-        let deletes = at == side as usize && rng.u32(..3) == 0 && deleted.insert((kind.kind, at), ()).is_none();
+        let deletes = at == side as usize && rng.u32(..3) == 0 && deleted.insert((kind.kind, at));
         count.set(count.get() + 1);
         let value = (!deletes).then(|| format!("value-{}", count.get()));
         let named = |object: &Value| match side {
