@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tapestry_cluster::call::{PodRef, TokenAsk};
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Target, Uid, Verb, kind};
 use tapestry_domain::dependents::DependentKind;
@@ -103,8 +104,17 @@ impl TokenCase {
     /// Whether the Secret holds every token that the pod needs, as far as we know as they were issued.
     fn holds(&self, wanted: &Wanted, copy: &DependentCopy) -> bool {
         let Of::Pod { held, print, .. } = &copy.of else { return false };
-        let all = wanted.asks().iter().all(|ask| held.contains(&ask.key));
+        let all = wanted.asks().iter().all(|ask| held.iter().any(|token| token.key == ask.key));
         all && self.wrote.is_none_or(|wrote| wrote == *print)
+    }
+
+    /// When they are renewed; `None`: at once, because another client changed, emptied or unmarked the Secret. A client can also
+    /// change the annotation while no process watches, so a token is never kept longer than it says itself.
+    fn renew_at(&self, wanted: &Wanted, copy: &DependentCopy) -> Option<Timestamp> {
+        let Of::Pod { refresh, held, .. } = &copy.of else { return None };
+        let refresh = (*refresh).filter(|_| copy.marked && self.holds(wanted, copy))?;
+        let asked = held.iter().filter(|token| wanted.asks().iter().any(|ask| ask.key == token.key));
+        Some(asked.filter_map(|token| token.renew_by).fold(refresh, Timestamp::min))
     }
 }
 
@@ -191,13 +201,9 @@ impl Dependents {
                 Why::ReplaceToken.call(target, Verb::Delete { grace: None })
             }
             (Some(wanted), Some(copy)) => {
-                // What another client changed, emptied or unmarked is written again; what it pointed to before is known.
-                let refresh = match copy.of {
-                    Of::Pod { refresh, .. } if copy.marked && case.holds(wanted, copy) => refresh,
-                    Of::Pod { .. } | Of::Source { .. } | Of::Unknown => None,
-                };
-                if let Some(refresh) = refresh.filter(|refresh| *refresh > setting.now.wall) {
-                    return Plan::Wait(steady_at(refresh, setting.now));
+                let renew_at = case.renew_at(wanted, copy);
+                if let Some(renew_at) = renew_at.filter(|renew_at| *renew_at > setting.now.wall) {
+                    return Plan::Wait(steady_at(renew_at, setting.now));
                 }
                 // Where clocks differ, the time may have come before the token did.
                 let again = case.issued.map(|at| at + ISSUE_AGAIN);
