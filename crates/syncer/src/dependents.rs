@@ -71,6 +71,8 @@ struct User {
     needs: Arc<Needs>,
     /// Whether it has what the virtual cluster injects: a copy that was made keeps what it was made with.
     api_access: bool,
+    /// Whether it has a copy, which runs or may run.
+    copied: bool,
 }
 
 /// So many lists of needs are kept without looking whether they are still used.
@@ -349,6 +351,9 @@ impl Dependents {
         dirty: &mut Dirty<Key>,
     ) {
         let api_access = copied.unwrap_or(self.api_access);
+        if let Some(user) = self.users.get_mut(vuid) {
+            user.copied = copied.is_some();
+        }
         let same = match (self.users.get(vuid), needs) {
             (None, None) => true,
             (Some(user), Some(needs)) => user.needs == *needs && user.api_access == api_access,
@@ -358,7 +363,9 @@ impl Dependents {
             return;
         }
         let before = match needs {
-            Some(needs) => self.users.insert(vuid.clone(), User { needs: Arc::clone(needs), api_access }),
+            Some(needs) => {
+                self.users.insert(vuid.clone(), User { needs: Arc::clone(needs), api_access, copied: copied.is_some() })
+            }
             None => self.users.remove(vuid),
         };
         for id in before.iter().flat_map(User::dependents) {

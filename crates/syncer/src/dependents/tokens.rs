@@ -235,7 +235,8 @@ impl Dependents {
                     let _ = case.reverts.count(setting.now.steady);
                 }
                 let contested = case.reverts.until(setting.now.steady).is_some();
-                case.failure = contested.then(|| contested_text(&call.target.name));
+                let before =
+                    std::mem::replace(&mut case.failure, contested.then(|| contested_text(&call.target.name)));
                 if contested && why == Why::CreateToken {
                     news.clone_from(&case.failure);
                 }
@@ -254,7 +255,10 @@ impl Dependents {
                     self.put_copy(DependentKind::Secret, row, None, setting.origin, dirty);
                 } else {
                     case.look = Look::Foreign(setting.now.steady);
-                    case.failure = Some(format!("Secret {} is not ours: delete it", call.target.name).into());
+                    case.failure = Some(foreign_text(&call.target.name));
+                    if case.failure != before {
+                        news.clone_from(&case.failure);
+                    }
                 }
             }
             (Why::RefreshToken, Err(Refusal::Gone)) => {
@@ -289,7 +293,8 @@ impl Dependents {
         dirty.mark(Key::Token(vuid.clone()));
         dirty.mark(Key::Pod(vuid.clone()));
         self.drop_token(vuid);
-        news
+        // A pod that has not started says it in its condition.
+        news.filter(|_| self.users.get(vuid).is_some_and(|user| user.copied))
     }
 }
 
@@ -297,6 +302,10 @@ fn contested_text(secret: &Name) -> Box<str> {
     format!(
         "another client keeps deleting Secret {secret} in the physical cluster; it is created again within ten minutes"
     )
+fn foreign_text(secret: &Name) -> Box<str> {
+    format!("Secret {secret} in the mount namespace was not created by this binding: delete it").into()
+}
+
     .into()
 }
 
