@@ -123,6 +123,8 @@ pub(crate) enum Readiness<'a> {
     Impossible(DependentKind, &'a str),
     /// It cannot be copied.
     Hindered(&'a Id, &'a Trouble),
+    /// What has the name of the copy, or of the Secret with its tokens, is being deleted and waits for finalizers.
+    Terminating(DependentKind, &'a Name),
     /// Its tokens cannot be issued, in these words.
     NoToken(&'a str),
 }
@@ -450,6 +452,7 @@ impl Dependents {
         let trouble = case.and_then(|case| case.trouble.as_ref());
         let written = case.is_some_and(|case| case.wrote_for(source));
         match (self.copy(id), trouble) {
+            (Some(copy), _) if copy.deleting => Readiness::Terminating(id.kind, &copy.name),
             // It is what another client made of it; a pod that waited for the end of that would wait for ever.
             (Some(_), Some(Trouble::Contested)) if written => Readiness::Ready,
             (Some(copy), _) if case.is_some_and(|case| case.kept_as_written(copy, source)) => Readiness::Ready,

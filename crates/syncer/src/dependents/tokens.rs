@@ -165,11 +165,8 @@ impl Dependents {
     pub(super) fn token_readiness(&self, vuid: &Uid) -> Readiness<'_> {
         let Some(case) = self.tokens.get(vuid) else { return Readiness::NotYet };
         match (self.token_copy(case), &case.failure) {
-            (Some(copy), _)
-                if !copy.deleting && case.wanted.as_ref().is_some_and(|wanted| case.holds(wanted, copy)) =>
-            {
-                Readiness::Ready
-            }
+            (Some(copy), _) if copy.deleting => Readiness::Terminating(DependentKind::Secret, &copy.name),
+            (Some(copy), _) if case.wanted.as_ref().is_some_and(|wanted| case.holds(wanted, copy)) => Readiness::Ready,
             (_, Some(failure)) => Readiness::NoToken(failure),
             (_, None) => Readiness::NotYet,
         }
@@ -302,11 +299,11 @@ fn contested_text(secret: &Name) -> Box<str> {
     format!(
         "another client keeps deleting Secret {secret} in the physical cluster; it is created again within ten minutes"
     )
-fn foreign_text(secret: &Name) -> Box<str> {
-    format!("Secret {secret} in the mount namespace was not created by this binding: delete it").into()
+    .into()
 }
 
-    .into()
+fn foreign_text(secret: &Name) -> Box<str> {
+    format!("Secret {secret} in the mount namespace was not created by this binding: delete it").into()
 }
 
 fn secret(setting: &Setting<'_>, name: Name) -> Target {

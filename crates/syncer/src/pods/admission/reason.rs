@@ -76,6 +76,8 @@ reasons! {
         DependentMissing,
         /// The name of a copy is taken in the mount namespace.
         DependentConflict,
+        /// The copy of what the pod names is being deleted, and an object of its name cannot be created yet.
+        DependentTerminating,
         /// The physical cluster refused a copy of what the pod names.
         DependentRefused,
         /// The virtual cluster issued no token for the pod.
@@ -129,6 +131,7 @@ impl PendingReason {
             | Self::FeatureUnsupported
             | Self::DependentMissing
             | Self::DependentConflict
+            | Self::DependentTerminating
             | Self::DependentRefused
             | Self::TokenRefused
             | Self::MappingLost
@@ -150,6 +153,7 @@ impl PendingReason {
             | Self::FeatureUnsupported
             | Self::DependentMissing
             | Self::DependentConflict
+            | Self::DependentTerminating
             | Self::DependentRefused
             | Self::TokenRefused
             | Self::PhysicalClusterRefused
