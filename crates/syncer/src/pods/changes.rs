@@ -18,7 +18,7 @@ use tapestry_domain::shape::Text;
 use tapestry_engine::{Dirty, Now, Plan, Reason as _};
 
 use super::admission::{LONGEST_TEXT, PendingReason, Verdict};
-use super::plan::{LOOK_AGAIN, patch_status, ppod_target, vpod_target};
+use super::plan::{patch_status, ppod_target, vpod_target};
 use super::row::{PPod, PodCopy, VPod, read_raw};
 use super::settle::read_uid;
 use super::{NotAdmitted, Why};
@@ -29,6 +29,9 @@ use crate::pair::{Key, Pair};
 
 /// After this long a push whose end is unknown is tried again. Meanwhile the status of the copy goes up.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
+
+/// After this long a change that was denied is tried again: soon enough for `refused` to see that a right is still missing.
+const ASK_AGAIN: Duration = Duration::from_mins(2);
 
 /// Marks of what a virtual pod says that can change while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -270,7 +273,7 @@ impl Pair {
             | Refusal::Held(..) => changing.copy = None,
             Refusal::Invalid(_) => changing.held.push(Held { part, verdict: refused(), again: None }),
             Refusal::Denied(_) => {
-                changing.held.push(Held { part, verdict: refused(), again: Some(now.steady + LOOK_AGAIN) });
+                changing.held.push(Held { part, verdict: refused(), again: Some(now.steady + ASK_AGAIN) });
             }
             // Whatever it is, the pod's status must not wait for it.
             Refusal::Unknown(_) => {
