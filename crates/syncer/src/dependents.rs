@@ -73,6 +73,17 @@ struct User {
     api_access: bool,
     /// Whether it has a copy, which runs or may run.
     copied: bool,
+    /// Whether its ephemeral containers may be pushed, or were: what only they name is not copied before.
+    adds: bool,
+}
+
+/// What is known of the copy of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Copied {
+    /// Whether it has what the virtual cluster injects; `None` without a copy.
+    pub(crate) api_access: Option<bool>,
+    /// Whether the ephemeral containers of the pod may be pushed to it, or were.
+    pub(crate) adds: bool,
 }
 
 /// So many lists of needs are kept without looking whether they are still used.
@@ -342,23 +353,25 @@ impl Dependents {
         }
     }
 
-    /// What a pod needs now; `None` when it cannot run any more. `copied`: whether its copy has what the virtual cluster injects,
-    /// if it has a copy. Says nothing new when it is called again.
+    /// What a pod needs now; `None` when it cannot run any more. Says nothing new when it is called again.
     pub(crate) fn follow(
         &mut self,
         vuid: &Uid,
         pod: Option<(&Name, &Name)>,
         needs: Option<&Arc<Needs>>,
-        copied: Option<bool>,
+        copied: Copied,
         dirty: &mut Dirty<Key>,
     ) {
-        let api_access = copied.unwrap_or(self.api_access);
+        let (adds, api_access) = (copied.adds, copied.api_access.unwrap_or(self.api_access));
+        let copied = copied.api_access.is_some();
         if let Some(user) = self.users.get_mut(vuid) {
-            user.copied = copied.is_some();
+            user.copied = copied;
         }
         let same = match (self.users.get(vuid), needs) {
             (None, None) => true,
-            (Some(user), Some(needs)) => user.needs == *needs && user.api_access == api_access,
+            (Some(user), Some(needs)) => {
+                user.needs == *needs && user.api_access == api_access && user.adds == adds
+            }
             (None, Some(_)) | (Some(_), None) => false,
         };
         if same {
@@ -366,7 +379,7 @@ impl Dependents {
         }
         let before = match needs {
             Some(needs) => {
-                self.users.insert(vuid.clone(), User { needs: Arc::clone(needs), api_access, copied: copied.is_some() })
+                self.users.insert(vuid.clone(), User { needs: Arc::clone(needs), api_access, copied, adds })
             }
             None => self.users.remove(vuid),
         };
@@ -408,13 +421,20 @@ impl Dependents {
         needs
     }
 
+    /// Whether a pod that uses it lets us copy it.
+    fn may_copy(&self, id: &Id, case: &Case) -> bool {
+        let mut users = case.users.iter().filter_map(|vuid| self.users.get(vuid));
+        users.any(|user| user.adds || !user.needs.only_adds(id))
+    }
+
     /// Whether what a pod needs is there.
     pub(crate) fn readiness<'a>(&'a self, vuid: &Uid, needs: &'a Needs) -> Readiness<'a> {
         if let Some((kind, name)) = needs.impossible() {
             return Readiness::Impossible(kind, name);
         }
         let mut readiness = Readiness::Ready;
-        for (id, optional) in needs.dependents(self.api_access) {
+        // A pod is created without its ephemeral containers.
+        for (id, optional) in needs.dependents(self.api_access).filter(|(id, _)| !needs.only_adds(id)) {
             match self.readiness_of(id, optional) {
                 Readiness::Ready => {}
                 Readiness::NotYet => readiness = Readiness::NotYet,

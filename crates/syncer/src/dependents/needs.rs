@@ -14,8 +14,8 @@ use super::Id;
 pub(crate) struct Needs {
     /// Sorted, each once, with whether the pod may do without it.
     dependents: Box<[(Arc<Id>, bool)]>,
-    /// Those of them that ephemeral containers name.
-    added: Box<[Arc<Id>]>,
+    /// Those of them that ephemeral containers name, with whether nothing else does.
+    added: Box<[(Arc<Id>, bool)]>,
     /// What the injected API-access volume names: the virtual cluster's CA.
     injected: Box<[(Arc<Id>, bool)]>,
     /// A required one whose name no object can have.
@@ -48,7 +48,9 @@ impl Needs {
         let injected = ids(true).into_iter().filter(|entry| !dependents.contains(entry)).collect();
         let named = spec.added_references();
         let is_added = |id: &Id| named.iter().any(|(kind, name)| (*kind, *name) == (id.kind, id.name.as_str()));
-        let added = dependents.iter().map(|(id, _)| id).filter(|id| is_added(id)).cloned().collect();
+        let only = |id: &Id| !spec.names_from_the_start(id.kind, id.name.as_str());
+        let added = dependents.iter().map(|(id, _)| id).filter(|id| is_added(id));
+        let added = added.map(|id| (Arc::clone(id), only(id))).collect();
         let needs = Self {
             dependents: dependents.into(),
             added,
@@ -74,7 +76,12 @@ impl Needs {
 
     /// The objects that ephemeral containers name.
     pub(super) fn added(&self) -> impl Iterator<Item = &Arc<Id>> {
-        self.added.iter()
+        self.added.iter().map(|(id, _)| id)
+    }
+
+    /// Whether only ephemeral containers name it.
+    pub(super) fn only_adds(&self, id: &Id) -> bool {
+        self.added.iter().any(|(added, only)| *only && **added == *id)
     }
 
     /// A required one whose name no object can have.

@@ -70,7 +70,7 @@ impl Dependents {
                     || Why::RemoveDependent.call(target.uid(&copy.uid).rv(copy.rv), Verb::Delete { grace: None });
                 if setting.may_collect { remove() } else { Plan::Rest }
             }
-            (Some(source), None) if used => plan_new(case, target, id, source, setting),
+            (Some(source), None) if self.may_copy(id, case) => plan_new(case, target, id, source, setting),
             (Some(source), Some(copy)) => plan_kept(case, target, id, source, copy, setting),
             // Running pods keep what they have; a pod that is to start says what is missing.
             (None, _) | (Some(_), None) => Plan::Rest,

@@ -21,7 +21,7 @@ use super::admission::{LONGEST_TEXT, PendingReason, Verdict};
 use super::plan::{patch_status, ppod_target, vpod_target};
 use super::row::{PPod, PodCopy, VPod, read_raw};
 use super::settle::read_uid;
-use super::{NotAdmitted, Why};
+use super::{NotAdmitted, Pods, Why};
 use crate::bindings::Bound;
 use crate::dependents::Readiness;
 use crate::json::fingerprint;
@@ -126,6 +126,17 @@ impl Changing {
     }
 }
 
+impl Pods {
+    /// Whether the copy of a pod has its ephemeral containers, or they may be pushed: the pod as it is now was read and found to meet
+    /// the Pod Security Standard.
+    pub(super) fn adds(&self, vuid: &Uid) -> bool {
+        let Some(vpod) = self.vpods.get(vuid) else { return true };
+        let pushed = self.copy(vuid).and_then(|ppod| ppod.ours.as_ref()).is_some_and(|copy| !vpod.said.differs_from(copy));
+        let changing = || self.cases.get(vuid)?.changing.as_deref();
+        pushed || changing().is_some_and(|changing| changing.said == vpod.said && changing.vpod.is_some())
+    }
+}
+
 impl Pair {
     /// What a change of a pod wants done now; `Rest` when nothing.
     pub(super) fn plan_changes(&self, vpod: &VPod, ppod: &PPod, copy: &PodCopy, now: Now) -> Plan<Why> {
@@ -217,7 +228,7 @@ impl Pair {
     }
 
     /// Folds in what a virtual pod says that was changed. As in Kubernetes, the whole pod is judged, not only what is new.
-    pub(super) fn begin_change(&mut self, vuid: &Uid, answer: &Answer) {
+    pub(super) fn begin_change(&mut self, vuid: &Uid, answer: &Answer, dirty: &mut Dirty<Key>) {
         let (Ok(Some(row)), Ok(raw)) = (VPod::decode(&answer.object, &self.home), read_raw(&answer.object)) else {
             return;
         };
@@ -242,6 +253,7 @@ impl Pair {
         if let Some(case) = self.pods.cases.get_mut(vuid) {
             case.changing = Some(Box::new(changing));
         }
+        self.follow_needs(vuid, dirty);
     }
 
     /// Folds in the copy as it is now: it was read, or something was pushed.

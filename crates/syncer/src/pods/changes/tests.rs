@@ -435,3 +435,24 @@ fn law_12_a_missing_right_to_add_ephemeral_containers_shows_on_the_binding_until
     stage.follow();
     assert_eq!(refused(&stage), None);
 }
+
+#[test]
+fn what_only_a_forbidden_ephemeral_container_names_is_not_copied() {
+    let mut stage = Stage::new();
+    let source = json!({"metadata": {"name": "settings", "namespace": "demo", "uid": "s-uid"}});
+    let text = stage.scene.stamp(source);
+    let row = Source::decode(&text, DependentKind::ConfigMap).unwrap().unwrap();
+    stage.scene.see(Fact::Source(DependentKind::ConfigMap, Change::Put(row, Epoch(1))));
+    let mut forbidden = debug(&json!({"privileged": true}));
+    forbidden["spec"]["ephemeralContainers"][0]["envFrom"] = json!([{"configMapRef": {"name": "settings"}}]);
+    stage.change(forbidden);
+    let dependent = stage.scene.pair.dependents.keys().next().unwrap();
+    assert!(matches!(dependent, Key::Dependent(_)));
+    assert_eq!(stage.scene.plan(&dependent), Plan::Rest, "it was not judged yet");
+    assert_eq!(stage.follow(), ["ReadChanged", "TellChange"]);
+    assert_eq!(stage.scene.plan(&dependent), Plan::Rest);
+
+    stage.scene.see_binding(json!({"podSecurity": "privileged"}));
+    stage.read();
+    assert_eq!(stage.scene.call(&dependent).why, "CreateDependent");
+}
