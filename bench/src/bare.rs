@@ -323,6 +323,7 @@ impl Hands {
             priority_class: Some(keys::PRIORITY_CLASS),
             service_account: keys::POD_SERVICE_ACCOUNT,
             explicit_requests: &[],
+            claim_name: &|name| name.to_owned(),
             dependent_name: &|_, name| dependent_name(LABEL, vpod.namespace.as_str(), name),
             token_secret: "",
             virtual_api_server: None,

@@ -18,6 +18,7 @@ use crate::keys;
 mod dependents;
 mod foreign;
 mod services;
+mod volumes;
 
 pub use foreign::ForeignObjects;
 pub use services::CarriedServices;
@@ -38,6 +39,10 @@ pub struct Snapshot<'a> {
     pub sources: Vec<(DependentKind, &'a Value)>,
     /// ConfigMaps and Secrets of the mount namespace.
     pub dependents: Vec<(DependentKind, &'a Value)>,
+    /// All PersistentVolumes of the physical cluster.
+    pub volumes: Vec<&'a Value>,
+    /// PersistentVolumeClaims of the mount namespace.
+    pub claims: Vec<&'a Value>,
     /// Whether pods that have no copy yet get what they need to reach the virtual API server.
     pub api_access: bool,
     /// What policies allow on a physical node; `None`: nothing.
@@ -73,6 +78,7 @@ impl Snapshot<'_> {
         }
         self.dependents_follow(&mut found);
         self.services_follow(&mut found);
+        self.volumes_follow(&mut found);
         found
     }
 

@@ -100,6 +100,13 @@ keys! {
     /// Annotation: JSON with the keys that were changed in both clusters, until an event says so. Syncer, on such copies.
     CONFLICTS = "tapestry.io/conflicts";
 
+    // ---- volumes ----
+    /// Annotation: `<namespace>/<name>` of the virtual claim that a volume is for. Syncer, on copies of PersistentVolumes.
+    VIRTUAL_CLAIM = "tapestry.io/virtual-claim";
+    /// Annotation: `<name>/<UID>` of the binding in whose physical cluster the volume may be attached. Syncer, on virtual
+    /// PersistentVolumes that one cluster at a time may attach, from before their copy exists until it is gone.
+    VOLUME_HOLDER = "tapestry.io/volume-holder";
+
     // ---- Secrets with tokens of virtual pods ----
     /// Annotation: RFC 3339 time at which the first of the tokens expires. Syncer, on token Secrets.
     TOKEN_EXPIRES = "tapestry.io/token-expires";
@@ -226,7 +233,7 @@ mod tests {
 
     #[test]
     fn keys_that_the_transformations_write_are_spelled_as_here() {
-        use tapestry_domain::{dependents, podspec, tokens};
+        use tapestry_domain::{dependents, podspec, tokens, volumes};
         let pairs = [
             (ORIGIN, dependents::keys::ORIGIN),
             (VIRTUAL_NAMESPACE, dependents::keys::VIRTUAL_NAMESPACE),
@@ -245,6 +252,7 @@ mod tests {
             (VIRTUAL_POD_GENERATION, podspec::keys::VIRTUAL_POD_GENERATION),
             (VIRTUAL_POD_MARKS, podspec::keys::VIRTUAL_POD_MARKS),
             (CARRIED, podspec::keys::CARRIED),
+            (VIRTUAL_CLAIM, volumes::keys::VIRTUAL_CLAIM),
             (TOKEN_EXPIRES, tokens::keys::TOKEN_EXPIRES),
             (TOKEN_REFRESH, tokens::keys::TOKEN_REFRESH),
         ];

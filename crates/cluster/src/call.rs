@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{Kind, Name, Rv, Uid};
 
-pub use carry::{CarryMarks, Shape};
+pub use carry::{CarryMarks, Shape, VolumeMarks};
 pub use need::Need;
 pub use tapestry_domain::podspec::TokenAsk;
 pub use token::PodRef;

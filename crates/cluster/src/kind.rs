@@ -47,6 +47,10 @@ pub static SECRET: Kind = core("secrets", "Secret", true);
 pub static RESOURCE_QUOTA: Kind = core("resourcequotas", "ResourceQuota", true);
 /// core/v1 Service.
 pub static SERVICE: Kind = core("services", "Service", true);
+/// core/v1 `PersistentVolume`.
+pub static PERSISTENT_VOLUME: Kind = core("persistentvolumes", "PersistentVolume", false);
+/// core/v1 `PersistentVolumeClaim`.
+pub static PERSISTENT_VOLUME_CLAIM: Kind = core("persistentvolumeclaims", "PersistentVolumeClaim", true);
 /// networking.k8s.io/v1 `NetworkPolicy`.
 pub static NETWORK_POLICY: Kind = Kind {
     group: "networking.k8s.io",
@@ -69,6 +73,9 @@ pub static LEASE: Kind =
 /// storage.k8s.io/v1 `CSINode`.
 pub static CSI_NODE: Kind =
     Kind { group: "storage.k8s.io", version: "v1", plural: "csinodes", kind: "CSINode", namespaced: false };
+/// storage.k8s.io/v1 `StorageClass`.
+pub static STORAGE_CLASS: Kind =
+    Kind { group: "storage.k8s.io", version: "v1", plural: "storageclasses", kind: "StorageClass", namespaced: false };
 /// Our `ClusterBinding`.
 pub static CLUSTER_BINDING: Kind = Kind {
     group: "cloud.tencent.com",

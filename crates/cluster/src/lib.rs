@@ -20,7 +20,7 @@ pub mod served;
 pub mod watch;
 pub mod watches;
 
-pub use call::{Answer, Call, CarryMarks, Need, PodRef, Shape, Side, Sub, Target, Verb};
+pub use call::{Answer, Call, CarryMarks, Need, PodRef, Shape, Side, Sub, Target, Verb, VolumeMarks};
 pub use connect::Cluster;
 pub use gate::Gate;
 pub use kind::Kind;

@@ -18,6 +18,7 @@ pub mod selector;
 pub mod services;
 pub mod shape;
 pub mod tokens;
+pub mod volumes;
 
 mod excerpt;
 mod merge;

@@ -159,11 +159,19 @@ pub fn is_physical_pod_name(name: &str, vpod_name: &str) -> bool {
 /// clusters and bindings apart that share a mount namespace.
 #[must_use]
 pub fn dependent_name(origin: &str, namespace: &str, name: &str) -> String {
-    let hash = long_base32_of(&["dependent", origin, namespace, name]);
-    match cut(name, SHOWN) {
-        "" => hash,
-        beginning => format!("{beginning}-{hash}"),
-    }
+    shown(name, &long_base32_of(&["dependent", origin, namespace, name]))
+}
+
+/// The name that the copy of a PersistentVolumeClaim has in the mount namespace: `<at most 40 of its name>-<16 of base32>`.
+#[must_use]
+pub fn claim_name(origin: &str, namespace: &str, name: &str) -> String {
+    shown(name, &long_base32_of(&["claim", origin, namespace, name]))
+}
+
+/// The name that the copy of a PersistentVolume has, cluster-wide: `<at most 40 of its name>-<16 of base32>`.
+#[must_use]
+pub fn volume_name(origin: &str, name: &str) -> String {
+    shown(name, &long_base32_of(&["volume", origin, name]))
 }
 
 /// The name that the copy of a Service has where its own name is taken, or is none that every API server accepts:
@@ -194,6 +202,13 @@ pub fn token_secret_name(origin: &str, vpod_uid: &str, vpod_name: &str) -> Strin
 pub fn ends_with_hash(name: &str) -> bool {
     let (_, last) = name.rsplit_once('-').unwrap_or(("", name));
     last.len() == 16 && last.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7'))
+}
+
+fn shown(name: &str, hash: &str) -> String {
+    match cut(name, SHOWN) {
+        "" => hash.to_owned(),
+        beginning => format!("{beginning}-{hash}"),
+    }
 }
 
 fn beginning(vpod_name: &str) -> &str {

@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 
 use self::changes::Carried;
 pub use self::changes::{Changes, Marks, mark_metadata, mark_spec, render_changes};
-pub use self::needs::{Need, SpecNeeds, TokenAsk, Unsupported, has_api_access, unsupported};
+pub use self::needs::{ClaimReference, Need, SpecNeeds, TokenAsk, Unsupported, has_api_access, unsupported};
 pub use self::patience::mend_tolerations;
 pub use self::sizes::Sizes;
 use crate::dependents::DependentKind;
@@ -51,6 +51,8 @@ pub struct Frame<'a> {
     pub explicit_requests: &'a [&'a str],
     /// The name that a ConfigMap or Secret of the pod's namespace has in the mount namespace.
     pub dependent_name: &'a dyn Fn(DependentKind, &str) -> String,
+    /// The name that a PersistentVolumeClaim of the pod's namespace has in the mount namespace.
+    pub claim_name: &'a dyn Fn(&str) -> String,
     /// The Secret in the mount namespace that holds the pod's tokens, by [`TokenAsk::key`].
     pub token_secret: &'a str,
     /// Host and port by which pods reach the virtual API server; `None`: they reach none, and the injected API token is left out.
@@ -142,6 +144,6 @@ pub fn render_ephemeral_containers(vpod: &str, frame: &Frame<'_>) -> Result<Valu
     let needs: SpecNeeds<'_> = serde_json::from_str(vpod.spec.get())?;
     let mut spec: Map<String, Value> = serde_json::from_str(vpod.spec.get())?;
     spec.retain(|field, value| field == "ephemeralContainers" && value.is_array());
-    rewrite::containers(&mut spec, &needs.api_access_volumes(), frame);
+    rewrite::containers(&mut spec, &vpod.metadata.name, &needs.api_access_volumes(), frame);
     Ok(spec.remove("ephemeralContainers").unwrap_or_else(|| json!([])))
 }

@@ -33,6 +33,15 @@ use crate::contest::Contest;
 use crate::origin::Origin;
 use crate::pair::Key;
 
+/// Who needs a ConfigMap or Secret.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Who {
+    /// A virtual pod.
+    Pod(Uid),
+    /// A volume of the virtual cluster.
+    Volume(Name),
+}
+
 /// A ConfigMap or Secret of the virtual cluster, by name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id {
@@ -55,8 +64,8 @@ pub(crate) struct Dependents {
     strays: BTreeSet<(DependentKind, Uid)>,
     /// Those that are used or have a copy.
     cases: HashMap<Arc<Id>, Case, RandomState>,
-    /// What each pod needs that is inside, or whose copy may run.
-    users: HashMap<Uid, User, RandomState>,
+    /// What each pod needs that is inside, or whose copy may run; and each volume that is carried.
+    users: HashMap<Who, User, RandomState>,
     /// By virtual pod.
     tokens: HashMap<Uid, TokenCase, RandomState>,
     /// Whether pods that are made now get what the virtual cluster injects to reach its API server.
@@ -66,7 +75,8 @@ pub(crate) struct Dependents {
     sweep_at: usize,
 }
 
-/// What one pod needs.
+/// What one pod or volume needs.
+#[derive(PartialEq, Eq)]
 struct User {
     needs: Arc<Needs>,
     /// Whether it has what the virtual cluster injects: a copy that was made keeps what it was made with.
@@ -92,8 +102,8 @@ const SWEEP: usize = 64;
 /// What is known of one beyond its rows.
 #[derive(Default)]
 struct Case {
-    /// Virtual pods that name it and are inside, or have a copy that may run.
-    users: BTreeSet<Uid>,
+    /// Virtual pods that name it and are inside, or have a copy that may run; and volumes.
+    users: BTreeSet<Who>,
     /// The copy that points back to it.
     copy: Option<Uid>,
     /// What is known of a copy that the watch does not show.
@@ -343,7 +353,10 @@ impl Dependents {
         let Some(case) = self.cases.get(id) else { return };
         dirty.mark(Key::Dependent(Arc::clone(id)));
         for user in &case.users {
-            dirty.mark(Key::Pod(user.clone()));
+            dirty.mark(match user {
+                Who::Pod(vuid) => Key::Pod(vuid.clone()),
+                Who::Volume(volume) => Key::Volume(volume.clone()),
+            });
         }
     }
 
@@ -362,43 +375,53 @@ impl Dependents {
         copied: Copied,
         dirty: &mut Dirty<Key>,
     ) {
-        let (adds, api_access) = (copied.adds, copied.api_access.unwrap_or(self.api_access));
-        let copied = copied.api_access.is_some();
-        if let Some(user) = self.users.get_mut(vuid) {
-            user.copied = copied;
+        let api_access = copied.api_access.unwrap_or(self.api_access);
+        let user = needs.map(|needs| User {
+            needs: Arc::clone(needs),
+            api_access,
+            copied: copied.api_access.is_some(),
+            adds: copied.adds || !needs.adds_any(),
+        });
+        if self.use_by(&Who::Pod(vuid.clone()), user, dirty) {
+            self.want_tokens(vuid, pod, needs, api_access, dirty);
         }
-        let same = match (self.users.get(vuid), needs) {
-            (None, None) => true,
-            (Some(user), Some(needs)) => {
-                user.needs == *needs && user.api_access == api_access && user.adds == adds
-            }
-            (None, Some(_)) | (Some(_), None) => false,
-        };
-        if same {
-            return;
+    }
+
+    /// The Secrets that a volume needs now; `None` when it is not carried any more.
+    pub(crate) fn follow_volume(&mut self, volume: &Name, needs: Option<&Arc<Needs>>, dirty: &mut Dirty<Key>) {
+        let user = |needs: &Arc<Needs>| User { needs: Arc::clone(needs), api_access: false, copied: false, adds: true };
+        self.use_by(&Who::Volume(volume.clone()), needs.map(user), dirty);
+    }
+
+    /// Says whether that is news.
+    fn use_by(&mut self, who: &Who, user: Option<User>, dirty: &mut Dirty<Key>) -> bool {
+        if let (Some(known), Some(user)) = (self.users.get_mut(who), &user) {
+            known.copied = user.copied;
         }
-        let before = match needs {
-            Some(needs) => {
-                self.users.insert(vuid.clone(), User { needs: Arc::clone(needs), api_access, copied, adds })
-            }
-            None => self.users.remove(vuid),
+        if self.users.get(who) == user.as_ref() {
+            return false;
+        }
+        let wanted: Vec<Arc<Id>> = user.iter().flat_map(User::dependents).cloned().collect();
+        let before = match user {
+            Some(user) => self.users.insert(who.clone(), user),
+            None => self.users.remove(who),
         };
         for id in before.iter().flat_map(User::dependents) {
             if let Some(case) = self.cases.get_mut(id) {
-                case.users.remove(vuid);
+                case.users.remove(who);
                 dirty.mark(Key::Dependent(Arc::clone(id)));
             }
         }
-        for (id, _) in needs.iter().flat_map(|needs| needs.dependents(api_access)) {
-            self.cases.entry(Arc::clone(id)).or_default().users.insert(vuid.clone());
-            dirty.mark(Key::Dependent(Arc::clone(id)));
+        for id in wanted {
+            self.cases.entry(Arc::clone(&id)).or_default().users.insert(who.clone());
+            dirty.mark(Key::Dependent(id));
         }
         for id in before.iter().flat_map(User::dependents) {
             self.drop_unused(id);
         }
-        self.want_tokens(vuid, pod, needs, api_access, dirty);
         // Whether a stray is used may be another answer now.
         self.stray_keys().for_each(|key| dirty.mark(key));
+        true
     }
 
     /// Whether pods that are made now get what the virtual cluster injects; says whether that is news. Then every pod has to be
@@ -421,14 +444,22 @@ impl Dependents {
         needs
     }
 
-    /// Whether a pod that uses it lets us copy it.
+    /// Whether a pod or volume that uses it lets us copy it.
     fn may_copy(&self, id: &Id, case: &Case) -> bool {
-        let mut users = case.users.iter().filter_map(|vuid| self.users.get(vuid));
+        let mut users = case.users.iter().filter_map(|who| self.users.get(who));
         users.any(|user| user.adds || !user.needs.only_adds(id))
     }
 
     /// Whether what a pod needs is there.
     pub(crate) fn readiness<'a>(&'a self, vuid: &Uid, needs: &'a Needs) -> Readiness<'a> {
+        match (self.readiness_for_volume(needs), needs.wants_tokens(self.api_access)) {
+            (Readiness::Ready, true) => self.token_readiness(vuid),
+            (readiness, _) => readiness,
+        }
+    }
+
+    /// Whether the objects that a volume needs are there, which needs no tokens.
+    pub(crate) fn readiness_for_volume<'a>(&'a self, needs: &'a Needs) -> Readiness<'a> {
         if let Some((kind, name)) = needs.impossible() {
             return Readiness::Impossible(kind, name);
         }
@@ -441,10 +472,7 @@ impl Dependents {
                 other => return other,
             }
         }
-        match (readiness, needs.wants_tokens(self.api_access)) {
-            (Readiness::Ready, true) => self.token_readiness(vuid),
-            (readiness, _) => readiness,
-        }
+        readiness
     }
 
     /// The same for what ephemeral containers name, which are added to a pod that runs. What the virtual cluster does not have keeps

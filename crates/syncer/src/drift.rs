@@ -33,6 +33,8 @@ impl Syncer {
         }
         let services = tokio::try_join!(vside.list(&kind::SERVICE), pside.list_in(&kind::SERVICE, &home.mount))?;
         let listed = pair.bindings.bound().map(|bound| &bound.binding.service_namespaces);
+        let claims = pside.list_in(&kind::PERSISTENT_VOLUME_CLAIM, &home.mount).await?;
+        let volumes = pside.list(&kind::PERSISTENT_VOLUME).await?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let vnodes: Vec<&Value> = vnodes
             .iter()
@@ -52,6 +54,8 @@ impl Syncer {
             pnodes: pnodes.iter().collect(),
             sources: sources.iter().map(|(kind, source)| (*kind, source)).collect(),
             dependents: copies.iter().map(|(kind, copy)| (*kind, copy)).collect(),
+            volumes: volumes.iter().collect(),
+            claims: claims.iter().collect(),
             api_access: pair.dependents.api_access(),
             limits: &|node| pair.limits_of(node, now),
             services: CarriedServices {

@@ -15,6 +15,7 @@ use crate::nodes::row::{Condition, VNode};
 use crate::pair::Key;
 use crate::pods::row::VPod;
 use crate::services;
+use crate::volumes::row::VClaim;
 use crate::warnings::Warning;
 
 /// An event to be written.
@@ -109,6 +110,20 @@ impl Event {
         now: Now,
     ) -> Option<Self> {
         Self::write_as(&service(id, uid), "Warning", reason, message, stable_hash((uid.as_str(), reason)), now)
+    }
+
+    /// A warning about a claim, as an object to create. The same occasion has the same name, whichever process tells it.
+    pub(crate) fn about_claim(
+        vclaim: &VClaim,
+        reason: &str,
+        message: &str,
+        occasion: &str,
+        now: Now,
+    ) -> Option<(Target, Value)> {
+        let whom = vclaim.whom();
+        let unique = stable_hash((whom["uid"].as_str(), reason, occasion));
+        let event = Self::write_as(&whom, "Warning", reason, message, unique, now)?;
+        Some((Target::namespaced(Side::Virtual, &kind::EVENT, event.namespace, event.name), event.body))
     }
 
     pub(crate) fn name(&self) -> &Name {

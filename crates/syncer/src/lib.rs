@@ -31,5 +31,6 @@ pub mod services;
 mod serving;
 pub mod start;
 mod terms;
+pub mod volumes;
 pub mod warnings;
 mod watches;

@@ -141,6 +141,12 @@ impl Origin {
         self.whole_name.as_ref().map(|name| (keys::CLUSTER_BINDING, name.to_string()))
     }
 
+    /// What a virtual volume says that this binding holds: `<binding name>/<binding UID>`.
+    pub(crate) fn holder(&self) -> String {
+        let name = self.whole_name.as_ref().unwrap_or(&self.binding_label);
+        format!("{name}/{}", self.full.split_once('/').map_or("", |(_, binding)| binding))
+    }
+
     /// The annotations of every node and every physical object we make.
     pub(crate) fn annotations(&self) -> Vec<(&'static str, String)> {
         std::iter::once((keys::ORIGIN, self.full.to_string())).chain(self.whole_name()).collect()

@@ -10,19 +10,23 @@ use tapestry_cluster::{Kind, Side, kind};
 use crate::connections::Connections;
 
 /// What admission does not rely on to decide who may enter a virtual node. A kind in neither list counts as relied on.
-/// ConfigMaps and Secrets delay only pods that name one; events are only shown.
-const NOT_FOR_ADMISSION: [&Kind; 7] = [
+/// ConfigMaps, Secrets, claims and volumes delay only pods that name one; events are only shown, Services wait for themselves.
+const NOT_FOR_ADMISSION: [&Kind; 10] = [
     &kind::CSI_NODE,
     &kind::RESOURCE_QUOTA,
     &kind::NETWORK_POLICY,
     &kind::CONFIG_MAP,
     &kind::SECRET,
+    &kind::PERSISTENT_VOLUME,
+    &kind::PERSISTENT_VOLUME_CLAIM,
+    &kind::STORAGE_CLASS,
     &kind::EVENT,
     &kind::SERVICE,
 ];
 
-/// Who needs which ConfigMap, Secret and token follows from these.
-const OF_DEPENDENTS: [&Kind; 3] = [&kind::POD, &kind::CONFIG_MAP, &kind::SECRET];
+/// Who needs which ConfigMap, Secret, token, claim and volume follows from these.
+const OF_DEPENDENTS: [&Kind; 5] =
+    [&kind::POD, &kind::CONFIG_MAP, &kind::SECRET, &kind::PERSISTENT_VOLUME, &kind::PERSISTENT_VOLUME_CLAIM];
 
 /// What admission relies on. A test keeps both lists complete.
 #[cfg(test)]
@@ -120,7 +124,7 @@ impl OutOfSync {
         let then = if self.concerns_admission(connections) {
             "no new pod is admitted until this works again"
         } else if self.concerns_dependents() {
-            "copies of ConfigMaps and Secrets may be out of date, and pods that name one may wait"
+            "copies of ConfigMaps, Secrets and volumes may be out of date, and pods that name one may wait"
         } else if self.concerns_services() {
             "copies of Services may be out of date, and pods are not affected"
         } else {

@@ -37,6 +37,8 @@ use crate::refused::Refused;
 use crate::rights::Ask;
 use crate::services::row::{PService, VService};
 use crate::services::{self, Services};
+use crate::volumes::row::{PClaim, PClass, PVolume, VClaim, VVolume};
+use crate::volumes::{self, Volumes};
 use crate::warnings::{Warning, Warnings};
 
 /// What work is about.
@@ -60,6 +62,10 @@ pub enum Key {
     Dependent(Arc<dependents::Id>),
     /// A ConfigMap or Secret of our origin that does not say of what it is a copy.
     StrayDependent(DependentKind, Uid),
+    /// A claim that pods need, and its copy.
+    Claim(Arc<volumes::Id>),
+    /// A volume of the virtual cluster, by name, and its copy.
+    Volume(Name),
     /// The tokens of a virtual pod.
     Token(Uid),
     /// Whether a cluster serves policies at all.
@@ -99,6 +105,16 @@ pub enum Fact {
     Source(DependentKind, Change<Source>),
     /// About a copy of one in the physical cluster.
     DependentCopy(DependentKind, Change<DependentCopy>),
+    /// About a claim of the virtual cluster.
+    VClaim(Change<VClaim>),
+    /// About a volume of the virtual cluster.
+    VVolume(Change<VVolume>),
+    /// About a copy of a claim.
+    PClaim(Change<PClaim>),
+    /// About a copy of a volume.
+    PVolume(Change<PVolume>),
+    /// About a StorageClass of the physical cluster.
+    Class(Change<PClass>),
     /// About a backstop in the physical cluster.
     Guard(Guard, Change<GuardRow>),
     /// A warning about a physical pod.
@@ -127,6 +143,11 @@ impl Fact {
             Self::PPod(change) => change.is_progress(),
             Self::Source(_, change) => change.is_progress(),
             Self::DependentCopy(_, change) => change.is_progress(),
+            Self::VClaim(change) => change.is_progress(),
+            Self::VVolume(change) => change.is_progress(),
+            Self::PClaim(change) => change.is_progress(),
+            Self::PVolume(change) => change.is_progress(),
+            Self::Class(change) => change.is_progress(),
             Self::Guard(_, change) => change.is_progress(),
             Self::Warning(change) => change.is_progress(),
             Self::VService(change) => change.is_progress(),
@@ -157,6 +178,8 @@ reasons! {
         Stray(pods::strays::Why),
         /// [`Key::Dependent`], [`Key::StrayDependent`].
         Dependent(dependents::plan::Why),
+        /// [`Key::Claim`] and [`Key::Volume`].
+        Volume(volumes::plan::Why),
         /// [`Key::Token`].
         Token(dependents::tokens::Why),
         /// [`Key::Serving`].
@@ -194,6 +217,7 @@ pub struct Pair {
     pub(crate) guards: Guards,
     pub(crate) pods: Pods,
     pub(crate) dependents: Dependents,
+    pub(crate) volumes: Volumes,
     pub(crate) breaker: Breaker,
     pub(crate) catch_up: CatchUp,
     pub(crate) events: Events,
@@ -221,6 +245,7 @@ impl Pair {
             guards: Guards::default(),
             pods: Pods::new(entropy),
             dependents: Dependents::default(),
+            volumes: Volumes::default(),
             breaker: Breaker::default(),
             catch_up: CatchUp::default(),
             events: Events::default(),
@@ -236,6 +261,7 @@ impl Pair {
             breaker,
             csinodes,
             services,
+            volumes,
             // What these know stays as it is; `dependents` knows what it wrote, which only another leader makes old.
             origin: _,
             home: _,
@@ -258,6 +284,7 @@ impl Pair {
         breaker.doubt();
         csinodes.doubt_evidence();
         services.doubt_evidence();
+        volumes.doubt_evidence();
     }
 
     fn see_connection(&mut self, side: Side, connection: Connection, now: Now, dirty: &mut Dirty<Key>) {
@@ -388,6 +415,11 @@ impl Model for Pair {
             Fact::Warning(change) => self.see_warning(change, now, dirty),
             Fact::Source(kind, change) => self.dependents.observe_source(kind, change, dirty),
             Fact::DependentCopy(kind, change) => self.see_dependent_copy(kind, change, dirty),
+            Fact::VClaim(change) => self.see_vclaim(change, now, dirty),
+            Fact::VVolume(change) => self.see_vvolume(change, dirty),
+            Fact::PClaim(change) => self.see_pclaim(change, dirty),
+            Fact::PVolume(change) => self.see_pvolume(change, dirty),
+            Fact::Class(change) => self.volumes.observe_class(change, dirty),
             Fact::Guard(guard, change) => self.see_guard(guard, change, now, dirty),
             Fact::Watch(watched, state) => self.see_watch(&watched, state, now, dirty),
             Fact::VService(change) => self.services.observe_source(change, dirty),
@@ -413,6 +445,8 @@ impl Model for Pair {
             Key::Stray(uid) => self.plan_stray(uid, now).map(Why::Stray),
             Key::Dependent(id) => self.plan_dependent(id, now).map(Why::Dependent),
             Key::StrayDependent(kind, uid) => self.plan_stray_dependent(*kind, uid, now).map(Why::Dependent),
+            Key::Claim(id) => self.plan_claim(id, now).map(Why::Volume),
+            Key::Volume(volume) => self.plan_volume(volume, now).map(Why::Volume),
             Key::Token(uid) => self.plan_token(uid, now).map(Why::Token),
             Key::Serving(side) => self.plan_serving(*side, now).map(Why::Serving),
             Key::BindingServing => self.when_operational(|_| self.bindings.plan_serving(now)).map(Why::BindingServing),
@@ -465,6 +499,8 @@ impl Model for Pair {
                 self.dependents.settle_stray(*kind, call, &done);
                 self.mark_leaving(dirty);
             }
+            (Why::Volume(why), Key::Claim(id)) => self.settle_claim(id, why, call, done, now, dirty),
+            (Why::Volume(why), Key::Volume(volume)) => self.settle_volume(volume, why, call, done, now, dirty),
             (Why::Token(why), Key::Token(uid)) => self.settle_token(uid, why, call, done, now, dirty),
             (Why::Serving(why), Key::Serving(side)) => {
                 if self.policies.settle_serving(*side, why, call, done, now, dirty) {
@@ -493,6 +529,7 @@ impl Model for Pair {
                 | Why::Pod(_)
                 | Why::Stray(_)
                 | Why::Dependent(_)
+                | Why::Volume(_)
                 | Why::Token(_)
                 | Why::Serving(_)
                 | Why::Policy(_)
@@ -536,7 +573,8 @@ impl Model for Pair {
         let nodes = self.nodes.keys().chain(self.csinodes.keys(&self.nodes));
         let rest =
             self.policies.keys().chain(self.events.keys()).chain(self.catch_up.keys()).chain(self.services.keys());
-        fixed.chain(nodes).chain(self.pods.keys()).chain(self.dependents.keys()).chain(rest).collect()
+        let needed = self.dependents.keys().chain(self.volumes.keys());
+        fixed.chain(nodes).chain(self.pods.keys()).chain(needed).chain(rest).collect()
     }
 
     fn side(&self, key: &Key) -> Option<Side> {
@@ -550,7 +588,13 @@ impl Model for Pair {
             | Key::Token(_) => Some(Side::Physical),
             Key::Serving(side) | Key::Policy(side, _) | Key::CatchUp(side, _) => Some(*side),
             Key::BindingServing => Some(Side::Virtual),
-            Key::Binding | Key::Node(_) | Key::CsiNode(_) | Key::Event(_) | Key::Service(_) => None,
+            Key::Binding
+            | Key::Node(_)
+            | Key::CsiNode(_)
+            | Key::Claim(_)
+            | Key::Volume(_)
+            | Key::Service(_)
+            | Key::Event(_) => None,
         }
     }
 

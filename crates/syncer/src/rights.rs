@@ -246,6 +246,20 @@ pub static RIGHTS: &[Right] = {
         ),
         in_virtual(Everywhere, &kind::SERVICE, &["patch"], "Addresses of their load balancers.").part("status"),
         in_virtual(
+            Everywhere,
+            &kind::PERSISTENT_VOLUME_CLAIM,
+            &["get", "list", "watch"],
+            "Claims that pods on virtual nodes name are copied.",
+        ),
+        in_virtual(Everywhere, &kind::PERSISTENT_VOLUME_CLAIM, &["patch"], "Write back the size of claims that grew.")
+            .part("status"),
+        in_virtual(
+            Everywhere,
+            &kind::PERSISTENT_VOLUME,
+            &["get", "list", "watch", "patch"],
+            "Volumes of these claims are copied; a volume says which binding has it, and its size when it grew.",
+        ),
+        in_virtual(
             System,
             &kind::LEASE,
             &["get", "list", "watch", "create", "patch"],
@@ -291,6 +305,24 @@ pub static RIGHTS: &[Right] = {
             &kind::SERVICE,
             &["get", "list", "watch", "create", "patch", "delete"],
             "Copies of Services.",
+        ),
+        in_physical(
+            Mount,
+            &kind::PERSISTENT_VOLUME_CLAIM,
+            &["get", "list", "watch", "create", "patch", "delete"],
+            "Copies of claims that pods name.",
+        ),
+        in_physical(
+            Everywhere,
+            &kind::PERSISTENT_VOLUME,
+            &["get", "list", "watch", "create", "patch", "delete"],
+            "Copies of the volumes of these claims; others are never written.",
+        ),
+        in_physical(
+            Everywhere,
+            &kind::STORAGE_CLASS,
+            &["list", "watch"],
+            "Which classes exist, and whether their volumes can grow.",
         ),
         in_physical(Mount, &kind::SERVICE_ACCOUNT, &["create"], "The copies' ServiceAccount, which has no rights."),
         in_physical(

@@ -27,6 +27,7 @@ use crate::pair::Fact;
 use crate::pods::row::{PPod, VPod};
 use crate::policies::PolicyRow;
 use crate::services::row::{PService, VService};
+use crate::volumes::row::{PClaim, PClass, PVolume, VClaim, VVolume};
 use crate::warnings::Warning;
 
 /// All that a syncer reads.
@@ -125,6 +126,16 @@ fn watch_all(scope: Scope<'_>, entries: &mut impl Entries) {
     // Also those of others: they have names.
     let (query, whose) = (Query { namespace: Some(home.mount.clone()), ..Query::all(&kind::SERVICE) }, origin.clone());
     entries.add((Physical, query), move |json| PService::decode(json, &whose), Fact::PService);
+    entries.add((Virtual, Query::all(&kind::PERSISTENT_VOLUME_CLAIM)), VClaim::decode, Fact::VClaim);
+    entries.add((Virtual, Query::all(&kind::PERSISTENT_VOLUME)), VVolume::decode, Fact::VVolume);
+    let query = Query { namespace: Some(home.mount.clone()), ..Query::all(&kind::PERSISTENT_VOLUME_CLAIM) };
+    let whose = origin.clone();
+    entries.add((Physical, query), move |json| PClaim::decode(json, &whose), Fact::PClaim);
+    // All of them, not by our label: one that lost it must not lose its data for that.
+    let whose = origin.clone();
+    let query = Query::all(&kind::PERSISTENT_VOLUME);
+    entries.add((Physical, query), move |json| PVolume::decode(json, &whose), Fact::PVolume);
+    entries.add((Physical, Query::all(&kind::STORAGE_CLASS)), PClass::decode, Fact::Class);
     // Normal events are many, and those of other kinds are not about copies.
     let fields = "type=Warning,involvedObject.kind=Pod".to_owned();
     let warnings = Query { namespace: Some(home.mount.clone()), fields, ..Query::all(&kind::EVENT) };

@@ -17,6 +17,8 @@ mod quota;
 mod rights;
 #[path = "world/services.rs"]
 mod services;
+#[path = "world/volumes.rs"]
+mod volumes;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -47,6 +49,7 @@ use tapestry_syncer::pair::{Fact, Pair};
 use tapestry_syncer::pods::row::{PPod, VPod};
 use tapestry_syncer::policies::PolicyRow;
 use tapestry_syncer::services::row::{PService, VService};
+use tapestry_syncer::volumes::row::{PClaim, PClass, PVolume, VClaim, VVolume};
 use tapestry_syncer::warnings::Warning;
 use tapestry_testbed::invariants::{CarriedServices, Snapshot};
 use tapestry_testbed::world::{
@@ -70,6 +73,10 @@ const NODES: [&str; 2] = ["n1", "n2"];
 /// Pods that the user creates and deletes.
 const PODS: usize = 12;
 
+/// What waits reads these now and then.
+const WAITING: [&str; 6] =
+    ["LookForDependent", "LookForToken", "LookForCopy", "LookForVolume", "LookForClaim", "LookForVolumeOfClaim"];
+
 // ---- setup ----
 
 /// A run with binding, policy and nodes, and the rules that always hold.
@@ -87,9 +94,7 @@ fn stage(config: Config) -> Schedule<Syncer> {
         })
         // What waits reads now and then: whether a stranger still has a name, and whether a pod whose ConfigMap is missing has no
         // copy after all.
-        .quiet(|call| {
-            call.target.kind == &kind::LEASE || ["LookForDependent", "LookForToken", "LookForCopy"].contains(&call.why)
-        })
+        .quiet(|call| call.target.kind == &kind::LEASE || WAITING.contains(&call.why))
         .on_reach(|side, up| Some(reached(side, up)));
     set_the_stage(&mut schedule.world);
     schedule
@@ -217,16 +222,19 @@ fn pair_life(birth: Birth, origin: &Rc<Origin>) -> Life<Pair> {
     ];
     Life {
         model: Pair::new((**origin).clone(), home, &binding_uid(), entropy),
-        observers: observers.into_iter().chain(sources).chain(copies).collect(),
+        observers: observers.into_iter().chain(sources).chain(copies).chain(volumes::observers(origin)).collect(),
         facts: Side::BOTH.map(|side| Fact::Connection(side, connection(side, true))).into(),
     }
 }
 
 // ---- invariants ----
 
+fn finished(pod: &Value) -> bool {
+    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+}
+
 fn alive(pod: &Value) -> bool {
-    let terminal = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
-    !terminal && pod["metadata"]["deletionTimestamp"].is_null()
+    !finished(pod) && pod["metadata"]["deletionTimestamp"].is_null()
 }
 
 /// Never two live copies of one virtual pod.
@@ -334,8 +342,12 @@ fn no_foreign_object_is_changed(world: &World, call: &Call, origin: &Origin) -> 
         return Ok(());
     }
     let Some(uid) = &call.target.uid else { return Err(format!("{call} names no UID")) };
-    let path =
-        call.target.namespace.as_ref().map_or(String::new(), |namespace| format!("{namespace}/{}", call.target.name));
+    let path = match &call.target.namespace {
+        Some(namespace) => format!("{namespace}/{}", call.target.name),
+        None if call.target.kind == &kind::PERSISTENT_VOLUME => call.target.name.to_string(),
+        // Policies of the owner get a status.
+        None => return Ok(()),
+    };
     let Some(object) = world.get(Physical, call.target.kind, &path) else { return Ok(()) };
     let hits = object["metadata"]["uid"] == uid.as_str();
     // One of ours that another client stripped stays ours for a process that knows its UID.
@@ -427,6 +439,8 @@ fn converged(world: &World) -> Result<(), String> {
         pnodes: world.list(Physical, &kind::NODE).collect(),
         sources: dependents(world, Virtual).collect(),
         dependents: dependents(world, Physical).collect(),
+        volumes: world.list(Physical, &kind::PERSISTENT_VOLUME).collect(),
+        claims: world.list(Physical, &kind::PERSISTENT_VOLUME_CLAIM).collect(),
         api_access: world
             .get(Virtual, &kind::CLUSTER_BINDING, "east")
             .is_some_and(|binding| binding["spec"]["virtualAPIServer"].is_object()),

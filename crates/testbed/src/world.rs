@@ -10,6 +10,7 @@
 //! | [`schedule`] | leaders, actors and faults; one step at a time, then no faults |
 //! | [`kubelet`] | scheduler and kubelets of one side, as an actor |
 //! | [`controller`] | the controller-manager of one side, as an actor |
+//! | [`volumes`] | the volume controller of one side, as an actor |
 //! | [`crash`] | the same run again and again, with a crash after every call |
 
 use std::sync::Arc;
@@ -32,6 +33,7 @@ mod patch;
 pub mod schedule;
 pub mod server;
 mod strategy;
+pub mod volumes;
 
 pub use controller::ControllerManager;
 pub use crash::{exhaustive_crash, explore};
@@ -40,6 +42,7 @@ pub use kubelet::{ABSENT_SCHEDULER, Kubelet, set_condition};
 pub use observer::{Observer, View};
 pub use schedule::{Actor, Birth, Config, Faults, Life, Schedule};
 pub use server::{Server, Serving, Version};
+pub use volumes::{Destroyed, VolumeController};
 
 /// Two clusters and the time.
 pub struct World {

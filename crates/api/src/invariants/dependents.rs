@@ -62,7 +62,8 @@ impl Snapshot<'_> {
         let given = |copy: &&str| names::ends_with_hash(copy);
         for ((kind, copy), _) in copies.iter().filter(|((_, copy), object)| given(copy) && !leaving(object)) {
             // A pod that is finished or waits may keep what it had; one that is gone may not.
-            if !used.contains(&(*kind, (*copy).to_owned())) && !self.may_be_used(*kind, copy) {
+            let of_volume = || *kind == DependentKind::Secret && self.secret_of_volume(copy);
+            if !used.contains(&(*kind, (*copy).to_owned())) && !self.may_be_used(*kind, copy) && !of_volume() {
                 found.push(format!("{kind} {copy} is used by no pod"));
             }
         }
@@ -194,7 +195,8 @@ fn same_values(kind: DependentKind, source: &Value, copy: &Value, found: &mut Ve
     if asked != digest.ways.is_some() {
         found.push(format!("{kind} {} does not say in which direction changes flow", place(copy)));
     }
-    if asked && digest.ways == Some(Ways::Both) && digest.based {
+    let flows_up = asked && digest.ways == Some(Ways::Both) && digest.based;
+    if flows_up {
         if digest.changed {
             found.push(format!("{kind} {} has changes that {} does not have yet", place(copy), place(source)));
         }
@@ -209,7 +211,7 @@ fn same_values(kind: DependentKind, source: &Value, copy: &Value, found: &mut Ve
     }
     for field in ["data", "binaryData"] {
         for (key, value) in source[field].as_object().into_iter().flatten() {
-            if !digest.changed && copy[field].get(key) != Some(value) {
+            if !(flows_up && digest.changed) && copy[field].get(key) != Some(value) {
                 found.push(format!("{kind} {} does not have {field}[{key}] of {}", place(copy), place(source)));
             }
         }

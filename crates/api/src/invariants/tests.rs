@@ -5,6 +5,7 @@ use serde_json::json;
 use super::*;
 
 mod dependents;
+mod volumes;
 
 const ORIGIN: &str = "v/b";
 
@@ -67,6 +68,8 @@ fn violations(vpods: &[Value], ppods: &[Value]) -> Vec<String> {
         pnodes: Vec::new(),
         sources: Vec::new(),
         dependents: Vec::new(),
+        volumes: Vec::new(),
+        claims: Vec::new(),
         api_access: false,
         limits: &|_| Some(Vec::new()),
         services: CarriedServices::default(),
@@ -180,6 +183,8 @@ fn law_09_a_node_that_offers_more_than_is_idle_or_allowed_is_found() {
             pnodes: vec![&pnode],
             sources: Vec::new(),
             dependents: Vec::new(),
+            volumes: Vec::new(),
+            claims: Vec::new(),
             api_access: false,
             limits: &|_| limits.map(<[_]>::to_vec),
             services: CarriedServices::default(),
@@ -214,6 +219,8 @@ fn service_violations(source: &Value, copies: &[Value]) -> Vec<String> {
         pnodes: Vec::new(),
         sources: Vec::new(),
         dependents: Vec::new(),
+        volumes: Vec::new(),
+        claims: Vec::new(),
         api_access: false,
         limits: &|_| Some(Vec::new()),
         services: CarriedServices {

@@ -7,6 +7,7 @@ use k8s_openapi::ByteString;
 use serde_json::Value;
 use tapestry_domain::dependents::{DependentKind, Marks, render_copy, render_patch, render_raise};
 use tapestry_domain::services;
+use tapestry_domain::volumes::{VolumeFrame, render_claim_copy, render_volume_copy};
 
 use crate::object::uid_of;
 use crate::{Answer, Call, Refusal, Sub, Target, Verb};
@@ -22,8 +23,27 @@ pub struct CarryMarks {
     pub salt: String,
 }
 
-/// What the gate makes of the object that a [`Verb::Carry`] reads. Each shape has two functions of `domain`: one renders a new
-/// copy, one the patch of a copy that exists.
+/// What the copy of a volume or claim has besides what it carries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeMarks {
+    /// They win over those of the source.
+    pub labels: Vec<(&'static str, String)>,
+    /// They win over those of the source.
+    pub annotations: Vec<(&'static str, String)>,
+    /// The hash of the origin, from which names follow.
+    pub origin: String,
+    /// The mount namespace.
+    pub mount: String,
+    /// A class of the physical cluster, or empty.
+    pub storage_class: String,
+    /// Namespace and name of the virtual claim.
+    pub claim: (String, String),
+    /// Of a volume: the UID of the claim's copy, if it exists. Of a claim: the name of the volume's copy.
+    pub other: Option<String>,
+}
+
+/// What the gate makes of the object that a [`Verb::Carry`] reads. A function of `domain` renders a new copy, another one the patch
+/// of a copy that exists; volumes and claims are only created so, because what changes of them later needs no source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Shape {
     /// A ConfigMap or Secret becomes another of the same kind, with these marks.
@@ -37,6 +57,10 @@ pub enum Shape {
         /// Part of every hash of a value: the origin.
         salt: String,
     },
+    /// A PersistentVolume becomes one that keeps its data and waits for the copy of its claim.
+    Volume(VolumeMarks),
+    /// A PersistentVolumeClaim becomes one that is bound to the copy of its volume.
+    Claim(VolumeMarks),
 }
 
 /// A [`Verb::Carry`], request by request: read the copy if there is one, read the source, write.
@@ -59,6 +83,12 @@ impl Shape {
             Self::Service(marks) => services::render_copy(source, target.name.as_str(), namespace, &marks.borrow())
                 .map_err(|why| why.to_string()),
             Self::Raise { .. } => Err("a source is never created from its copy".to_owned()),
+            Self::Volume(marks) => {
+                render_volume_copy(source, &marks.frame(target)).map_err(|why| format!("the volume: {why}"))
+            }
+            Self::Claim(marks) => {
+                render_claim_copy(source, &marks.frame(target)).map_err(|why| format!("the claim: {why}"))
+            }
         }
     }
 
@@ -72,6 +102,22 @@ impl Shape {
                 services::render_patch(source, copy, &marks.borrow()).map_err(|why| why.to_string())
             }
             Self::Raise { kind, salt } => render_raise(*kind, source, copy, salt).map_err(|why| why.to_string()),
+            Self::Volume(_) | Self::Claim(_) => Err("copies of volumes and claims are only created".to_owned()),
+        }
+    }
+}
+
+impl VolumeMarks {
+    fn frame<'a>(&'a self, target: &'a Target) -> VolumeFrame<'a> {
+        VolumeFrame {
+            name: target.name.as_str(),
+            mount: &self.mount,
+            labels: &self.labels,
+            annotations: &self.annotations,
+            origin: &self.origin,
+            storage_class: &self.storage_class,
+            claim: (&self.claim.0, &self.claim.1),
+            other: self.other.as_deref(),
         }
     }
 }

@@ -14,6 +14,8 @@ fn marks_never_change_between_releases() {
     // "dependent\0origin\0team1\0app-config\0" and "token\0origin\0uid-1\0", in the same way.
     assert_eq!(dependent_name("origin", "team1", "app-config"), "app-config-j3kf5afmvsqwtshv");
     assert_eq!(token_secret_name("origin", "uid-1", "web-0"), "web-0-token-jknjkiej2zd6y4gn");
+    assert_eq!(claim_name("origin", "team1", "data-db-0"), "data-db-0-qthfnbjyhz646lz2");
+    assert_eq!(volume_name("origin", "pvc-1"), "pvc-1-hmpwhmhuwkczp5da");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! What a pod needs besides a node: ConfigMaps and Secrets of its namespace and tokens, which are carried, and what is refused.
+//! What a pod needs besides a node: ConfigMaps, Secrets and claims of its namespace and tokens, which are carried, and what is
+//! refused.
 //! It must not look at less than [`super::references`] rewrites: what is named there must be in the physical cluster first.
 
 use std::fmt;
@@ -40,10 +41,6 @@ pub enum Need {
     ConfigMap,
     /// Carried; refused only by a caller that cannot carry it.
     Secret,
-    /// A volume's claim.
-    PersistentVolumeClaim,
-    /// A volume whose claim is made with the pod.
-    EphemeralVolume,
     /// The addresses of a GlusterFS volume's servers.
     Endpoints,
     /// A projected token. Carried; refused only by a caller that cannot carry it.
@@ -87,6 +84,20 @@ pub struct TokenAsk {
     pub expiration_seconds: i64,
 }
 
+/// A PersistentVolumeClaim that a pod names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClaimReference {
+    /// The name in the pod's namespace.
+    pub name: Box<str>,
+    /// Whether it must have been made for this pod: that of an ephemeral volume.
+    pub own: bool,
+}
+
+/// The claim that Kubernetes makes for an ephemeral volume of a pod.
+pub(super) fn ephemeral_claim(pod: &str, volume: &str) -> String {
+    format!("{pod}-{volume}")
+}
+
 /// What a token without `expirationSeconds` gets.
 const DEFAULT_EXPIRATION: i64 = 3600;
 
@@ -95,8 +106,6 @@ impl fmt::Display for Need {
         f.write_str(match self {
             Self::ConfigMap => "ConfigMap",
             Self::Secret => "Secret",
-            Self::PersistentVolumeClaim => "PersistentVolumeClaim",
-            Self::EphemeralVolume => "ephemeral volume",
             Self::Endpoints => "Endpoints",
             Self::ServiceAccountToken => "a service account token in volume",
             Self::ClusterTrustBundle => "a cluster trust bundle in volume",
@@ -204,6 +213,16 @@ impl SpecNeeds<'_> {
             }
         }
         asks
+    }
+
+    /// The claims that a pod of this name needs, sorted, each once; one is the pod's own if any place that names it says so.
+    #[must_use]
+    pub fn claims(&self, pod: &str) -> Vec<ClaimReference> {
+        let mut claims: Vec<ClaimReference> = self.volumes.iter().filter_map(|volume| volume.claim(pod)).collect();
+        // Own comes first, and stays.
+        claims.sort_unstable_by(|one, other| one.name.cmp(&other.name).then(other.own.cmp(&one.own)));
+        claims.dedup_by(|next, first| next.name == first.name);
+        claims
     }
 
     /// Conditions that controllers of the virtual cluster must set before the virtual pod is ready.
@@ -387,16 +406,19 @@ impl<'a> Volume<'a> {
         found.extend(self.config_map.iter().chain(projected).map(|map| (DependentKind::ConfigMap, map)));
     }
 
-    fn unsupported(&self) -> Option<(Need, &str)> {
-        if let Some(claim) = &self.persistent_volume_claim {
-            return Some((Need::PersistentVolumeClaim, &claim.name));
+    fn claim(&self, pod: &str) -> Option<ClaimReference> {
+        match (&self.persistent_volume_claim, &self.ephemeral) {
+            (Some(claim), _) => Some(ClaimReference { name: (*claim.name).into(), own: false }),
+            (None, Some(_)) => Some(ClaimReference { name: ephemeral_claim(pod, &self.name).into(), own: true }),
+            (None, None) => None,
         }
+    }
+
+    fn unsupported(&self) -> Option<(Need, &str)> {
         if let Some(glusterfs) = &self.glusterfs {
             return Some((Need::Endpoints, &glusterfs.endpoints));
         }
-        let need = if self.ephemeral.is_some() {
-            Need::EphemeralVolume
-        } else if self.sources().any(|source| source.cluster_trust_bundle.is_some()) {
+        let need = if self.sources().any(|source| source.cluster_trust_bundle.is_some()) {
             Need::ClusterTrustBundle
         } else if self.sources().any(|source| source.pod_certificate.is_some()) {
             Need::PodCertificate

@@ -1,15 +1,17 @@
-//! Every place where a pod names a ConfigMap, a Secret or a token gets the name that the copy has in the mount namespace.
+//! Every place where a pod names a ConfigMap, a Secret, a claim or a token gets the name that the copy has in the mount namespace.
 //! It must not leave out a place that [`super::needs`] reads: a name left as it was would read another user's object.
 
 use serde_json::{Map, Value, json};
 
 use super::downward::items;
+use super::needs::ephemeral_claim;
 use super::{CONTAINERS, Frame};
 use crate::dependents::DependentKind::{self, ConfigMap, Secret};
 
-/// Rewrites all references of a spec.
-pub(super) fn rewrite(spec: &mut Map<String, Value>, frame: &Frame<'_>) {
+/// Rewrites all references of the spec of the virtual pod of this name.
+pub(super) fn rewrite(spec: &mut Map<String, Value>, vpod: &str, frame: &Frame<'_>) {
     for (position, volume) in items(spec.get_mut("volumes")).enumerate() {
+        rewrite_claim(volume, vpod, frame);
         rewrite_volume(position, volume, frame);
     }
     for list in CONTAINERS {
@@ -36,6 +38,23 @@ fn rewrite_volume(position: usize, volume: &mut Value, frame: &Frame<'_>) {
         rename(source.get_mut("configMap"), "name", ConfigMap, frame);
         rename(source.get_mut("secret"), "name", Secret, frame);
         project_token(source, &token_key(position, index), frame.token_secret);
+    }
+}
+
+/// A claim that Kubernetes makes for one pod is made in the virtual cluster; the physical one has its copy.
+fn rewrite_claim(volume: &mut Value, vpod: &str, frame: &Frame<'_>) {
+    let name = volume.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let Some(volume) = volume.as_object_mut() else { return };
+    let own = volume.remove("ephemeral").filter(|own| !own.is_null());
+    if let Some(claim) = volume.get_mut("persistentVolumeClaim").filter(|claim| !claim.is_null()) {
+        let virtual_name = claim.get("claimName").and_then(Value::as_str).unwrap_or_default();
+        claim["claimName"] = (frame.claim_name)(virtual_name).into();
+    } else if let Some(own) = own {
+        let mut claim = json!({ "claimName": (frame.claim_name)(&ephemeral_claim(vpod, &name)) });
+        if let Some(read_only) = own.get("readOnly").filter(|read_only| read_only.is_boolean()) {
+            claim["readOnly"] = read_only.clone();
+        }
+        volume.insert("persistentVolumeClaim".into(), claim);
     }
 }
 

@@ -42,13 +42,13 @@ pub(super) fn spec(spec: &mut Map<String, Value>, vpod: &Identity, injected: &[&
     hostname(spec, &vpod.name);
     explicit_requests(spec, frame.explicit_requests);
     dns::rewrite(spec, &vpod.namespace, frame);
-    containers(spec, injected, frame);
+    containers(spec, &vpod.name, injected, frame);
 }
 
 /// What also holds for ephemeral containers, which are added later.
-pub(super) fn containers(spec: &mut Map<String, Value>, injected: &[&str], frame: &Frame<'_>) {
+pub(super) fn containers(spec: &mut Map<String, Value>, vpod: &str, injected: &[&str], frame: &Frame<'_>) {
     // First: it counts volumes as the virtual pod has them.
-    references::rewrite(spec, frame);
+    references::rewrite(spec, vpod, frame);
     api_access::rewrite(spec, injected, frame);
     downward::rewrite(spec);
 }

@@ -19,6 +19,7 @@ pub(super) fn frame() -> Frame<'static> {
         service_account: "tapestry-pod",
         explicit_requests: &[],
         dependent_name: &mapped,
+        claim_name: &|name| format!("mapped-claim-{name}"),
         token_secret: "web-token",
         virtual_api_server: None,
         virtual_dns: None,
@@ -152,11 +153,10 @@ fn a_pod_that_needs_nothing_is_copied() {
 
 #[test]
 fn a_refusal_says_what_to_change() {
-    let volume = json!({ "name": "v", "persistentVolumeClaim": { "claimName": "data" } });
-    let refused = refusal(&json!({ "volumes": [volume] })).unwrap();
+    let refused = refusal(&json!({ "resourceClaims": [{ "name": "gpu" }] })).unwrap();
     assert_eq!(
         refused.to_string(),
-        "the pod needs PersistentVolumeClaim `data`, which Tapestry does not carry to the physical cluster; remove it from the pod"
+        "the pod needs resource claim `gpu`, which Tapestry does not carry to the physical cluster; remove it from the pod"
     );
 }
 

@@ -38,6 +38,8 @@ pub(crate) enum Left {
     Nodes,
     /// Copies.
     Pods,
+    /// Copies of volumes and claims, and volumes that are held.
+    Volumes,
     /// Copies of ConfigMaps and Secrets.
     Dependents,
     /// Guards in the mount namespace.
@@ -113,6 +115,8 @@ impl Pair {
             Some(Left::Nodes)
         } else if !self.pods.none_left() {
             Some(Left::Pods)
+        } else if !self.volumes.none_left(&self.origin.holder()) {
+            Some(Left::Volumes)
         } else if !self.dependents.none_left() {
             Some(Left::Dependents)
         } else if !self.services.none_left() {
@@ -136,6 +140,9 @@ impl Pair {
         Some(Cow::Borrowed(match left {
             Some(Left::Nodes) => "the binding is being deleted: the syncer deletes its pods, then its virtual nodes",
             Some(Left::Pods) => "the binding is being deleted: physical pods of this binding have not ended yet",
+            Some(Left::Volumes) => {
+                "the binding is being deleted: copies of PersistentVolumes and claims in the physical cluster go, their data stays"
+            }
             Some(Left::Dependents) => {
                 "the binding is being deleted: copies of ConfigMaps and Secrets in the physical cluster go"
             }

@@ -192,7 +192,7 @@ impl Dependents {
     /// Only where pods run with what they have: one that has not started says it in its condition.
     fn taken_event(&self, id: &Id, source: &Source, copy: &Name, now: Now) -> Option<Event> {
         let users = self.cases.get(id)?.users.iter();
-        users.filter_map(|vuid| self.users.get(vuid)).find(|user| user.copied)?;
+        users.filter_map(|who| self.users.get(who)).find(|user| user.copied)?;
         let message = format!(
             "{} {copy} in the mount namespace was not created by this binding, changes do not reach running pods: delete it",
             id.kind

@@ -341,7 +341,7 @@ fn law_11_pods_of_one_template_share_one_list_of_needs() {
         scene.see_vpod(&object);
     }
     let users = &scene.pair.dependents.users;
-    let [a, b] = ["a", "b"].map(|pod| Arc::clone(&users[&Uid::new(format!("v-{pod}"))].needs));
+    let [a, b] = ["a", "b"].map(|pod| Arc::clone(&users[&super::Who::Pod(Uid::new(format!("v-{pod}")))].needs));
     assert!(Arc::ptr_eq(&a, &b), "{a:?} {b:?}");
 }
 

@@ -14,7 +14,7 @@ use tapestry_engine::{Dirty, Plan, Reason as _, reasons};
 use super::needs::Needs;
 
 use super::row::{DependentCopy, Of};
-use super::{Dependents, Look, Readiness, Setting};
+use super::{Dependents, Look, Readiness, Setting, Who};
 use crate::contest::Contest;
 use crate::pair::Key;
 use crate::terms::steady_at;
@@ -291,7 +291,7 @@ impl Dependents {
         dirty.mark(Key::Pod(vuid.clone()));
         self.drop_token(vuid);
         // A pod that has not started says it in its condition.
-        news.filter(|_| self.users.get(vuid).is_some_and(|user| user.copied))
+        news.filter(|_| self.users.get(&Who::Pod(vuid.clone())).is_some_and(|user| user.copied))
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tapestry_cluster::feed::Change;
 use tapestry_cluster::{Answer, Call, Name, Refusal, Uid};
 use tapestry_domain::dependents::DependentKind;
+use tapestry_domain::security::Level;
 use tapestry_engine::{Dirty, Now, Plan, Reason as _};
 
 use super::{Key, Pair};
@@ -22,6 +23,8 @@ use crate::pods::reason::PodReason;
 use crate::prerequisites::{self, Prerequisite};
 use crate::services;
 use crate::services::row::PService;
+use crate::volumes::row::{PClaim, PVolume, VClaim, VVolume};
+use crate::volumes::{self, Learning};
 
 impl Pair {
     /// The plan of a room that plans only while everything may be planned.
@@ -51,7 +54,9 @@ impl Pair {
         let setting = prerequisites::Setting { origin: &self.origin, mount: &self.home.mount, pods: &self.pods };
         self.when_operational(|bound| {
             let last = match self.left() {
-                Some(Left::Nodes | Left::Pods | Left::Dependents | Left::Guards | Left::Services) => false,
+                Some(Left::Nodes | Left::Pods | Left::Volumes | Left::Dependents | Left::Guards | Left::Services) => {
+                    false
+                }
                 Some(Left::Account) | None => true,
             };
             self.prerequisites.plan(which, bound, last, &setting)
@@ -86,7 +91,7 @@ impl Pair {
         self.when_operational(|bound| {
             // They are kept until the last copy has gone, and go with the binding.
             let last = match self.left() {
-                Some(Left::Nodes | Left::Pods | Left::Dependents | Left::Services) => false,
+                Some(Left::Nodes | Left::Pods | Left::Volumes | Left::Dependents | Left::Services) => false,
                 Some(Left::Guards | Left::Account) | None => true,
             };
             let wanted = guard.wanted(&bound.binding) && !(bound.leaving() && last);
@@ -113,9 +118,107 @@ impl Pair {
 
     fn dependents_setting(&self, now: Now) -> dependents::Setting<'_> {
         // A copied pod whose virtual pod was never seen may need any of them, and so may one that a watch did not show.
-        let current = self.catch_up.done() && !self.out_of_sync.concerns_dependents();
-        let may_collect = current && self.pods.needs_known();
+        // A copied volume whose source was never seen may need any Secret.
+        let may_collect = self.may_collect() && self.volumes.needs_known();
         dependents::Setting { origin: &self.origin, mount: &self.home.mount, now, may_collect }
+    }
+
+    /// Whether it is known of every copied pod what it needs, and both watches have told enough.
+    fn may_collect(&self) -> bool {
+        self.catch_up.done() && !self.out_of_sync.concerns_dependents() && self.pods.needs_known()
+    }
+
+    pub(crate) fn volumes_setting(&self, now: Now) -> volumes::Setting<'_> {
+        let level = self.bindings.bound().map(|bound| bound.binding.pod_security);
+        volumes::Setting {
+            origin: &self.origin,
+            mount: &self.home.mount,
+            holder: self.origin.holder(),
+            privileged: level == Some(Level::Privileged),
+            dependents: &self.dependents,
+            nodes: &self.nodes,
+            now,
+            may_collect: self.may_collect(),
+        }
+    }
+
+    /// Volumes use Secrets as pods do.
+    pub(crate) fn follow_volumes(&mut self, dirty: &mut Dirty<Key>) {
+        for (volume, needs) in self.volumes.take_touched() {
+            self.dependents.follow_volume(&volume, needs.as_ref(), dirty);
+        }
+    }
+
+    pub(super) fn see_vclaim(&mut self, change: Change<VClaim>, now: Now, dirty: &mut Dirty<Key>) {
+        self.volumes.observe_vclaim(change, &self.home.vnode_prefix, now, dirty);
+        self.follow_volumes(dirty);
+    }
+
+    pub(super) fn see_vvolume(&mut self, change: Change<VVolume>, dirty: &mut Dirty<Key>) {
+        let progress = change.is_progress();
+        self.volumes.observe_vvolume(change, dirty);
+        self.follow_volumes(dirty);
+        if !progress {
+            self.mark_leaving(dirty);
+        }
+    }
+
+    pub(super) fn see_pclaim(&mut self, change: Change<PClaim>, dirty: &mut Dirty<Key>) {
+        let progress = change.is_progress();
+        self.volumes.observe_pclaim(change, &self.origin, dirty);
+        self.follow_volumes(dirty);
+        if !progress {
+            self.mark_leaving(dirty);
+        }
+    }
+
+    pub(super) fn see_pvolume(&mut self, change: Change<PVolume>, dirty: &mut Dirty<Key>) {
+        let progress = change.is_progress();
+        self.volumes.observe_pvolume(change, &self.origin, dirty);
+        self.follow_volumes(dirty);
+        if !progress {
+            self.mark_leaving(dirty);
+        }
+    }
+
+    pub(super) fn plan_claim(&self, id: &Arc<volumes::Id>, now: Now) -> Plan<volumes::plan::Why> {
+        self.when_operational(|_| self.volumes.plan_claim(id, &self.volumes_setting(now)))
+    }
+
+    pub(super) fn plan_volume(&self, volume: &Name, now: Now) -> Plan<volumes::plan::Why> {
+        self.when_operational(|_| self.volumes.plan_volume(volume, &self.volumes_setting(now)))
+    }
+
+    pub(super) fn settle_claim(
+        &mut self,
+        id: &Arc<volumes::Id>,
+        why: volumes::plan::Why,
+        call: &Call,
+        done: Result<Answer, Refusal>,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) {
+        let vnodes = &self.home.vnode_prefix;
+        let learning = Learning { origin: &self.origin, mount: &self.home.mount, vnodes, now };
+        self.volumes.settle_claim(id, why, call, done, &learning, dirty);
+        self.follow_volumes(dirty);
+        self.mark_leaving(dirty);
+    }
+
+    pub(super) fn settle_volume(
+        &mut self,
+        volume: &Name,
+        why: volumes::plan::Why,
+        call: &Call,
+        done: Result<Answer, Refusal>,
+        now: Now,
+        dirty: &mut Dirty<Key>,
+    ) {
+        let vnodes = &self.home.vnode_prefix;
+        let learning = Learning { origin: &self.origin, mount: &self.home.mount, vnodes, now };
+        self.volumes.settle_volume(volume, why, call, done, &learning, dirty);
+        self.follow_volumes(dirty);
+        self.mark_leaving(dirty);
     }
 
     pub(super) fn see_dependent_copy(

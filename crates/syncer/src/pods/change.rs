@@ -37,11 +37,13 @@ impl Pair {
         self.pods.drop_finished(vuid);
     }
 
-    /// A pod needs other ConfigMaps, Secrets or tokens, or none any more.
+    /// A pod needs other ConfigMaps, Secrets, claims or tokens, or none any more.
     pub(super) fn follow_needs(&mut self, vuid: &Uid, dirty: &mut Dirty<Key>) {
         let vpod = self.pods.vpods.get(vuid).map(|vpod| (&vpod.namespace, &vpod.name));
         let copied = Copied { api_access: self.pods.copied_api_access(vuid), adds: self.pods.adds(vuid) };
         self.dependents.follow(vuid, vpod, self.pods.needs_of(vuid), copied, dirty);
+        self.volumes.follow(vuid, self.pods.needs_of(vuid), copied.api_access.is_some(), dirty);
+        self.follow_volumes(dirty);
     }
 
     /// Whether pods are given access to the virtual API server has changed: those that have no copy yet need something else.

@@ -17,10 +17,12 @@ use super::strays::{mark, namespace_label};
 use super::{Case, Ended, NotAdmitted, Proof, Why};
 use crate::bindings::Bound;
 use crate::dependents::Readiness;
+use crate::dependents::needs::Needs;
 use crate::json::fingerprint;
 use crate::origin::Origin;
 use crate::pair::Pair;
 use crate::terms::{Stop, steady_at};
+use crate::volumes;
 
 /// How long an answer that told us nothing new is good for.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(5);
@@ -189,9 +191,10 @@ impl Pair {
             Err(None) => return Plan::Rest,
             Err(Some(verdict)) => Some(verdict),
             Ok(()) if vpod.was_copied() => Some(Verdict::mapping_lost()),
-            Ok(()) => {
-                case.verdict().or_else(|| self.prerequisites.verdict()).or_else(|| self.lacks_dependent(case, vpod))
-            }
+            Ok(()) => case
+                .verdict()
+                .or_else(|| self.prerequisites.verdict())
+                .or_else(|| self.lacks_dependent(case, vpod, now)),
         };
         if let Some(verdict) = &verdict
             && self.nodes.vnode(&vpod.node).is_some()
@@ -209,7 +212,7 @@ impl Pair {
         if vpod.mapping.as_ref().is_none_or(|mapping| mapping.name != *name) {
             return map(vpod, &self.home.mount, name, Why::Map, now);
         }
-        if case.needs().is_some_and(|needs| self.dependents.readiness(&vpod.uid, needs) != Readiness::Ready) {
+        if case.needs().is_some_and(|needs| !self.has_all(vpod, needs, now)) {
             // Woken by what it waits for.
             return Plan::Rest;
         }
@@ -217,7 +220,7 @@ impl Pair {
     }
 
     /// Why a pod that was admitted has to wait for something that it needs.
-    pub(super) fn lacks_dependent(&self, case: &Case, vpod: &VPod) -> Option<Verdict> {
+    pub(super) fn lacks_dependent(&self, case: &Case, vpod: &VPod, now: Now) -> Option<Verdict> {
         let needs = case.needs().filter(|_| case.is_admitted())?;
         let readiness = self.dependents.readiness(&vpod.uid, needs);
         // What the virtual cluster has is known from its watches, what is on its way from both sides'.
@@ -230,7 +233,15 @@ impl Pair {
             | Readiness::Terminating(..)
             | Readiness::NoToken(_) => None,
         };
-        out_of_sync.map(|told| Verdict::dependents_out_of_sync(&told)).or_else(|| Verdict::of(&readiness))
+        let volumes = || Verdict::of_volumes(&self.volumes.readiness(&vpod.uid, needs, &self.volumes_setting(now)));
+        let out_of_sync = out_of_sync.map(|told| Verdict::dependents_out_of_sync(&told));
+        out_of_sync.or_else(|| Verdict::of(&readiness)).or_else(volumes)
+    }
+
+    /// Whether everything is there that a pod needs besides a node.
+    fn has_all(&self, vpod: &VPod, needs: &Needs, now: Now) -> bool {
+        let claims = || self.volumes.readiness(&vpod.uid, needs, &self.volumes_setting(now));
+        self.dependents.readiness(&vpod.uid, needs) == Readiness::Ready && claims() == volumes::Readiness::Ready
     }
 
     /// A physical pod points back to this virtual pod, which does not name it: one that another virtual pod names is given back,
@@ -340,6 +351,7 @@ impl Pair {
             service_account: keys::POD_SERVICE_ACCOUNT,
             explicit_requests: crate::guards::explicit_requests(&bound.binding),
             dependent_name: &|_, name| names::dependent_name(&self.origin.label, vpod.namespace.as_str(), name),
+            claim_name: &|name| names::claim_name(&self.origin.label, vpod.namespace.as_str(), name),
             token_secret: &names::token_secret_name(&self.origin.label, vpod.uid.as_str(), vpod.name.as_str()),
             virtual_api_server: bound.binding.virtual_api_server(),
             virtual_dns: bound.binding.virtual_dns.as_deref(),

@@ -213,7 +213,7 @@ impl VPod {
         let grace = |grace: i64| u32::try_from(grace.max(0)).unwrap_or(u32::MAX);
         row.grace = spec.termination_grace_period_seconds.map_or(DEFAULT_GRACE, grace);
         let needs: SpecNeeds<'_> = serde_json::from_str(raw_spec.get())?;
-        row.needs = Needs::read(&needs, &row.namespace, spec.service_account_name.as_deref());
+        row.needs = Needs::read(&needs, (&row.namespace, &row.name), spec.service_account_name.as_deref());
         row.gates = Gates::read(&needs, status)?;
         row.unsupported = if wanted { unsupported(&needs).map(Box::new) } else { None };
         row.raw = wanted.then(|| render_raw(&meta, &row.namespace, raw_spec));

@@ -199,7 +199,7 @@ impl Pair {
     fn tell_written(&mut self, vuid: &Uid, why: Why, row: &VPod, now: Now, dirty: &mut Dirty<Key>) {
         let event = match why {
             Why::Refuse => self
-                .verdict_of(row)
+                .verdict_of(row, now)
                 .and_then(|verdict| Event::about_vpod(row, verdict.reason.as_str(), &verdict.message, now)),
             Why::DeferResize => {
                 let pending = self.pods.pending(row);
@@ -433,12 +433,12 @@ impl Pair {
         }
     }
 
-    fn verdict_of(&self, vpod: &VPod) -> Option<Verdict> {
+    fn verdict_of(&self, vpod: &VPod, now: Now) -> Option<Verdict> {
         if let Err(verdict) = self.eligible(vpod) {
             return verdict;
         }
         let case = self.pods.cases.get(&vpod.uid)?;
-        case.verdict().or_else(|| self.lacks_dependent(case, vpod))
+        case.verdict().or_else(|| self.lacks_dependent(case, vpod, now))
     }
 }
 

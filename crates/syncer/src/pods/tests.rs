@@ -424,7 +424,7 @@ fn law_12_pods_that_name_what_we_do_not_carry_yet_are_refused_with_a_message() {
     let mut needy = vpod("web");
     merge(
         &mut needy,
-        json!({"spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "settings"}}]}}),
+        json!({"spec": {"volumes": [{"name": "v", "glusterfs": {"endpoints": "settings", "path": "p"}}]}}),
     );
     scene.see_vpod(&needy);
     let refuse = scene.call(&key("web"));

@@ -9,6 +9,7 @@
 //! | [`csinodes`] | which storage drivers they have |
 //! | [`guards`] | limits in the physical cluster: quota, network policy |
 //! | [`pods`], [`kubelet`] | down, up, deletion, admission; the second with the test as the kubelet |
+//! | [`dependents`], [`volumes`] | what pods name: there before them, gone after them |
 //! | [`changes`], [`resize`] | what changes while a pod runs |
 //! | [`life`] | controllers' pods on two clusters: gates, evictions, drains, Jobs, failures, copies without a node |
 //! | [`dependents`], [`services`] | what is copied beside pods: ConfigMaps, Secrets, tokens; Services, and addresses that come back |
@@ -23,6 +24,7 @@
 //! | [`restored`], [`breaker`] | a cluster that was restored from a backup, or emptied, or lost its pods while no syncer ran |
 //! | [`restarts`] | API servers and stores that are killed under load |
 //! | [`namespaces`] | namespaces that are deleted with all that is in them, on either side |
+//! | [`examples`] | the manifests in `examples/` |
 //! | [`shared`] | ConfigMaps and Secrets of pods in two physical clusters, renewed tokens, and what `tapestry drift` says of copies |
 //! | [`neighbours`] | two bindings in one process: trouble of one does not affect the other |
 //! | [`crashes`] | the real binary, killed at every write |
@@ -43,6 +45,7 @@ mod connections;
 mod crashes;
 mod csinodes;
 mod dependents;
+mod examples;
 mod faults;
 mod guards;
 mod hostile;
@@ -74,6 +77,7 @@ mod shared;
 mod storms;
 mod strays;
 mod stripped;
+mod volumes;
 mod watch;
 mod windows;
 

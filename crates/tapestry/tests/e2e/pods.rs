@@ -165,7 +165,7 @@ async fn law_12_a_pod_that_needs_what_is_missing_or_not_supported_says_so() -> R
     let cases: Vec<(&str, (&str, Value), &str)> = vec![
         ("configmap", volume(json!({ "configMap": { "name": "settings" } })), "DependentMissing"),
         ("secret", volume(json!({ "secret": { "secretName": "settings" } })), "DependentMissing"),
-        ("claim", volume(json!({ "persistentVolumeClaim": { "claimName": "settings" } })), "DependentUnsupported"),
+        ("claim", volume(json!({ "persistentVolumeClaim": { "claimName": "settings" } })), "ClaimMissing"),
         (
             "env",
             (

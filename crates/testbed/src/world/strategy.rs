@@ -31,7 +31,9 @@ pub(super) fn is_custom(kind: &Kind) -> bool {
 
 /// Whether `status` is written through its own path.
 fn has_status(kind: &Kind) -> bool {
-    is_custom(kind) || [&kind::POD, &kind::NODE, &kind::NAMESPACE, &kind::SERVICE].contains(&kind)
+    let volumes = [&kind::PERSISTENT_VOLUME, &kind::PERSISTENT_VOLUME_CLAIM];
+    let others = [&kind::POD, &kind::NODE, &kind::NAMESPACE, &kind::SERVICE];
+    is_custom(kind) || others.contains(&kind) || volumes.contains(&kind)
 }
 
 pub(super) fn has_generation(kind: &Kind) -> bool {

@@ -67,6 +67,8 @@ fn look_at(vpods: &[Value], copies: &[Value]) -> (Vec<String>, Vec<String>) {
         sources: vec![(KIND, &source)],
         dependents: copies.iter().map(|copy| (KIND, copy)).collect(),
         services: CarriedServices::default(),
+        volumes: Vec::new(),
+        claims: Vec::new(),
         api_access: false,
         limits: &|_| Some(Vec::new()),
     };

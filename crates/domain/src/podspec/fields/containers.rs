@@ -46,7 +46,7 @@ pub(super) const SHAPES: [Shape; 10] = [
             kept("terminationMessagePath", SAME),
             kept("terminationMessagePolicy", SAME),
             kept("tty", SAME),
-            kept("volumeDevices", "only with a PersistentVolumeClaim, which is refused"),
+            kept("volumeDevices", "only with a PersistentVolumeClaim, whose copy has the same `volumeMode`"),
             field("volumeMounts", Rewritten, "kept, but that of the injected API-access volume goes with the volume"),
             kept("workingDir", SAME),
         ],

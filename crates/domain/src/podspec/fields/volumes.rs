@@ -14,7 +14,7 @@ const OPTIONAL: &str =
     "means the same: a pod waits for what is required, and starts without what is optional and missing";
 const ITEMS: &str = "keys of the copy, which has the keys of its source";
 
-pub(super) const SHAPES: [Shape; 19] = [
+pub(super) const SHAPES: [Shape; 20] = [
     Shape {
         name: "Volume",
         path: "volumes[]",
@@ -29,7 +29,11 @@ pub(super) const SHAPES: [Shape; 19] = [
             field("csi", Inside("CSIVolumeSource"), ""),
             field("downwardAPI", Inside("DownwardAPIVolumeSource"), ""),
             kept("emptyDir", SAME),
-            field("ephemeral", Refused, "a volume whose claim is made with the pod is not carried"),
+            field(
+                "ephemeral",
+                Rewritten,
+                "becomes a PersistentVolumeClaim: the copy of the claim that the virtual cluster makes for the pod",
+            ),
             kept("fc", DISK),
             field("flexVolume", Inside("FlexVolumeSource"), ""),
             kept("flocker", DISK),
@@ -41,7 +45,11 @@ pub(super) const SHAPES: [Shape; 19] = [
             field("iscsi", Inside("ISCSIVolumeSource"), ""),
             kept("name", SAME),
             kept("nfs", DISK),
-            field("persistentVolumeClaim", Refused, "claims are not carried"),
+            field(
+                "persistentVolumeClaim",
+                Inside("PersistentVolumeClaimVolumeSource"),
+                "the claim and its volume are copied, see the guide on volumes",
+            ),
             kept("photonPersistentDisk", DISK),
             kept("portworxVolume", DISK),
             field(
@@ -77,6 +85,15 @@ pub(super) const SHAPES: [Shape; 19] = [
             kept("items", ITEMS),
             kept("optional", OPTIONAL),
             field("secretName", Rewritten, NAME),
+        ],
+    },
+    Shape {
+        name: "PersistentVolumeClaimVolumeSource",
+        path: "volumes[].persistentVolumeClaim",
+        like: None,
+        fields: &[
+            field("claimName", Rewritten, "the name that the copy of the claim has in the mount namespace"),
+            kept("readOnly", SAME),
         ],
     },
     Shape {

@@ -203,11 +203,44 @@ fn an_empty_name_refers_to_nothing_on_either_side() {
     assert_eq!(copy_of(&spec)["spec"]["imagePullSecrets"], spec["imagePullSecrets"]);
 }
 
+fn claims(spec: &Value) -> Vec<(String, bool)> {
+    let text = spec.to_string();
+    let needs: SpecNeeds<'_> = serde_json::from_str(&text).unwrap();
+    needs.claims("web").into_iter().map(|claim| (claim.name.into(), claim.own)).collect()
+}
+
+#[test]
+fn a_claim_gets_the_name_of_its_copy_and_an_ephemeral_volume_becomes_one() {
+    let named = volume(json!({ "persistentVolumeClaim": { "claimName": "data", "readOnly": true } }));
+    assert_eq!(claims(&named), [("data".to_owned(), false)]);
+    let copied = copy_of(&named)["spec"]["volumes"].take();
+    let claim = json!({ "claimName": "mapped-claim-data", "readOnly": true });
+    assert_eq!(copied, json!([{ "name": "v", "persistentVolumeClaim": claim }]));
+
+    let own = volume(json!({ "ephemeral": { "volumeClaimTemplate": { "spec": {} } } }));
+    assert_eq!(claims(&own), [("web-v".to_owned(), true)], "as Kubernetes names it");
+    let copied = copy_of(&own)["spec"]["volumes"].take();
+    assert_eq!(copied, json!([{ "name": "v", "persistentVolumeClaim": { "claimName": "mapped-claim-web-v" } }]));
+
+    assert_eq!(claims(&volume(json!({ "persistentVolumeClaim": null, "ephemeral": null }))), []);
+    assert_eq!(refusal(&named), None);
+    assert_eq!(refusal(&own), None);
+}
+
+#[test]
+fn a_claim_that_two_volumes_name_is_needed_once_and_is_own_if_one_says_so() {
+    let spec = json!({ "volumes": [
+        { "name": "a", "persistentVolumeClaim": { "claimName": "web-b" } },
+        { "name": "b", "ephemeral": {} },
+        { "name": "c", "persistentVolumeClaim": { "claimName": "data" } },
+        { "name": "d", "persistentVolumeClaim": { "claimName": "data", "readOnly": true } },
+    ] });
+    assert_eq!(claims(&spec), [("data".to_owned(), false), ("web-b".to_owned(), true)]);
+}
+
 /// Every way to name something that is not carried across, with what must be said about it.
 fn refused() -> Vec<(Value, Need, &'static str)> {
     vec![
-        (volume(json!({ "persistentVolumeClaim": { "claimName": "pvc" } })), Need::PersistentVolumeClaim, "pvc"),
-        (volume(json!({ "ephemeral": { "volumeClaimTemplate": {} } })), Need::EphemeralVolume, "v"),
         (
             volume(json!({ "csi": { "driver": "file", "volumeAttributes": { "secretName": "s" } } })),
             Need::DriverSecret,

@@ -39,6 +39,10 @@ fn volume() -> impl Strategy<Value = Value> {
         ("flexVolume|cephfs|cinder|rbd|iscsi|scaleIO|storageos", name())
             .prop_map(|(driver, name)| json!({ driver: { "secretRef": { "name": name } } })),
         prop::collection::vec(source(), 0..4).prop_map(|sources| json!({ "projected": { "sources": sources } })),
+        name().prop_map(|name| json!({ "persistentVolumeClaim": { "claimName": name, "readOnly": true } })),
+        name().prop_map(
+            |class| json!({ "ephemeral": { "volumeClaimTemplate": { "spec": { "storageClassName": class } } } })
+        ),
         Just(json!({ "emptyDir": {} })),
         Just(json!({ "newDriver": { "kept": [null, 18_446_744_073_709_551_615_u64] } })),
     ];
@@ -155,6 +159,10 @@ proptest! {
             let needs: SpecNeeds<'_> = serde_json::from_str(&text).unwrap();
             let named: BTreeSet<_> = needs.references(true).into_iter().map(|found| (found.kind, found.name.into())).collect();
             prop_assert_eq!(named, expected);
+            let wanted: BTreeSet<String> = serde_json::from_str::<SpecNeeds<'_>>(&spec.to_string()).unwrap()
+                .claims("web").into_iter().map(|claim| (frame.claim_name)(&claim.name)).collect();
+            let claims: BTreeSet<String> = needs.claims("other").into_iter().map(|claim| claim.name.into()).collect();
+            prop_assert_eq!(claims, wanted);
             prop_assert_eq!(needs.tokens(true), [], "a kubelet would ask the physical cluster for a token");
         }
     }

@@ -80,6 +80,30 @@ reasons! {
         DependentTerminating,
         /// The physical cluster refused a copy of what the pod names.
         DependentRefused,
+        /// A claim that the pod names does not exist.
+        ClaimMissing,
+        /// The claim of an ephemeral volume was not made for the pod.
+        ClaimNotOwned,
+        /// A claim that the pod names has no volume yet.
+        ClaimNotBound,
+        /// A claim that the pod names lost its volume.
+        ClaimLost,
+        /// The volume of a claim does not exist.
+        VolumeMissing,
+        /// The volume of a claim is bound to another claim.
+        VolumeBoundElsewhere,
+        /// The volume of a claim cannot be carried.
+        VolumeUnsupported,
+        /// Another binding holds the volume of a claim.
+        VolumeHeld,
+        /// The name of a copy of a volume or claim is taken in the physical cluster.
+        VolumeConflict,
+        /// The physical cluster refused the copy of a volume or claim.
+        VolumeRefused,
+        /// The copy of a claim lost its volume.
+        PhysicalClaimLost,
+        /// Another claim has the copy of a volume.
+        PhysicalVolumeTaken,
         /// The virtual cluster issued no token for the pod.
         TokenRefused,
         /// The pod ran and its mapping was removed.
@@ -133,6 +157,18 @@ impl PendingReason {
             | Self::DependentConflict
             | Self::DependentTerminating
             | Self::DependentRefused
+            | Self::ClaimMissing
+            | Self::ClaimNotOwned
+            | Self::ClaimNotBound
+            | Self::ClaimLost
+            | Self::VolumeMissing
+            | Self::VolumeBoundElsewhere
+            | Self::VolumeUnsupported
+            | Self::VolumeHeld
+            | Self::VolumeConflict
+            | Self::VolumeRefused
+            | Self::PhysicalClaimLost
+            | Self::PhysicalVolumeTaken
             | Self::TokenRefused
             | Self::MappingLost
             | Self::PhysicalPodUnmarked
@@ -156,6 +192,18 @@ impl PendingReason {
             | Self::DependentTerminating
             | Self::DependentRefused
             | Self::TokenRefused
+            | Self::ClaimMissing
+            | Self::ClaimNotOwned
+            | Self::ClaimNotBound
+            | Self::ClaimLost
+            | Self::VolumeMissing
+            | Self::VolumeBoundElsewhere
+            | Self::VolumeUnsupported
+            | Self::VolumeHeld
+            | Self::VolumeConflict
+            | Self::VolumeRefused
+            | Self::PhysicalClaimLost
+            | Self::PhysicalVolumeTaken
             | Self::PhysicalClusterRefused
             | Self::PhysicalClusterNotReady => true,
             Self::OutOfLease
@@ -205,9 +253,7 @@ impl From<&Misplaced> for PendingReason {
 impl From<&Unsupported> for PendingReason {
     fn from(unsupported: &Unsupported) -> Self {
         match unsupported.what {
-            Need::ConfigMap | Need::Secret | Need::PersistentVolumeClaim | Need::EphemeralVolume | Need::Endpoints => {
-                Self::DependentUnsupported
-            }
+            Need::ConfigMap | Need::Secret | Need::Endpoints => Self::DependentUnsupported,
             Need::ServiceAccountToken => Self::TokenUnsupported,
             Need::ClusterTrustBundle | Need::PodCertificate | Need::ResourceClaim | Need::DriverSecret => {
                 Self::FeatureUnsupported

@@ -33,6 +33,8 @@ impl Harness {
             configs.iter().map(of(DependentKind::ConfigMap)).chain(secrets.iter().map(of(DependentKind::Secret)));
         let copies =
             copies.0.iter().map(of(DependentKind::ConfigMap)).chain(copies.1.iter().map(of(DependentKind::Secret)));
+        let volumes =
+            tokio::try_join!(pside.list("v1/PersistentVolume", ""), pside.list("v1/PersistentVolumeClaim", mount))?;
         let binding = self.binding().await?;
         let origin = self.origin().await?;
         let vnodes: Vec<&Value> =
@@ -47,6 +49,8 @@ impl Harness {
             pnodes: pnodes.iter().collect(),
             sources: sources.collect(),
             dependents: copies.collect(),
+            volumes: volumes.0.iter().collect(),
+            claims: volumes.1.iter().collect(),
             api_access: !binding["spec"]["virtualAPIServer"].is_null(),
             limits: &|_| Some(limits.to_vec()),
             services: CarriedServices {
