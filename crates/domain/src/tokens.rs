@@ -1,6 +1,7 @@
 //! Tokens of virtual pods: the request for one, and the Secret in the mount namespace that holds those of one pod.
 //! It must not show a token: what is printed here never holds one.
 
+mod claims;
 pub mod keys;
 #[cfg(test)]
 mod tests;
@@ -11,6 +12,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+pub use self::claims::renew_by;
 use crate::dependents::Marks;
 use crate::podspec::{TokenAsk, keys as pod_keys};
 
@@ -98,11 +100,15 @@ pub fn render_refresh(grants: &[Grant], bearer: &Bearer<'_>, marks: &Marks<'_>) 
 }
 
 impl Grant {
-    /// After 80 % of its life, as kubelets do.
     fn refresh_at(&self) -> Timestamp {
-        let life = self.until.duration_since(self.from);
-        self.from.checked_add(life / 5 * 4).unwrap_or(self.until)
+        renewal(self.from, self.until)
     }
+}
+
+/// After 80 % of a token's life, as kubelets do.
+fn renewal(from: Timestamp, until: Timestamp) -> Timestamp {
+    let life = until.duration_since(from);
+    from.checked_add(life / 5 * 4).unwrap_or(until)
 }
 
 impl fmt::Debug for Grant {

@@ -75,11 +75,25 @@ pub(crate) struct Dependents {
     sweep_at: usize,
 }
 
-/// What one pod needs.
+/// What one pod or volume needs.
+#[derive(PartialEq, Eq)]
 struct User {
     needs: Arc<Needs>,
     /// Whether it has what the virtual cluster injects: a copy that was made keeps what it was made with.
     api_access: bool,
+    /// Whether it has a copy, which runs or may run.
+    copied: bool,
+    /// Whether its ephemeral containers may be pushed, or were: what only they name is not copied before.
+    adds: bool,
+}
+
+/// What is known of the copy of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Copied {
+    /// Whether it has what the virtual cluster injects; `None` without a copy.
+    pub(crate) api_access: Option<bool>,
+    /// Whether the ephemeral containers of the pod may be pushed to it, or were.
+    pub(crate) adds: bool,
 }
 
 /// So many lists of needs are kept without looking whether they are still used.
@@ -130,6 +144,8 @@ pub(crate) enum Readiness<'a> {
     Impossible(DependentKind, &'a str),
     /// It cannot be copied.
     Hindered(&'a Id, &'a Trouble),
+    /// What has the name of the copy, or of the Secret with its tokens, is being deleted and waits for finalizers.
+    Terminating(DependentKind, &'a Name),
     /// Its tokens cannot be issued, in these words.
     NoToken(&'a str),
 }
@@ -350,39 +366,44 @@ impl Dependents {
         }
     }
 
-    /// What a pod needs now; `None` when it cannot run any more. `copied`: whether its copy has what the virtual cluster injects,
-    /// if it has a copy. Says nothing new when it is called again.
+    /// What a pod needs now; `None` when it cannot run any more. Says nothing new when it is called again.
     pub(crate) fn follow(
         &mut self,
         vuid: &Uid,
         pod: Option<(&Name, &Name)>,
         needs: Option<&Arc<Needs>>,
-        copied: Option<bool>,
+        copied: Copied,
         dirty: &mut Dirty<Key>,
     ) {
-        let api_access = copied.unwrap_or(self.api_access);
-        if self.use_by(&Who::Pod(vuid.clone()), needs, api_access, dirty) {
+        let api_access = copied.api_access.unwrap_or(self.api_access);
+        let user = needs.map(|needs| User {
+            needs: Arc::clone(needs),
+            api_access,
+            copied: copied.api_access.is_some(),
+            adds: copied.adds || !needs.adds_any(),
+        });
+        if self.use_by(&Who::Pod(vuid.clone()), user, dirty) {
             self.want_tokens(vuid, pod, needs, api_access, dirty);
         }
     }
 
     /// The Secrets that a volume needs now; `None` when it is not carried any more.
     pub(crate) fn follow_volume(&mut self, volume: &Name, needs: Option<&Arc<Needs>>, dirty: &mut Dirty<Key>) {
-        self.use_by(&Who::Volume(volume.clone()), needs, false, dirty);
+        let user = |needs: &Arc<Needs>| User { needs: Arc::clone(needs), api_access: false, copied: false, adds: true };
+        self.use_by(&Who::Volume(volume.clone()), needs.map(user), dirty);
     }
 
     /// Says whether that is news.
-    fn use_by(&mut self, who: &Who, needs: Option<&Arc<Needs>>, api_access: bool, dirty: &mut Dirty<Key>) -> bool {
-        let same = match (self.users.get(who), needs) {
-            (None, None) => true,
-            (Some(user), Some(needs)) => user.needs == *needs && user.api_access == api_access,
-            (None, Some(_)) | (Some(_), None) => false,
-        };
-        if same {
+    fn use_by(&mut self, who: &Who, user: Option<User>, dirty: &mut Dirty<Key>) -> bool {
+        if let (Some(known), Some(user)) = (self.users.get_mut(who), &user) {
+            known.copied = user.copied;
+        }
+        if self.users.get(who) == user.as_ref() {
             return false;
         }
-        let before = match needs {
-            Some(needs) => self.users.insert(who.clone(), User { needs: Arc::clone(needs), api_access }),
+        let wanted: Vec<Arc<Id>> = user.iter().flat_map(User::dependents).cloned().collect();
+        let before = match user {
+            Some(user) => self.users.insert(who.clone(), user),
             None => self.users.remove(who),
         };
         for id in before.iter().flat_map(User::dependents) {
@@ -391,9 +412,9 @@ impl Dependents {
                 dirty.mark(Key::Dependent(Arc::clone(id)));
             }
         }
-        for (id, _) in needs.iter().flat_map(|needs| needs.dependents(api_access)) {
-            self.cases.entry(Arc::clone(id)).or_default().users.insert(who.clone());
-            dirty.mark(Key::Dependent(Arc::clone(id)));
+        for id in wanted {
+            self.cases.entry(Arc::clone(&id)).or_default().users.insert(who.clone());
+            dirty.mark(Key::Dependent(id));
         }
         for id in before.iter().flat_map(User::dependents) {
             self.drop_unused(id);
@@ -423,6 +444,12 @@ impl Dependents {
         needs
     }
 
+    /// Whether a pod or volume that uses it lets us copy it.
+    fn may_copy(&self, id: &Id, case: &Case) -> bool {
+        let mut users = case.users.iter().filter_map(|who| self.users.get(who));
+        users.any(|user| user.adds || !user.needs.only_adds(id))
+    }
+
     /// Whether what a pod needs is there.
     pub(crate) fn readiness<'a>(&'a self, vuid: &Uid, needs: &'a Needs) -> Readiness<'a> {
         match (self.readiness_for_volume(needs), needs.wants_tokens(self.api_access)) {
@@ -437,7 +464,8 @@ impl Dependents {
             return Readiness::Impossible(kind, name);
         }
         let mut readiness = Readiness::Ready;
-        for (id, optional) in needs.dependents(self.api_access) {
+        // A pod is created without its ephemeral containers.
+        for (id, optional) in needs.dependents(self.api_access).filter(|(id, _)| !needs.only_adds(id)) {
             match self.readiness_of(id, optional) {
                 Readiness::Ready => {}
                 Readiness::NotYet => readiness = Readiness::NotYet,
@@ -472,6 +500,7 @@ impl Dependents {
         let trouble = case.and_then(|case| case.trouble.as_ref());
         let written = case.is_some_and(|case| case.wrote_for(source));
         match (self.copy(id), trouble) {
+            (Some(copy), _) if copy.deleting => Readiness::Terminating(id.kind, &copy.name),
             // It is what another client made of it; a pod that waited for the end of that would wait for ever.
             (Some(_), Some(Trouble::Contested)) if written => Readiness::Ready,
             (Some(copy), _) if case.is_some_and(|case| case.kept_as_written(copy, source)) => Readiness::Ready,

@@ -65,6 +65,8 @@ impl Syncer {
                 copies: services.1.iter().collect(),
             },
         };
-        Ok(snapshot.violations())
+        let mut found = snapshot.violations();
+        found.extend(snapshot.taken_names());
+        Ok(found)
     }
 }

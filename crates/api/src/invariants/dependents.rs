@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use tapestry_domain::dependents::{Changes, DependentKind, Ways, Wish, read_copy};
+use tapestry_domain::dependents::{Changes, DependentKind, Reference, Ways, Wish, read_copy};
 use tapestry_domain::names;
 use tapestry_domain::podspec::{self, SpecNeeds, TokenAsk};
 
@@ -69,6 +69,39 @@ impl Snapshot<'_> {
         }
     }
 
+    /// What pods that run need and do not get any more, because an object of another client has the name of the copy. It is
+    /// left alone (law 6), so this is no violation.
+    #[must_use]
+    pub fn taken_names(&self) -> Vec<String> {
+        let mut told = Vec::new();
+        let runs = |vpod: &Value| {
+            let own = |ppod: &&Value| self.ours(ppod) && annotation(ppod, keys::VIRTUAL_POD_UID) == uid(vpod);
+            !finished(vpod) && self.ppods.iter().any(own)
+        };
+        for vpod in self.vpods.iter().filter(|vpod| runs(vpod)) {
+            let spec = vpod["spec"].to_string();
+            let Ok(needs) = serde_json::from_str::<SpecNeeds<'_>>(&spec) else { continue };
+            let (api_access, label) = (self.has_api_access(vpod), self.origin_label());
+            for Reference { kind, name, .. } in needs.references(api_access) {
+                let copy = names::dependent_name(&label, namespace(vpod), &name);
+                let has_source = self.sources.iter().any(|(other, source)| {
+                    (*other, namespace(source), super::name(source)) == (kind, namespace(vpod), &*name)
+                });
+                if has_source && self.taken(kind, &copy) {
+                    told.push(format!(
+                        "{} gets no changes of {kind} {name}: {kind} {copy} is not ours, delete it",
+                        place(vpod)
+                    ));
+                }
+            }
+            let secret = names::token_secret_name(&label, uid(vpod), name(vpod));
+            if !needs.tokens(api_access).is_empty() && self.taken(DependentKind::Secret, &secret) {
+                told.push(format!("{} gets no new tokens: Secret {secret} is not ours, delete it", place(vpod)));
+            }
+        }
+        told
+    }
+
     /// Whether a copy carries our origin, as annotation or as label: what lost one of them is still ours.
     fn carries_origin(&self, copy: &Value) -> bool {
         let label = text(&copy["metadata"]["labels"][keys::ORIGIN]);
@@ -123,7 +156,7 @@ impl Snapshot<'_> {
             let spec = vpod["spec"].to_string();
             let Ok(needs) = serde_json::from_str::<SpecNeeds<'_>>(&spec) else { return true };
             let label = self.origin_label();
-            let named = |reference: &tapestry_domain::dependents::Reference| {
+            let named = |reference: &Reference| {
                 reference.kind == kind && names::dependent_name(&label, namespace(vpod), &reference.name) == copy
             };
             let token = names::token_secret_name(&label, uid(vpod), name(vpod)) == copy;

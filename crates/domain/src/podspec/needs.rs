@@ -145,14 +145,7 @@ impl SpecNeeds<'_> {
     /// As with a kubelet, a pull secret and what only an ephemeral container names never keep the pod from starting.
     #[must_use]
     pub fn references(&self, api_access: bool) -> Vec<Reference> {
-        // Stays unallocated for the many pods that name nothing.
-        let mut found = Vec::new();
-        for volume in self.volumes(api_access) {
-            volume.references(&mut found);
-        }
-        for container in self.containers.iter().chain(&self.init_containers) {
-            container.references(&mut found);
-        }
+        let mut found = self.required(api_access);
         let optional = found.len();
         for container in &self.ephemeral_containers {
             container.references(&mut found);
@@ -172,6 +165,26 @@ impl SpecNeeds<'_> {
         references.sort_unstable();
         references.dedup_by(|next, first| (next.kind, &next.name) == (first.kind, &first.name));
         references
+    }
+
+    /// What its volumes, containers and init containers name.
+    fn required(&self, api_access: bool) -> Vec<(DependentKind, &Named<'_>)> {
+        // Stays unallocated for the many pods that name nothing.
+        let mut found = Vec::new();
+        for volume in self.volumes(api_access) {
+            volume.references(&mut found);
+        }
+        for container in self.containers.iter().chain(&self.init_containers) {
+            container.references(&mut found);
+        }
+        found
+    }
+
+    /// Whether the pod names it elsewhere than in its ephemeral containers.
+    #[must_use]
+    pub fn names_from_the_start(&self, kind: DependentKind, name: &str) -> bool {
+        let pulls = kind == DependentKind::Secret && self.image_pull_secrets.iter().any(|secret| &*secret.name == name);
+        pulls || self.required(true).iter().any(|(other, named)| (*other, &*named.name) == (kind, name))
     }
 
     /// What its ephemeral containers name, in no order.

@@ -81,3 +81,36 @@ fn an_answer_without_a_token_is_refused_and_a_token_is_never_printed() {
     let grant = read_grant(&ask("k", None, 600), answer("hush", None, "2026-01-05T01:00:00Z").as_bytes()).unwrap();
     assert_eq!(format!("{grant:?}"), "token k from 2026-01-05T00:50:00Z until 2026-01-05T01:00:00Z");
 }
+
+#[test]
+fn a_token_says_itself_when_it_has_to_be_renewed_and_what_is_no_token_says_nothing() {
+    // From 2026-01-05T00:00:00Z, for an hour.
+    let (from, until) = (1_767_571_200, 1_767_574_800);
+    let held = |claims: Value| encode(&format!("e30.{}.sig-_", encode(&claims.to_string())));
+    let renewed = |claims: Value| renew_by(&held(claims)).map(seconds);
+    assert_eq!(renewed(json!({"iat": from, "exp": until})).as_deref(), Some("2026-01-05T00:48:00Z"));
+    let extended =
+        json!({"iat": from, "exp": from + 31_536_000, "kubernetes.io": {"pod": {"name": "web"}, "warnafter": until}});
+    assert_eq!(renewed(extended).as_deref(), Some("2026-01-05T00:48:00Z"));
+    for other in
+        [json!({}), json!({"iat": from}), json!({"iat": "x", "exp": until}), json!({"iat": i64::MAX, "exp": 1})]
+    {
+        assert_eq!(renewed(other.clone()), None, "{other}");
+    }
+    for other in ["", "t", "!!!!", "aHVzaA==", "YS5iLmM=", "Li4="] {
+        assert_eq!(renew_by(other), None, "{other}");
+    }
+}
+
+/// Base64 without padding.
+fn encode(text: &str) -> String {
+    const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut encoded = String::new();
+    for group in text.as_bytes().chunks(3) {
+        let bits = group.iter().fold(0usize, |bits, byte| bits << 8 | usize::from(*byte)) << (8 * (3 - group.len()));
+        for place in 0..=group.len() {
+            encoded.push(char::from(ALPHABET[bits >> (18 - 6 * place) & 63]));
+        }
+    }
+    encoded
+}

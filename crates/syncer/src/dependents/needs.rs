@@ -16,8 +16,8 @@ use crate::volumes;
 pub(crate) struct Needs {
     /// Sorted, each once, with whether the pod may do without it.
     dependents: Box<[(Arc<Id>, bool)]>,
-    /// Those of them that ephemeral containers name.
-    added: Box<[Arc<Id>]>,
+    /// Those of them that ephemeral containers name, with whether nothing else does.
+    added: Box<[(Arc<Id>, bool)]>,
     /// What the injected API-access volume names: the virtual cluster's CA.
     injected: Box<[(Arc<Id>, bool)]>,
     /// A required one whose name no object can have.
@@ -58,7 +58,9 @@ impl Needs {
         let injected = ids(true).into_iter().filter(|entry| !dependents.contains(entry)).collect();
         let named = spec.added_references();
         let is_added = |id: &Id| named.iter().any(|(kind, name)| (*kind, *name) == (id.kind, id.name.as_str()));
-        let added = dependents.iter().map(|(id, _)| id).filter(|id| is_added(id)).cloned().collect();
+        let only = |id: &Id| !spec.names_from_the_start(id.kind, id.name.as_str());
+        let added = dependents.iter().map(|(id, _)| id).filter(|id| is_added(id));
+        let added = added.map(|id| (Arc::clone(id), only(id))).collect();
         let (mut claims, mut impossible_claim) = (Vec::new(), None);
         for claim in spec.claims(pod.as_str()) {
             match Name::parse(&claim.name) {
@@ -120,7 +122,17 @@ impl Needs {
 
     /// The objects that ephemeral containers name.
     pub(super) fn added(&self) -> impl Iterator<Item = &Arc<Id>> {
-        self.added.iter()
+        self.added.iter().map(|(id, _)| id)
+    }
+
+    /// Whether only ephemeral containers name one of them.
+    pub(super) fn adds_any(&self) -> bool {
+        self.added.iter().any(|(_, only)| *only)
+    }
+
+    /// Whether only ephemeral containers name it.
+    pub(super) fn only_adds(&self, id: &Id) -> bool {
+        self.added.iter().any(|(added, only)| *only && **added == *id)
     }
 
     /// A required one whose name no object can have.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tapestry_cluster::{Answer, Call, CarryMarks, Refusal, Shape, Side, Target, Verb};
+use tapestry_cluster::{Answer, Call, CarryMarks, Name, Refusal, Shape, Side, Target, Verb};
 use tapestry_engine::{Dirty, Now, Plan, Reason as _, reasons};
 
 use super::both_ways::plan_both_ways;
@@ -48,6 +48,8 @@ pub(crate) enum Notice {
     Contested,
     /// This cluster refuses the new values of this source, or to let us read them, in these words; its copy stays as it is.
     NotUpdated(Side, Box<str>),
+    /// An object that is not ours has the name of the copy.
+    Taken(Name),
 }
 
 impl Dependents {
@@ -68,7 +70,7 @@ impl Dependents {
                     || Why::RemoveDependent.call(target.uid(&copy.uid).rv(copy.rv), Verb::Delete { grace: None });
                 if setting.may_collect { remove() } else { Plan::Rest }
             }
-            (Some(source), None) if used => plan_new(case, target, id, source, setting),
+            (Some(source), None) if self.may_copy(id, case) => plan_new(case, target, id, source, setting),
             (Some(source), Some(copy)) => plan_kept(case, target, id, source, copy, setting),
             // Running pods keep what they have; a pod that is to start says what is missing.
             (None, _) | (Some(_), None) => Plan::Rest,
@@ -105,7 +107,11 @@ impl Dependents {
                 if !self.learn(id, &answer, setting.origin, dirty) {
                     let case = self.cases.entry(Arc::clone(id)).or_default();
                     case.look = Look::Foreign(setting.now.steady);
-                    case.trouble = Some(Trouble::Foreign(call.target.name.clone()));
+                    let trouble = Some(Trouble::Foreign(call.target.name.clone()));
+                    if case.trouble != trouble {
+                        notice = Notice::Taken(call.target.name.clone());
+                    }
+                    case.trouble = trouble;
                 }
             }
             // Changed since we looked, or gone: if it is still ours, the watch brings it back.
@@ -169,6 +175,7 @@ impl Dependents {
     pub(crate) fn event(&self, id: &Id, notice: &Notice, now: Now) -> Option<Event> {
         let source = self.source(id)?;
         let (reason, message) = match notice {
+            Notice::Taken(copy) => return self.taken_event(id, source, copy, now),
             Notice::Nothing => return None,
             Notice::Contested => ("CopyContested", CONTESTED.to_owned()),
             Notice::NotUpdated(side, why) => {
@@ -180,6 +187,17 @@ impl Dependents {
             }
         };
         Event::about_dependent(id, &source.uid, reason, &message, now)
+    }
+
+    /// Only where pods run with what they have: one that has not started says it in its condition.
+    fn taken_event(&self, id: &Id, source: &Source, copy: &Name, now: Now) -> Option<Event> {
+        let users = self.cases.get(id)?.users.iter();
+        users.filter_map(|who| self.users.get(who)).find(|user| user.copied)?;
+        let message = format!(
+            "{} {copy} in the mount namespace was not created by this binding, changes do not reach running pods: delete it",
+            id.kind
+        );
+        Event::about_dependent_once(id, &source.uid, "CopyNotUpdated", &message, copy.as_str(), now)
     }
 
     /// Takes over the copy as it was written, and remembers of which version of the source.

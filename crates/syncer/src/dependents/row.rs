@@ -13,6 +13,7 @@ use tapestry_cluster::{Name, Rv, Uid};
 use tapestry_domain::dependents::{Changes, Conflicts, CopyDigest, DependentKind, Ways, Wish, read_copy};
 use tapestry_domain::names;
 use tapestry_domain::shape::Text;
+use tapestry_domain::tokens::renew_by;
 
 use super::Id;
 use crate::json::{Meta, fingerprint};
@@ -63,13 +64,20 @@ pub(super) enum Of {
     Pod {
         uid: Uid,
         refresh: Option<Timestamp>,
-        /// The keys under which it holds tokens.
-        held: Box<[Box<str>]>,
-        /// A fingerprint of all that it holds; worth nothing in another process.
+        held: Box<[HeldToken]>,
+        /// A fingerprint of all that it holds and of `refresh`; worth nothing in another process.
         print: u64,
     },
     /// It does not say.
     Unknown,
+}
+
+/// A token in a Secret. The token itself is not kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct HeldToken {
+    pub(super) key: Box<str>,
+    /// When it has to be renewed, by what it says itself.
+    pub(super) renew_by: Option<Timestamp>,
 }
 
 /// What a copy says of changes that flow up.
@@ -221,13 +229,16 @@ impl Of {
             if names::token_secret_name(&origin.label, uid.as_str(), pod) != meta.name.as_str() {
                 return Ok(Self::Unknown);
             }
-            let refresh = meta.annotation(keys::TOKEN_REFRESH).and_then(|text| text.parse().ok());
+            let refresh = meta.annotation(keys::TOKEN_REFRESH);
             let Held { data } = serde_json::from_slice(json)?;
             let data = data.unwrap_or_default();
             let tokens: Vec<(&str, Option<&str>)> =
                 data.iter().map(|(key, token)| (&**key, token.as_deref())).collect();
-            let held = data.keys().map(|key| (**key).into()).collect();
-            return Ok(Self::Pod { uid, refresh, held, print: fingerprint(tokens) });
+            let print = fingerprint((&tokens, refresh));
+            let held =
+                tokens.iter().map(|(key, token)| HeldToken { key: (*key).into(), renew_by: token.and_then(renew_by) });
+            let refresh = refresh.and_then(|text| text.parse().ok());
+            return Ok(Self::Pod { uid, refresh, held: held.collect(), print });
         }
         let back = (name(keys::VIRTUAL_NAMESPACE), name(keys::VIRTUAL_NAME), uid(keys::VIRTUAL_UID));
         let (Some(namespace), Some(name), Some(uid)) = back else { return Ok(Self::Unknown) };

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tapestry_cluster::call::{PodRef, TokenAsk};
 use tapestry_cluster::{Answer, Call, Name, Refusal, Side, Target, Uid, Verb, kind};
 use tapestry_domain::dependents::DependentKind;
@@ -13,7 +14,7 @@ use tapestry_engine::{Dirty, Plan, Reason as _, reasons};
 use super::needs::Needs;
 
 use super::row::{DependentCopy, Of};
-use super::{Dependents, Look, Readiness, Setting};
+use super::{Dependents, Look, Readiness, Setting, Who};
 use crate::contest::Contest;
 use crate::pair::Key;
 use crate::terms::steady_at;
@@ -103,8 +104,17 @@ impl TokenCase {
     /// Whether the Secret holds every token that the pod needs, as far as we know as they were issued.
     fn holds(&self, wanted: &Wanted, copy: &DependentCopy) -> bool {
         let Of::Pod { held, print, .. } = &copy.of else { return false };
-        let all = wanted.asks().iter().all(|ask| held.contains(&ask.key));
+        let all = wanted.asks().iter().all(|ask| held.iter().any(|token| token.key == ask.key));
         all && self.wrote.is_none_or(|wrote| wrote == *print)
+    }
+
+    /// When they are renewed; `None`: at once, because another client changed, emptied or unmarked the Secret. A client can also
+    /// change the annotation while no process watches, so a token is never kept longer than it says itself.
+    fn renew_at(&self, wanted: &Wanted, copy: &DependentCopy) -> Option<Timestamp> {
+        let Of::Pod { refresh, held, .. } = &copy.of else { return None };
+        let refresh = (*refresh).filter(|_| copy.marked && self.holds(wanted, copy))?;
+        let asked = held.iter().filter(|token| wanted.asks().iter().any(|ask| ask.key == token.key));
+        Some(asked.filter_map(|token| token.renew_by).fold(refresh, Timestamp::min))
     }
 }
 
@@ -155,11 +165,8 @@ impl Dependents {
     pub(super) fn token_readiness(&self, vuid: &Uid) -> Readiness<'_> {
         let Some(case) = self.tokens.get(vuid) else { return Readiness::NotYet };
         match (self.token_copy(case), &case.failure) {
-            (Some(copy), _)
-                if !copy.deleting && case.wanted.as_ref().is_some_and(|wanted| case.holds(wanted, copy)) =>
-            {
-                Readiness::Ready
-            }
+            (Some(copy), _) if copy.deleting => Readiness::Terminating(DependentKind::Secret, &copy.name),
+            (Some(copy), _) if case.wanted.as_ref().is_some_and(|wanted| case.holds(wanted, copy)) => Readiness::Ready,
             (_, Some(failure)) => Readiness::NoToken(failure),
             (_, None) => Readiness::NotYet,
         }
@@ -191,13 +198,9 @@ impl Dependents {
                 Why::ReplaceToken.call(target, Verb::Delete { grace: None })
             }
             (Some(wanted), Some(copy)) => {
-                // What another client changed, emptied or unmarked is written again; what it pointed to before is known.
-                let refresh = match copy.of {
-                    Of::Pod { refresh, .. } if copy.marked && case.holds(wanted, copy) => refresh,
-                    Of::Pod { .. } | Of::Source { .. } | Of::Unknown => None,
-                };
-                if let Some(refresh) = refresh.filter(|refresh| *refresh > setting.now.wall) {
-                    return Plan::Wait(steady_at(refresh, setting.now));
+                let renew_at = case.renew_at(wanted, copy);
+                if let Some(renew_at) = renew_at.filter(|renew_at| *renew_at > setting.now.wall) {
+                    return Plan::Wait(steady_at(renew_at, setting.now));
                 }
                 // Where clocks differ, the time may have come before the token did.
                 let again = case.issued.map(|at| at + ISSUE_AGAIN);
@@ -229,7 +232,7 @@ impl Dependents {
                     let _ = case.reverts.count(setting.now.steady);
                 }
                 let contested = case.reverts.until(setting.now.steady).is_some();
-                case.failure = contested.then(|| contested_text(&call.target.name));
+                let before = std::mem::replace(&mut case.failure, contested.then(|| contested_text(&call.target.name)));
                 if contested && why == Why::CreateToken {
                     news.clone_from(&case.failure);
                 }
@@ -248,7 +251,10 @@ impl Dependents {
                     self.put_copy(DependentKind::Secret, row, None, setting.origin, dirty);
                 } else {
                     case.look = Look::Foreign(setting.now.steady);
-                    case.failure = Some(format!("Secret {} is not ours: delete it", call.target.name).into());
+                    case.failure = Some(foreign_text(&call.target.name));
+                    if case.failure != before {
+                        news.clone_from(&case.failure);
+                    }
                 }
             }
             (Why::RefreshToken, Err(Refusal::Gone)) => {
@@ -283,7 +289,8 @@ impl Dependents {
         dirty.mark(Key::Token(vuid.clone()));
         dirty.mark(Key::Pod(vuid.clone()));
         self.drop_token(vuid);
-        news
+        // A pod that has not started says it in its condition.
+        news.filter(|_| self.users.get(&Who::Pod(vuid.clone())).is_some_and(|user| user.copied))
     }
 }
 
@@ -292,6 +299,10 @@ fn contested_text(secret: &Name) -> Box<str> {
         "another client keeps deleting Secret {secret} in the physical cluster; it is created again within ten minutes"
     )
     .into()
+}
+
+fn foreign_text(secret: &Name) -> Box<str> {
+    format!("Secret {secret} in the mount namespace was not created by this binding: delete it").into()
 }
 
 fn secret(setting: &Setting<'_>, name: Name) -> Target {

@@ -130,6 +130,13 @@ impl Verdict {
                 ),
                 Trouble::Fixed => return None,
             },
+            Readiness::Terminating(kind, copy) => (
+                PendingReason::DependentTerminating,
+                format!(
+                    "{} {copy} in the mount namespace is being deleted and waits for its finalizers: remove them, and it is created again",
+                    kind.as_str()
+                ),
+            ),
             Readiness::NoToken(why) => {
                 (PendingReason::TokenRefused, format!("no service account token was issued: {why}"))
             }

@@ -11,6 +11,7 @@ use super::admission::may_wait;
 use super::case::{Proof, Request};
 use super::{Delta, Pods};
 use crate::breaker::LossState;
+use crate::dependents::Copied;
 use crate::nodes::row::VNode;
 use crate::pair::{Key, Pair};
 
@@ -39,9 +40,9 @@ impl Pair {
     /// A pod needs other ConfigMaps, Secrets, claims or tokens, or none any more.
     pub(super) fn follow_needs(&mut self, vuid: &Uid, dirty: &mut Dirty<Key>) {
         let vpod = self.pods.vpods.get(vuid).map(|vpod| (&vpod.namespace, &vpod.name));
-        let copied = self.pods.copied_api_access(vuid);
+        let copied = Copied { api_access: self.pods.copied_api_access(vuid), adds: self.pods.adds(vuid) };
         self.dependents.follow(vuid, vpod, self.pods.needs_of(vuid), copied, dirty);
-        self.volumes.follow(vuid, self.pods.needs_of(vuid), copied.is_some(), dirty);
+        self.volumes.follow(vuid, self.pods.needs_of(vuid), copied.api_access.is_some(), dirty);
         self.follow_volumes(dirty);
     }
 

@@ -18,10 +18,10 @@ use tapestry_domain::shape::Text;
 use tapestry_engine::{Dirty, Now, Plan, Reason as _};
 
 use super::admission::{LONGEST_TEXT, PendingReason, Verdict};
-use super::plan::{LOOK_AGAIN, patch_status, ppod_target, vpod_target};
+use super::plan::{patch_status, ppod_target, vpod_target};
 use super::row::{PPod, PodCopy, VPod, read_raw};
 use super::settle::read_uid;
-use super::{NotAdmitted, Why};
+use super::{NotAdmitted, Pods, Why};
 use crate::bindings::Bound;
 use crate::dependents::Readiness;
 use crate::json::fingerprint;
@@ -29,6 +29,9 @@ use crate::pair::{Key, Pair};
 
 /// After this long a push whose end is unknown is tried again. Meanwhile the status of the copy goes up.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
+
+/// After this long a change that was denied is tried again: soon enough for `refused` to see that a right is still missing.
+const ASK_AGAIN: Duration = Duration::from_mins(2);
 
 /// Marks of what a virtual pod says that can change while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,6 +126,18 @@ impl Changing {
     }
 }
 
+impl Pods {
+    /// Whether the copy of a pod has its ephemeral containers, or they may be pushed: the pod as it is now was read and found to meet
+    /// the Pod Security Standard.
+    pub(super) fn adds(&self, vuid: &Uid) -> bool {
+        let Some(vpod) = self.vpods.get(vuid) else { return true };
+        let pushed =
+            self.copy(vuid).and_then(|ppod| ppod.ours.as_ref()).is_some_and(|copy| !vpod.said.differs_from(copy));
+        let changing = || self.cases.get(vuid)?.changing.as_deref();
+        pushed || changing().is_some_and(|changing| changing.said == vpod.said && changing.vpod.is_some())
+    }
+}
+
 impl Pair {
     /// What a change of a pod wants done now; `Rest` when nothing.
     pub(super) fn plan_changes(&self, vpod: &VPod, ppod: &PPod, copy: &PodCopy, now: Now) -> Plan<Why> {
@@ -214,7 +229,7 @@ impl Pair {
     }
 
     /// Folds in what a virtual pod says that was changed. As in Kubernetes, the whole pod is judged, not only what is new.
-    pub(super) fn begin_change(&mut self, vuid: &Uid, answer: &Answer) {
+    pub(super) fn begin_change(&mut self, vuid: &Uid, answer: &Answer, dirty: &mut Dirty<Key>) {
         let (Ok(Some(row)), Ok(raw)) = (VPod::decode(&answer.object, &self.home), read_raw(&answer.object)) else {
             return;
         };
@@ -239,6 +254,7 @@ impl Pair {
         if let Some(case) = self.pods.cases.get_mut(vuid) {
             case.changing = Some(Box::new(changing));
         }
+        self.follow_needs(vuid, dirty);
     }
 
     /// Folds in the copy as it is now: it was read, or something was pushed.
@@ -270,7 +286,7 @@ impl Pair {
             | Refusal::Held(..) => changing.copy = None,
             Refusal::Invalid(_) => changing.held.push(Held { part, verdict: refused(), again: None }),
             Refusal::Denied(_) => {
-                changing.held.push(Held { part, verdict: refused(), again: Some(now.steady + LOOK_AGAIN) });
+                changing.held.push(Held { part, verdict: refused(), again: Some(now.steady + ASK_AGAIN) });
             }
             // Whatever it is, the pod's status must not wait for it.
             Refusal::Unknown(_) => {

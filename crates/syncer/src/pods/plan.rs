@@ -227,7 +227,11 @@ impl Pair {
         let out_of_sync = match readiness {
             Readiness::Missing(_) => self.out_of_sync.tell_dependents(&[Side::Virtual], &self.connections),
             Readiness::NotYet => self.out_of_sync.tell_dependents(&Side::BOTH, &self.connections),
-            Readiness::Ready | Readiness::Impossible(..) | Readiness::Hindered(..) | Readiness::NoToken(_) => None,
+            Readiness::Ready
+            | Readiness::Impossible(..)
+            | Readiness::Hindered(..)
+            | Readiness::Terminating(..)
+            | Readiness::NoToken(_) => None,
         };
         let volumes = || Verdict::of_volumes(&self.volumes.readiness(&vpod.uid, needs, &self.volumes_setting(now)));
         let out_of_sync = out_of_sync.map(|told| Verdict::dependents_out_of_sync(&told));

@@ -117,7 +117,7 @@ impl Pair {
             }
             Why::LookForVirtualPod | Why::ReadPod => self.learn_look(vuid, why, call, answer, now, dirty),
             Why::ReadChanged => {
-                self.begin_change(vuid, answer);
+                self.begin_change(vuid, answer, dirty);
                 self.learn_look(vuid, why, call, answer, now, dirty);
             }
             Why::Map

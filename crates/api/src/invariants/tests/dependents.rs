@@ -52,6 +52,11 @@ fn tokens() -> Value {
 }
 
 fn violations(vpods: &[Value], copies: &[Value]) -> Vec<String> {
+    look_at(vpods, copies).0
+}
+
+/// All violations, and what is left alone.
+fn look_at(vpods: &[Value], copies: &[Value]) -> (Vec<String>, Vec<String>) {
     let (source, ppods) = (source(), if vpods.is_empty() { Vec::new() } else { vec![ppod()] });
     let snapshot = Snapshot {
         origin: ORIGIN,
@@ -67,7 +72,7 @@ fn violations(vpods: &[Value], copies: &[Value]) -> Vec<String> {
         api_access: false,
         limits: &|_| Some(Vec::new()),
     };
-    snapshot.violations()
+    (snapshot.violations(), snapshot.taken_names())
 }
 
 #[track_caller]
@@ -118,11 +123,17 @@ fn lost_marks_and_back_pointers_are_found() {
 }
 
 #[test]
-fn a_copy_without_any_origin_that_points_back_is_found_and_a_stranger_under_its_name_is_not() {
+fn a_copy_without_any_origin_that_points_back_is_found_and_a_stranger_under_its_name_is_told_apart() {
     let unmarked = without(without(copy(), "annotations", keys::ORIGIN), "labels", keys::ORIGIN);
     finds(user(), &[unmarked], "which has no copy");
     let stranger = json!({ "metadata": { "name": copy()["metadata"]["name"], "namespace": "mount", "uid": "x" } });
-    assert_eq!(violations(&[user()], &[stranger]), [""; 0]);
+    let (found, told) = look_at(&[user()], std::slice::from_ref(&stranger));
+    assert_eq!(found, [""; 0], "it is left alone");
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("Secret db") && told[0].contains("is not ours"), "{told:?}");
+    let other = with(stranger, "/metadata/name", tokens()["metadata"]["name"].clone());
+    assert_eq!(look_at(&[bearer()], &[other]).1.len(), 1);
+    assert_eq!(look_at(&[user(), bearer()], &[copy(), tokens()]).1, [""; 0]);
 }
 
 #[test]

@@ -267,3 +267,31 @@ fn a_pod_says_that_a_watch_is_out_of_sync_while_that_is_all_that_is_known_of_wha
         }
     }
 }
+
+#[test]
+fn a_pod_says_which_copy_is_being_deleted_and_starts_when_it_was_created_again() {
+    let mut scene = Scene::new();
+    let text = see_source(&mut scene, source("settings", &json!({"a": "1"})));
+    let mut web = mounts("web", "settings", false);
+    push_volume(&mut web, &wants_token("web"));
+    web["spec"]["serviceAccountName"] = json!("robot");
+    admit(&mut scene, "web", &web);
+    let leaving =
+        json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/hold"]}});
+    let mut copy = carry(&mut scene, "settings", &text);
+    let mut secret = issue(&mut scene, "web", "2026-01-01T00:48:00Z");
+    assert_eq!(scene.call(&pod_key("web")).why, "CreateCopy");
+
+    merge(&mut secret, leaving.clone());
+    super::tokens::see_tokens(&mut scene, &secret);
+    let (reason, message) = told(&scene, "web");
+    assert_eq!(reason, PendingReason::DependentTerminating.as_str());
+    assert!(message.contains(&format!("Secret {}", secret["metadata"]["name"].as_str().unwrap())), "{message}");
+
+    merge(&mut copy, leaving);
+    see_copy(&mut scene, &copy);
+    let (_, message) = told(&scene, "web");
+    assert!(message.contains(&format!("ConfigMap {}", copy["metadata"]["name"].as_str().unwrap())), "{message}");
+    lose_copy(&mut scene, &copy);
+    assert_eq!(scene.call(&key("settings")).why, "CreateDependent");
+}

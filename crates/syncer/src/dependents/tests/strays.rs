@@ -176,3 +176,41 @@ fn tokens_that_a_new_process_finds_without_their_back_pointer_are_issued_again_a
     scene.see_vpod(&gone);
     assert_eq!(scene.call(&token_key("ci")).why, "RemoveToken");
 }
+
+#[test]
+fn a_source_is_told_once_that_another_object_has_the_name_of_a_copy_that_a_running_pod_uses() {
+    let mut scene = Scene::new();
+    let (text, mut copy) = carried(&mut scene);
+    let ppod = start(&mut scene, "web");
+    strip(&mut copy);
+    for runs in [true, false] {
+        let mut scene = Scene::new();
+        scene
+            .see(Fact::Source(MAP, Change::Put(Source::decode(&text.clone().into(), MAP).unwrap().unwrap(), Epoch(1))));
+        admit(&mut scene, "web", &mounts("web", "settings", false));
+        if runs {
+            scene.see_ppod(&ppod);
+        }
+        see_copy(&mut scene, &copy);
+        scene.refuse(&key("settings"), Refusal::Exists);
+        for _ in 0..2 {
+            let look = scene.call(&key("settings"));
+            assert_eq!(look.why, "LookForDependent");
+            let object = scene.stamp(copy.clone());
+            scene.settle(&key("settings"), &look, Ok(Answer { object }));
+            assert!(matches!(scene.plan(&key("settings")), Plan::Wait(_)));
+            scene.pass(Duration::from_mins(5));
+        }
+        let events: Vec<_> = scene.pair.events.keys().map(|key| scene.call(&key)).collect();
+        assert_eq!(events.len(), usize::from(runs), "{events:?}");
+        for event in events {
+            let body = event.body().unwrap();
+            assert_eq!(
+                (&body["reason"], &body["involvedObject"]["uid"]),
+                (&json!("CopyNotUpdated"), &json!("s-settings"))
+            );
+            let name = copy["metadata"]["name"].as_str().unwrap();
+            assert!(body["message"].as_str().unwrap().contains(&format!("ConfigMap {name}")), "{body}");
+        }
+    }
+}

@@ -40,7 +40,7 @@ fn issued(call: &Call, refresh: &str) -> Value {
     secret
 }
 
-fn see_tokens(scene: &mut Scene, secret: &Value) {
+pub(super) fn see_tokens(scene: &mut Scene, secret: &Value) {
     let text = scene.stamp(secret.clone());
     let row = DependentCopy::decode(&text, DependentKind::Secret, &scene.pair.origin).unwrap().unwrap();
     scene.see(Fact::DependentCopy(DependentKind::Secret, Change::Put(row, Epoch(1))));
@@ -249,4 +249,76 @@ fn tokens_that_another_leader_renewed_are_not_issued_again_when_leadership_retur
     scene.pass(Duration::from_secs(61));
     scene.pair.take_lead(scene.now);
     assert!(matches!(scene.plan(&token_key("ci")), Plan::Wait(_)), "{:?}", scene.plan(&token_key("ci")));
+}
+
+/// A token that says that it lives from 00:00 to 01:00, as a Secret holds it.
+const AN_HOUR: &str = "ZTMwLmV5SnBZWFFpT2pFM05qY3lNalUyTURBc0ltVjRjQ0k2TVRjMk56SXlPVEl3TUgwLmMybG4=";
+
+#[test]
+fn tokens_are_renewed_in_time_whatever_another_client_writes_into_the_annotation() {
+    let mut scene = Scene::new();
+    admit(&mut scene, "ci", &wants_token("ci"));
+    let mut secret = issue(&mut scene, "ci", "2026-01-01T00:48:00Z");
+    secret["metadata"]["annotations"][keys::TOKEN_REFRESH] = json!("2099-01-01T00:00:00Z");
+    see_tokens(&mut scene, &secret);
+    scene.pass(Duration::from_secs(61));
+    assert_eq!(scene.call(&token_key("ci")).why, "RefreshToken", "the process that wrote it knows");
+
+    let mut scene = Scene::new();
+    admit(&mut scene, "ci", &wants_token("ci"));
+    secret["data"] = json!({"0.0": AN_HOUR, "expired": "ZTMwLmV5SnBZWFFpT2pFc0ltVjRjQ0k2TW4wLmE="});
+    see_tokens(&mut scene, &secret);
+    let Plan::Wait(until) = scene.plan(&token_key("ci")) else { panic!("{:?}", scene.plan(&token_key("ci"))) };
+    assert!(until.saturating_sub(scene.now.steady) <= Duration::from_mins(48), "{until:?}");
+    scene.pass(Duration::from_mins(48));
+    assert_eq!(scene.call(&token_key("ci")).why, "RefreshToken", "another one learns it from the token");
+}
+
+#[test]
+fn a_secret_with_tokens_that_lost_all_marks_is_restored_by_a_process_that_knows_it() {
+    let mut scene = Scene::new();
+    admit(&mut scene, "ci", &wants_token("ci"));
+    let mut secret = issue(&mut scene, "ci", "2026-01-01T00:48:00Z");
+    start(&mut scene, "ci");
+    (secret["metadata"]["labels"], secret["metadata"]["annotations"]) = (json!({}), json!({}));
+    see_tokens(&mut scene, &secret);
+    scene.pass(Duration::from_secs(61));
+    let call = scene.call(&token_key("ci"));
+    assert_eq!((call.why, call.target.uid.is_some()), ("RefreshToken", true));
+}
+
+#[test]
+fn a_running_pod_is_told_once_that_another_object_has_the_name_of_its_tokens() {
+    let mut scene = Scene::new();
+    admit(&mut scene, "ci", &wants_token("ci"));
+    let mut secret = issue(&mut scene, "ci", "2026-01-01T00:48:00Z");
+    let ppod = start(&mut scene, "ci");
+    // No process watches while all marks go.
+    (secret["metadata"]["labels"], secret["metadata"]["annotations"]) = (json!({}), json!({}));
+
+    for runs in [true, false] {
+        let mut scene = Scene::new();
+        admit(&mut scene, "ci", &wants_token("ci"));
+        if runs {
+            scene.see_ppod(&ppod);
+        }
+        see_tokens(&mut scene, &secret);
+        scene.refuse(&token_key("ci"), Refusal::Exists);
+        for _ in 0..2 {
+            let look = scene.call(&token_key("ci"));
+            assert_eq!(look.why, "LookForToken");
+            let object = scene.stamp(secret.clone());
+            scene.settle(&token_key("ci"), &look, Ok(Answer { object }));
+            assert!(matches!(scene.plan(&token_key("ci")), Plan::Wait(_)));
+            scene.pass(Duration::from_mins(5));
+        }
+        let events: Vec<_> = scene.pair.events.keys().map(|key| scene.call(&key)).collect();
+        assert_eq!(events.len(), usize::from(runs), "{events:?}");
+        for event in events {
+            let body = event.body().unwrap();
+            assert_eq!((&body["reason"], &body["involvedObject"]["uid"]), (&json!("TokenNotRenewed"), &json!("v-ci")));
+            let name = secret["metadata"]["name"].as_str().unwrap();
+            assert!(body["message"].as_str().unwrap().contains(&format!("Secret {name}")), "{body}");
+        }
+    }
 }

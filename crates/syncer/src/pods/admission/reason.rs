@@ -76,6 +76,8 @@ reasons! {
         DependentMissing,
         /// The name of a copy is taken in the mount namespace.
         DependentConflict,
+        /// The copy of what the pod names is being deleted, and an object of its name cannot be created yet.
+        DependentTerminating,
         /// The physical cluster refused a copy of what the pod names.
         DependentRefused,
         /// A claim that the pod names does not exist.
@@ -153,6 +155,7 @@ impl PendingReason {
             | Self::FeatureUnsupported
             | Self::DependentMissing
             | Self::DependentConflict
+            | Self::DependentTerminating
             | Self::DependentRefused
             | Self::ClaimMissing
             | Self::ClaimNotOwned
@@ -186,6 +189,7 @@ impl PendingReason {
             | Self::FeatureUnsupported
             | Self::DependentMissing
             | Self::DependentConflict
+            | Self::DependentTerminating
             | Self::DependentRefused
             | Self::TokenRefused
             | Self::ClaimMissing

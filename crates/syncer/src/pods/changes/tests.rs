@@ -409,3 +409,54 @@ fn an_ephemeral_container_does_not_wait_for_what_only_the_rest_of_the_pod_names(
     stage.read();
     assert_eq!(stage.call().why, "PushEphemeralContainers");
 }
+
+#[test]
+fn law_12_a_missing_right_to_add_ephemeral_containers_shows_on_the_binding_until_it_is_granted() {
+    let mut stage = Stage::new();
+    let refused = |stage: &Stage| stage.scene.pair.refused.tell();
+    stage.change(debug(&json!({})));
+    for _ in 0..3 {
+        assert_eq!(refused(&stage), None, "one refusal may be a hiccup");
+        stage.read();
+        assert_eq!(stage.call().why, "PushEphemeralContainers");
+        stage.refuse(Refusal::Denied(Box::new(Status {
+            code: 403,
+            message: "not you".to_owned(),
+            ..Status::default()
+        })));
+        stage.follow();
+        let Plan::Wait(until) = stage.scene.plan(&key("web")) else { panic!("not tried again") };
+        if refused(&stage).is_some() {
+            break;
+        }
+        stage.scene.pass(until.saturating_sub(stage.scene.now.steady));
+    }
+    let told = refused(&stage).expect("it is reported");
+    assert!(told.contains("refuses to patch pods/ephemeralcontainers: not you"), "{told}");
+    let Plan::Wait(until) = stage.scene.plan(&key("web")) else { panic!("not tried again") };
+    stage.scene.pass(until.saturating_sub(stage.scene.now.steady));
+    assert!(refused(&stage).is_some(), "it is not forgotten before it is tried again");
+    stage.follow();
+    assert_eq!(refused(&stage), None);
+}
+
+#[test]
+fn what_only_a_forbidden_ephemeral_container_names_is_not_copied() {
+    let mut stage = Stage::new();
+    let source = json!({"metadata": {"name": "settings", "namespace": "demo", "uid": "s-uid"}});
+    let text = stage.scene.stamp(source);
+    let row = Source::decode(&text, DependentKind::ConfigMap).unwrap().unwrap();
+    stage.scene.see(Fact::Source(DependentKind::ConfigMap, Change::Put(row, Epoch(1))));
+    let mut forbidden = debug(&json!({"privileged": true}));
+    forbidden["spec"]["ephemeralContainers"][0]["envFrom"] = json!([{"configMapRef": {"name": "settings"}}]);
+    stage.change(forbidden);
+    let dependent = stage.scene.pair.dependents.keys().next().unwrap();
+    assert!(matches!(dependent, Key::Dependent(_)));
+    assert_eq!(stage.scene.plan(&dependent), Plan::Rest, "it was not judged yet");
+    assert_eq!(stage.follow(), ["ReadChanged", "TellChange"]);
+    assert_eq!(stage.scene.plan(&dependent), Plan::Rest);
+
+    stage.scene.see_binding(json!({"podSecurity": "privileged"}));
+    stage.read();
+    assert_eq!(stage.scene.call(&dependent).why, "CreateDependent");
+}
