@@ -402,7 +402,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     /// Each value is written once, so that it is known whose it is: users delete "b" once, and owners "c". What was changed and
     /// changed back while no call looked is no change.
