@@ -100,7 +100,7 @@ pub enum Verb {
     /// text. Without a UID of the target it is created. With one, the copy is read too,
     /// and patched under its UID and version if it differs.
     ///
-    /// Answers with the copy as it is now. `Replaced`: `from` provably does not exist, or is another object than the one with
+    /// Answers with the copy as it is now. `Replaced`: `from` provably does not exist, or is another object or version than the one with
     /// its UID; or the copy is another one or was changed meanwhile. `Gone`: the copy does not exist, which is no proof here.
     Carry {
         /// The object to copy.

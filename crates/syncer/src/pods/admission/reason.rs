@@ -102,6 +102,8 @@ reasons! {
         PhysicalClaimLost,
         /// Another claim has the copy of a volume.
         PhysicalVolumeTaken,
+        /// The copy of a volume or claim is being deleted, and another pod still uses it.
+        PhysicalVolumeLeaving,
         /// The virtual cluster issued no token for the pod.
         TokenRefused,
         /// The pod ran and its mapping was removed.
@@ -166,6 +168,7 @@ impl PendingReason {
             | Self::VolumeRefused
             | Self::PhysicalClaimLost
             | Self::PhysicalVolumeTaken
+            | Self::PhysicalVolumeLeaving
             | Self::TokenRefused
             | Self::MappingLost
             | Self::PhysicalPodUnmarked
