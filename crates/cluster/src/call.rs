@@ -100,8 +100,9 @@ pub enum Verb {
     /// text. Without a UID of the target it is created. With one, the copy is read too, before the source,
     /// and patched under its UID and version if it differs. The other way round, [`Shape::Raise`] takes changes of a copy up.
     ///
-    /// Answers with the copy as it is now. `Replaced`: `from` provably does not exist, or is another object than the one with
-    /// its UID, or another version where it names one; or the copy is another one or was changed meanwhile. `Gone`: the copy does not exist, which is no proof here.
+    /// Answers with the copy as it is now. `Replaced`: `from` provably does not exist, or is another object than the one with its UID, or
+    /// another version where it names one; or the copy is another one or was changed meanwhile. `Gone`: the copy does not exist, which
+    /// is no proof here.
     Carry {
         /// The object to copy.
         from: Box<Target>,

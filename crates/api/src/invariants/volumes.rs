@@ -35,6 +35,12 @@ impl Snapshot<'_> {
             if text(&copy["spec"]["persistentVolumeReclaimPolicy"]) != RETAIN {
                 found.push(format!("PersistentVolume {} does not retain its data", name(copy)));
             }
+            let bound = text(&copy["spec"]["claimRef"]["uid"]);
+            let own = self.claims.iter().filter(ours).any(|claim| uid(claim) == bound);
+            if text(&copy["status"]["phase"]) == "Bound" && !own {
+                // A claim of another client has it.
+                continue;
+            }
             let claim = annotation(copy, keys::VIRTUAL_CLAIM).split_once('/');
             let claim = claim.map(|(namespace, claim)| names::claim_name(&label, namespace, claim));
             if claim.is_none_or(|claim| !used.contains(&claim)) {

@@ -266,7 +266,8 @@ fn decoded(value: &str) -> Option<String> {
 
 fn expect(target: &Target, answer: Answer) -> Result<Answer, Refusal> {
     let named = target.uid.as_ref().is_none_or(|uid| uid_of(&answer.object).as_ref() == Some(uid));
-    if named { Ok(answer) } else { Err(Refusal::Replaced) }
+    let version = target.rv.is_none_or(|rv| answer.version() == Some(rv));
+    if named && version { Ok(answer) } else { Err(Refusal::Replaced) }
 }
 
 fn text(answer: &Answer) -> Option<&str> {
@@ -331,6 +332,12 @@ pub(crate) mod tests {
         assert_eq!(carry.judge_source(Err(unknown.clone())), Err(unknown));
         assert!(carry.judge_source(Ok(answer(&source("source")))).is_ok());
         assert_eq!(carry.read_source().target.uid, Some(Uid::new("source")));
+        let mut versioned = call.clone();
+        if let Verb::Carry { from, .. } = &mut versioned.verb {
+            from.rv = Some(crate::Rv::new(2));
+        }
+        let judged = Carry::of(&versioned).unwrap().judge_source(Ok(answer(&source("source"))));
+        assert_eq!(judged, Err(Refusal::Replaced), "another version than the plan looked at");
         assert_eq!(carry.read_copy(), None);
     }
 

@@ -244,6 +244,12 @@ impl Verdict {
                     "PersistentVolumeClaim {copy} in the physical cluster has lost its volume; its owner has to restore the PersistentVolume, or delete the claim"
                 ),
             ),
+            Readiness::PhysicalVolumeLeaving(copy) => (
+                PendingReason::PhysicalVolumeLeaving,
+                format!(
+                    "{copy} in the physical cluster is being deleted, and a pod still uses it; this pod starts when that pod has ended and the copy is made again"
+                ),
+            ),
             Readiness::PhysicalVolumeTaken(copy) => (
                 PendingReason::PhysicalVolumeTaken,
                 format!(

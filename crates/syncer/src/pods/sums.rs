@@ -107,8 +107,11 @@ impl Pods {
 
     /// What a pod needs besides a node, as long as it or its copy may run.
     pub(super) fn needs_of(&self, vuid: &Uid) -> Option<&Arc<Needs>> {
-        let case = self.cases.get(vuid).filter(|case| case.inside())?;
-        let vpod = self.vpods.get(vuid).is_some_and(|vpod| !vpod.terminal());
+        let vpod = self.vpods.get(vuid).filter(|vpod| !vpod.terminal());
+        // The creation of a copy may be in flight although the pod has lost its place since: then it has a mapping.
+        let mapped = vpod.is_some_and(|vpod| vpod.mapping.is_some() && vpod.deleting.is_none());
+        let case = self.cases.get(vuid).filter(|case| case.inside() || mapped)?;
+        let vpod = vpod.is_some();
         let copy = || case.claimants.iter().filter_map(|uid| self.ppods.get(uid)).any(|ppod| !ppod.terminal);
         case.needs().filter(|_| vpod || copy())
     }

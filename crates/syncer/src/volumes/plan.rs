@@ -90,8 +90,10 @@ impl Volumes {
         if !copy.retain {
             return self.repair_volume(copy, setting);
         }
-        if copy.claim.is_some() && !copy.is_for(&of.claim, setting) {
-            // Another claim has it: what is not ours alone is not ours to delete.
+        let other = copy.claim.is_some() && !copy.is_for(&of.claim, setting);
+        if other || copy.phase == VolumePhase::Bound {
+            // Another claim has it, perhaps one of the same name, or it is about to be released: what is not ours alone is not ours
+            // to delete.
             return Plan::Rest;
         }
         // Under the version we looked at: it retains its data, and no process that leads by then needs it again.
@@ -173,8 +175,9 @@ impl Volumes {
                 // A claim that lost its volume finds the new one by its own UID.
                 let other = claim.map(|claim| claim.uid.as_str().to_owned());
                 let marks = self.volume_marks(&vclaim.id, vvolume, other, setting);
-                let from = Target::cluster(Side::Virtual, &kind::PERSISTENT_VOLUME, vvolume.name.clone());
-                Why::CreateVolume.call(target, carry(from.uid(&vvolume.uid), Shape::Volume(marks)))
+                // In the version that says who holds it.
+                let from = vvolume_target(vvolume);
+                Why::CreateVolume.call(target, carry(from, Shape::Volume(marks)))
             }
         }
     }
@@ -203,13 +206,16 @@ impl Volumes {
         }
     }
 
-    /// Whether the copy is that of an earlier claim of the name, or bound to another volume than the claim. That the claim is not
-    /// there proves nothing.
+    /// Whether the copy is that of an earlier claim of the name, or bound to another volume than the claim, or to one that is being
+    /// deleted. That the claim is not there proves nothing.
     fn is_stale(&self, id: &Id, copy: &PClaim, setting: &Setting<'_>) -> bool {
         let Some(vclaim) = self.vclaim(id) else { return false };
         let another = copy.of.as_ref().is_none_or(|(_, uid)| *uid != vclaim.uid);
-        let volume = self.volume_of(vclaim).and_then(|vvolume| volume_copy_name(&vvolume.name, setting.origin));
-        another || volume.is_some_and(|volume| copy.volume.as_ref() != Some(&volume))
+        let vvolume = self.volume_of(vclaim);
+        let volume = vvolume.and_then(|vvolume| volume_copy_name(&vvolume.name, setting.origin));
+        // What another client deletes stays until the claim is gone, and no pod can start with it meanwhile.
+        let leaving = vvolume.and_then(|vvolume| self.volume_copy(&vvolume.name)).is_some_and(|volume| volume.deleting);
+        another || leaving || volume.is_some_and(|volume| copy.volume.as_ref() != Some(&volume))
     }
 
     fn plan_remove_claim(&self, case: &ClaimCase, copy: &PClaim, setting: &Setting<'_>) -> Plan<Why> {

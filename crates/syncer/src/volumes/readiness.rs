@@ -4,7 +4,7 @@ use tapestry_cluster::{Name, Uid};
 use tapestry_domain::volumes::Backend;
 
 use super::row::{ClaimPhase, PClaim, PVolume, VVolume, VolumePhase};
-use super::{Id, Setting, Trouble, Volumes};
+use super::{ClaimCase, Id, Setting, Trouble, Volumes};
 use crate::dependents;
 use crate::dependents::needs::Needs;
 
@@ -40,6 +40,8 @@ pub(crate) enum Readiness<'a> {
     PhysicalClaimLost(&'a Name),
     /// Another claim of the physical cluster has the copy of the volume.
     PhysicalVolumeTaken(&'a Name),
+    /// A copy is being deleted, and a pod that runs keeps it.
+    PhysicalVolumeLeaving(&'a Name),
 }
 
 /// What a copy is of.
@@ -90,7 +92,10 @@ impl Volumes {
         if let Some(trouble) = case.and_then(|case| case.trouble.as_ref()) {
             return Readiness::Hindered(Object::Claim(id), trouble);
         }
+        let copied = case.is_some_and(ClaimCase::copied);
         match (self.claim_copy(id), self.volume_copy(volume)) {
+            (Some(claim), _) if claim.deleting && copied => Readiness::PhysicalVolumeLeaving(&claim.name),
+            (_, Some(copy)) if copy.deleting && copied => Readiness::PhysicalVolumeLeaving(&copy.name),
             (_, Some(copy)) if copy.taken(id, setting) => Readiness::PhysicalVolumeTaken(&copy.name),
             (Some(claim), _) if claim.phase == ClaimPhase::Lost && !claim.deleting => {
                 Readiness::PhysicalClaimLost(&claim.name)

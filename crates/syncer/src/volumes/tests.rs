@@ -131,6 +131,10 @@ impl Stage {
         let text = self.scene.stamp(self.pclaim.take());
         let row = PClaim::decode(&text, &self.scene.pair.origin).unwrap().unwrap();
         self.scene.see(Fact::PClaim(Change::Gone { row, proven: true }));
+        if self.pvolume["status"]["phase"] == "Bound" {
+            self.pvolume["status"]["phase"] = json!("Released");
+            self.see_pvolume();
+        }
     }
 
     fn lose_pvolume(&mut self) {

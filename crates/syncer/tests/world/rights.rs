@@ -72,6 +72,9 @@ fn play_with(seed: u64, note: impl Fn(&Call) -> Result<(), String> + 'static) ->
     set_the_stage(&mut schedule.world);
     let managers = Side::BOTH.map(ControllerManager::new);
     let schedule = managers.into_iter().fold(schedule, Schedule::actor);
+    let controllers = Side::BOTH.map(tapestry_testbed::world::VolumeController::new);
+    let schedule = controllers.into_iter().fold(schedule, Schedule::actor);
+    let schedule = schedule.actor(volumes::tenant).actor(volumes::disturber);
     let mut schedule = schedule.actor(Kubelet::new(Physical)).actor(user).actor(owner).actor(lender);
     schedule = schedule.actor(services::user).actor(services::owner);
     schedule.run(1500)?;

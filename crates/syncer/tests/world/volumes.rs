@@ -1,6 +1,7 @@
 //! Pods with claims among all faults: no data is ever destroyed, copies exist exactly as long as pods need them, and so do holds.
 
 use super::*;
+use tapestry_domain::names;
 use tapestry_testbed::world::{Destroyed, VolumeController};
 
 /// Claims that the tenant creates and deletes, each with a volume of its own.
@@ -28,22 +29,21 @@ pub(super) fn observers(origin: &Rc<Origin>) -> Vec<Observer<Fact>> {
     ]
 }
 
-/// Creates and deletes claims, their volumes, and pods that use them.
-fn tenant(world: &mut World, rng: &mut Rng) {
+/// Creates, grows and deletes claims, creates their volumes, and pods that use them.
+pub(super) fn tenant(world: &mut World, rng: &mut Rng) {
     let n = rng.usize(..CLAIMS);
     let (claim, volume) = (format!("data-{n}"), format!("disk-{n}"));
     let name = format!("d{}", rng.usize(..4));
-    match rng.u32(..12) {
+    match rng.u32(..13) {
         0..3 => {
             let modes = [json!(["ReadWriteOnce"]), json!(["ReadWriteMany"])][n % 2].clone();
             let reference = json!({"namespace": "demo", "name": claim});
             let spec = json!({
                 "capacity": {"storage": "1Gi"}, "accessModes": modes, "nfs": {"server": "s", "path": format!("/{volume}")},
-                "persistentVolumeReclaimPolicy": "Retain", "claimRef": reference,
+                "persistentVolumeReclaimPolicy": "Retain", "claimRef": reference, "storageClassName": "fast",
             });
             world.make(Virtual, &kind::PERSISTENT_VOLUME, json!({"metadata": {"name": volume}, "spec": spec}));
-            let spec =
-                json!({"accessModes": modes, "resources": {"requests": {"storage": "1Gi"}}, "volumeName": volume});
+            let spec = json!({"accessModes": modes, "resources": {"requests": {"storage": "1Gi"}}, "volumeName": volume, "storageClassName": "fast"});
             let metadata = json!({"name": claim, "namespace": "demo"});
             world.make(Virtual, &kind::PERSISTENT_VOLUME_CLAIM, json!({"metadata": metadata, "spec": spec}));
         }
@@ -56,6 +56,12 @@ fn tenant(world: &mut World, rng: &mut Rng) {
                 volume["spec"]["claimRef"] = json!({"namespace": "demo", "name": claim});
             }
         })),
+        12 => {
+            let path = format!("demo/{claim}");
+            world.edit(Virtual, &kind::PERSISTENT_VOLUME_CLAIM, &path, |claim| {
+                claim["spec"]["resources"]["requests"]["storage"] = json!("2Gi");
+            });
+        }
         5..9 => {
             let mut object = pod(&name, NODES[rng.usize(..2)], "500m");
             object["spec"]["volumes"] = json!([{"name": "d", "persistentVolumeClaim": {"claimName": claim}}]);
@@ -65,8 +71,21 @@ fn tenant(world: &mut World, rng: &mut Rng) {
     }
 }
 
-/// Removes labels from copies, and deletes them.
-fn disturber(world: &mut World, rng: &mut Rng) {
+/// Removes labels from copies, deletes them, and takes the name of a claim's copy for a claim of its own.
+pub(super) fn disturber(world: &mut World, rng: &mut Rng) {
+    if rng.u32(..8) == 0 {
+        let origin = Origin::new("v-cluster", &binding_uid(), "east");
+        let name = names::claim_name(&origin.label, "demo", &format!("data-{}", rng.usize(..CLAIMS)));
+        let path = format!("mount/{name}");
+        let theirs = |claim: &Value| claim["metadata"]["labels"]["theirs"] == "yes";
+        if world.get(Physical, &kind::PERSISTENT_VOLUME_CLAIM, &path).is_some_and(theirs) {
+            world.delete(Physical, &kind::PERSISTENT_VOLUME_CLAIM, &path, None);
+        } else {
+            let metadata = json!({"name": name, "namespace": "mount", "labels": {"theirs": "yes"}});
+            world.make(Physical, &kind::PERSISTENT_VOLUME_CLAIM, json!({"metadata": metadata, "spec": {}}));
+        }
+        return;
+    }
     let ours = |copy: &Value| copy["metadata"]["labels"][keys::MANAGED_BY].is_string();
     let kind = [&kind::PERSISTENT_VOLUME, &kind::PERSISTENT_VOLUME_CLAIM][rng.usize(..2)];
     let Some(path) = world.pick(Physical, kind, rng, ours) else { return };
@@ -105,7 +124,11 @@ fn carried(world: &World) -> Result<(), String> {
             return Err(format!("no pod needs {}", copy["metadata"]["name"]));
         }
     }
-    for copy in world.list(Physical, &kind::PERSISTENT_VOLUME).filter(ours) {
+    let theirs = |copy: &&Value| {
+        let mut claims = world.list(Physical, &kind::PERSISTENT_VOLUME_CLAIM);
+        claims.any(|claim| !ours(&claim) && claim["metadata"]["uid"] == copy["spec"]["claimRef"]["uid"])
+    };
+    for copy in world.list(Physical, &kind::PERSISTENT_VOLUME).filter(ours).filter(|copy| !theirs(copy)) {
         let claim = copy["metadata"]["annotations"][keys::VIRTUAL_CLAIM].as_str().unwrap_or_default();
         if !used(claim.trim_start_matches("demo/")) {
             return Err(format!("no pod needs {}", copy["metadata"]["name"]));
@@ -117,7 +140,9 @@ fn carried(world: &World) -> Result<(), String> {
     for volume in world.list(Virtual, &kind::PERSISTENT_VOLUME) {
         let held = volume["metadata"]["annotations"][keys::VOLUME_HOLDER].is_string();
         let claim = volume["spec"]["claimRef"]["name"].as_str().unwrap_or_default();
-        if held && !used(claim) {
+        let name = volume["metadata"]["name"].as_str().unwrap_or_default();
+        let copied = world.get(Physical, &kind::PERSISTENT_VOLUME, &names::volume_name(&origin.label, name)).is_some();
+        if held && !used(claim) && !copied {
             return Err(format!("no pod needs the hold of {}", volume["metadata"]["name"]));
         }
     }
@@ -129,7 +154,9 @@ fn only_what_is_held(world: &World, call: &Call) -> Result<(), String> {
     let Verb::Carry { from, .. } = &call.verb else { return Ok(()) };
     let volume = world.get(Virtual, &kind::PERSISTENT_VOLUME, from.name.as_str());
     let Some(volume) = volume.filter(|_| from.kind == &kind::PERSISTENT_VOLUME) else { return Ok(()) };
-    let same = volume["metadata"]["uid"].as_str() == from.uid.as_ref().map(Uid::as_str);
+    // A call that a precondition refuses does no harm.
+    let version = from.rv.is_some_and(|rv| volume["metadata"]["resourceVersion"] == rv.to_string());
+    let same = volume["metadata"]["uid"].as_str() == from.uid.as_ref().map(Uid::as_str) && version;
     let shared = volume["spec"]["accessModes"][0] == "ReadWriteMany";
     let held = volume["metadata"]["annotations"][keys::VOLUME_HOLDER].is_string();
     if same && !shared && !held { Err(format!("{call} although it is not held")) } else { Ok(()) }

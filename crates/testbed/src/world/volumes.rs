@@ -23,6 +23,8 @@ pub struct VolumeController {
     pub diligence: f64,
     /// What it deleted.
     pub destroyed: Destroyed,
+    /// Whether claims of a class get what they ask for, also later.
+    pub resizes: bool,
 }
 
 const CLAIM_PROTECTION: &str = "kubernetes.io/pvc-protection";
@@ -32,7 +34,7 @@ impl VolumeController {
     /// One that does its tasks half of the time.
     #[must_use]
     pub fn new(side: Side) -> Self {
-        Self { side, diligence: 0.5, destroyed: Destroyed::default() }
+        Self { side, diligence: 0.5, destroyed: Destroyed::default(), resizes: side == Side::Physical }
     }
 
     /// Claims and volumes that name each other are bound; a claim without its volume is lost.
@@ -57,16 +59,21 @@ impl VolumeController {
                 super::server::path(claim["metadata"]["namespace"].as_str(), text(&claim["metadata"]["name"]));
             match volume {
                 Some(volume) => {
+                    let class = claim["spec"]["storageClassName"].as_str().is_some_and(|class| !class.is_empty());
+                    let request = &claim["spec"]["resources"]["requests"];
+                    let capacity = if self.resizes && class { request } else { &volume["spec"]["capacity"] }.clone();
+
                     moved |=
                         world.edit(self.side, &kind::PERSISTENT_VOLUME, text(&volume["metadata"]["name"]), |volume| {
                             volume["spec"]["claimRef"]["uid"] = claim["metadata"]["uid"].clone();
+                            volume["spec"]["capacity"] = capacity.clone();
                             volume["status"]["phase"] = json!("Bound");
                             protect(volume, VOLUME_PROTECTION);
                         });
                     moved |= world.edit(self.side, &kind::PERSISTENT_VOLUME_CLAIM, &claim_path, |claim| {
                         claim["spec"]["volumeName"] = volume["metadata"]["name"].clone();
                         claim["status"]["phase"] = json!("Bound");
-                        claim["status"]["capacity"] = volume["spec"]["capacity"].clone();
+                        claim["status"]["capacity"] = capacity;
                         protect(claim, CLAIM_PROTECTION);
                     });
                 }

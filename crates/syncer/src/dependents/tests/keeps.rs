@@ -5,6 +5,24 @@ use super::*;
 use tapestry_engine::{Dirty, Model as _};
 
 #[test]
+fn a_copy_stays_while_the_creation_of_its_pod_may_be_in_flight() {
+    let mut scene = Scene::new();
+    let text = see_source(&mut scene, source("settings", &json!({"a": "1"})));
+    admit(&mut scene, "web", &mounts("web", "settings", false));
+    carry(&mut scene, "settings", &text);
+    assert_eq!(scene.call(&pod_key("web")).why, "CreateCopy");
+    // The call is on its way when another pod takes all that the node has.
+    let container = json!({"name": "c", "resources": {"requests": {"cpu": "4"}}});
+    let other = json!({
+        "metadata": {"name": "app", "namespace": "owner", "uid": "app"},
+        "spec": {"nodeName": "n1", "containers": [container]}, "status": {"phase": "Running"},
+    });
+    scene.see_ppod(&other);
+    assert_ne!(scene.call(&pod_key("web")).why, "CreateCopy", "it has lost its place");
+    assert_eq!(scene.plan(&key("settings")), Plan::Rest);
+}
+
+#[test]
 fn law_01_an_emptied_list_of_copies_or_sources_removes_nothing() {
     let mut scene = Scene::new();
     let text = see_source(&mut scene, source("settings", &json!({"a": "1"})));

@@ -104,6 +104,8 @@ reasons! {
         PhysicalClaimLost,
         /// Another claim has the copy of a volume.
         PhysicalVolumeTaken,
+        /// The copy of a volume or claim is being deleted, and another pod still uses it.
+        PhysicalVolumeLeaving,
         /// The virtual cluster issued no token for the pod.
         TokenRefused,
         /// The pod ran and its mapping was removed.
@@ -169,6 +171,7 @@ impl PendingReason {
             | Self::VolumeRefused
             | Self::PhysicalClaimLost
             | Self::PhysicalVolumeTaken
+            | Self::PhysicalVolumeLeaving
             | Self::TokenRefused
             | Self::MappingLost
             | Self::PhysicalPodUnmarked

@@ -50,8 +50,6 @@ fn copies_go_after_the_last_pod_the_claim_first_and_the_hold_last() {
     remove(&mut stage, &claim_key(), "RemoveClaim");
     assert_eq!(stage.why(&volume_key()), "");
     stage.lose_pclaim();
-    stage.pvolume["status"]["phase"] = json!("Released");
-    stage.see_pvolume();
     remove(&mut stage, &volume_key(), "RemoveVolume");
     assert_eq!(stage.why(&volume_key()), "", "held until it is gone");
     stage.lose_pvolume();
@@ -145,7 +143,14 @@ fn law_06_a_volume_that_another_claim_has_is_not_deleted() {
     let mut stage = over();
     remove(&mut stage, &claim_key(), "RemoveClaim");
     stage.lose_pclaim();
+    let ours = stage.pvolume["spec"]["claimRef"].clone();
     stage.pvolume["spec"]["claimRef"] = json!({"namespace": "shop", "name": "stranger", "uid": "x"});
+    stage.see_pvolume();
+    assert_eq!(stage.why(&volume_key()), "");
+    // One that a stranger made under the name of our copy.
+    stage.pvolume["spec"]["claimRef"] = ours;
+    stage.pvolume["spec"]["claimRef"]["uid"] = json!("x");
+    stage.pvolume["status"]["phase"] = json!("Bound");
     stage.see_pvolume();
     assert_eq!(stage.why(&volume_key()), "");
 }
@@ -248,6 +253,24 @@ fn the_copy_of_an_earlier_claim_goes_when_no_pod_runs_with_it() {
     let object = mounts("next");
     stage.scene.see_vpod(&object);
     assert_eq!(stage.why(&claim_key()), "LookForVolumeOfClaim", "of the new pod it is not the claim");
+}
+
+#[test]
+fn a_volume_that_another_client_deletes_is_made_again_when_no_pod_runs_with_it() {
+    let mut stage = Stage::new();
+    stage.carry();
+    let ppod = stage.start("web");
+    stage.pvolume["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    stage.see_pvolume();
+    assert_eq!(stage.why(&claim_key()), "", "a pod runs with it");
+    stage.scene.see_vpod(&mounts("next"));
+    let told = stage.scene.call(&pod_key("next"));
+    assert_eq!(told.body().unwrap()["status"]["conditions"][0]["reason"], "PhysicalVolumeLeaving", "{told}");
+    end(&mut stage, &ppod);
+    remove(&mut stage, &claim_key(), "RemoveClaim");
+    stage.lose_pclaim();
+    stage.lose_pvolume();
+    stage.create_volume();
 }
 
 #[test]
