@@ -207,6 +207,7 @@ impl PendingReason {
             | Self::VolumeRefused
             | Self::PhysicalClaimLost
             | Self::PhysicalVolumeTaken
+            | Self::PhysicalVolumeLeaving
             | Self::PhysicalClusterRefused
             | Self::PhysicalClusterNotReady => true,
             Self::OutOfLease
