@@ -73,7 +73,7 @@ impl Snapshot<'_> {
             let needs = read_volume(&volume["spec"].to_string(), "");
             needs.is_ok_and(|needs| needs.secrets.iter().any(|named| *named.name == *secret))
         };
-        self.volumes.iter().any(|volume| named(volume)) || self.vpods.iter().any(|vpod| waits(vpod))
+        self.volumes.iter().any(named) || self.vpods.iter().any(waits)
     }
 }
 

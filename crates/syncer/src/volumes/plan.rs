@@ -57,7 +57,7 @@ const LOOK_AGAIN: Duration = Duration::from_mins(5);
 impl Volumes {
     /// The plan for one volume of the virtual cluster.
     pub(crate) fn plan_volume(&self, volume: &Name, setting: &Setting<'_>) -> Plan<Why> {
-        let Some(case) = self.volumes.get(volume).filter(|_| self.complete()) else { return Plan::Rest };
+        let Some(case) = self.volume_cases.get(volume).filter(|_| self.complete()) else { return Plan::Rest };
         let vvolume = self.vvolume(volume);
         let wanted = vvolume.and_then(|vvolume| Some((vvolume, self.wanted_by(vvolume)?)));
         match (self.volume_copy(volume), wanted) {
@@ -76,7 +76,7 @@ impl Volumes {
     /// this one. The copy of the claim goes first.
     fn goes(&self, copy: &PVolume) -> bool {
         let Some(of) = &copy.of else { return false };
-        let Some(case) = self.claims.get(&of.claim) else { return true };
+        let Some(case) = self.claim_cases.get(&of.claim) else { return true };
         let other = |vclaim: &VClaim| {
             let bound = self.volume_of(vclaim);
             bound.is_some_and(|vvolume| vvolume.name != of.volume || vvolume.uid != of.uid)
@@ -114,7 +114,7 @@ impl Volumes {
 
     fn repair_volume(&self, copy: &PVolume, setting: &Setting<'_>) -> Plan<Why> {
         let Some(of) = &copy.of else { return Plan::Rest };
-        let repairs = self.volumes.get(&of.volume).map(|case| &case.repairs);
+        let repairs = self.volume_cases.get(&of.volume).map(|case| &case.repairs);
         if let Some(until) = repairs.and_then(|repairs| repairs.until(setting.now.steady)) {
             return Plan::Wait(until);
         }
@@ -184,7 +184,7 @@ impl Volumes {
 
     /// The plan for one claim of the virtual cluster.
     pub(crate) fn plan_claim(&self, id: &Arc<Id>, setting: &Setting<'_>) -> Plan<Why> {
-        let Some(case) = self.claims.get(id).filter(|_| self.complete()) else { return Plan::Rest };
+        let Some(case) = self.claim_cases.get(id).filter(|_| self.complete()) else { return Plan::Rest };
         match self.claim_copy(id) {
             Some(copy) if copy.deleting => Plan::Rest,
             Some(copy) if case.users.is_empty() || (self.is_stale(id, copy, setting) && !case.copied()) => {

@@ -88,7 +88,7 @@ impl Volumes {
         if let Some(why) = self.hindered(vvolume, setting) {
             return why;
         }
-        let case = self.claims.get(id);
+        let case = self.claim_cases.get(id);
         if let Some(trouble) = case.and_then(|case| case.trouble.as_ref()) {
             return Readiness::Hindered(Object::Claim(id), trouble);
         }
@@ -116,7 +116,7 @@ impl Volumes {
         if let Some(holder) = vvolume.held_by_other(&setting.holder) {
             return Some(Readiness::VolumeHeld(&vvolume.name, holder));
         }
-        let case = self.volumes.get(&vvolume.name);
+        let case = self.volume_cases.get(&vvolume.name);
         if let Some(trouble) = case.and_then(|case| case.trouble.as_ref()) {
             return Some(Readiness::Hindered(Object::Volume(&vvolume.name), trouble));
         }

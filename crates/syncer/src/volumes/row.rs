@@ -1,11 +1,11 @@
 //! What we keep of PersistentVolumes, their claims and classes, decoded straight from JSON.
 //! Of the physical cluster only what carries our origin is kept, besides the classes.
 
+mod shape;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde::Deserialize;
-use serde_json::value::RawValue;
 use tapestry_api::keys;
 use tapestry_cluster::feed::Row;
 use tapestry_cluster::{Name, Rv, Uid};
@@ -13,6 +13,7 @@ use tapestry_domain::quantity::Quantity;
 use tapestry_domain::shape::Text;
 use tapestry_domain::volumes::{Backend, RETAIN, read_volume};
 
+use self::shape::{ClaimObject, ClaimSpec, ClaimStatus, ClassObject, Condition, Storage, VolumeObject, VolumeSpec};
 use super::Id;
 use crate::dependents::needs::Needs;
 use crate::json::Meta;
@@ -164,116 +165,6 @@ rows! {
     PClass: |_| false;
     PVolume: |volume| volume.deleting;
     PClaim: |claim| claim.deleting;
-}
-
-#[derive(Deserialize)]
-struct ClaimObject<'a> {
-    #[serde(borrow)]
-    metadata: Meta<'a>,
-    #[serde(borrow, default)]
-    spec: Option<ClaimSpec<'a>>,
-    #[serde(borrow, default)]
-    status: Option<ClaimStatus<'a>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct ClaimSpec<'a> {
-    #[serde(borrow)]
-    volume_name: Option<Text<'a>>,
-    #[serde(borrow)]
-    storage_class_name: Option<Text<'a>>,
-    #[serde(borrow)]
-    resources: Option<Resources<'a>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Resources<'a> {
-    #[serde(borrow)]
-    requests: Option<Storage<'a>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Storage<'a> {
-    #[serde(borrow)]
-    storage: Option<Text<'a>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ClaimStatus<'a> {
-    #[serde(borrow)]
-    phase: Option<Text<'a>>,
-    #[serde(borrow)]
-    capacity: Option<Storage<'a>>,
-    #[serde(borrow)]
-    conditions: Option<Vec<Condition<'a>>>,
-}
-
-#[derive(Deserialize)]
-struct Condition<'a> {
-    #[serde(borrow, rename = "type")]
-    kind: Text<'a>,
-    #[serde(borrow, default)]
-    status: Option<Text<'a>>,
-    #[serde(borrow, default)]
-    reason: Option<Text<'a>>,
-    #[serde(borrow, default)]
-    message: Option<Text<'a>>,
-}
-
-#[derive(Deserialize)]
-struct VolumeObject<'a> {
-    #[serde(borrow)]
-    metadata: Meta<'a>,
-    #[serde(borrow)]
-    spec: &'a RawValue,
-    #[serde(borrow, default)]
-    status: Option<VolumeStatus<'a>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct VolumeSpec<'a> {
-    #[serde(borrow)]
-    capacity: Option<Storage<'a>>,
-    #[serde(borrow)]
-    access_modes: Option<Vec<Text<'a>>>,
-    #[serde(borrow)]
-    persistent_volume_reclaim_policy: Option<Text<'a>>,
-    #[serde(borrow)]
-    storage_class_name: Option<Text<'a>>,
-    #[serde(borrow)]
-    claim_ref: Option<Reference<'a>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Reference<'a> {
-    #[serde(borrow)]
-    namespace: Option<Text<'a>>,
-    #[serde(borrow)]
-    name: Option<Text<'a>>,
-    #[serde(borrow)]
-    uid: Option<Text<'a>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct VolumeStatus<'a> {
-    #[serde(borrow)]
-    phase: Option<Text<'a>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ClassObject<'a> {
-    #[serde(borrow)]
-    metadata: Meta<'a>,
-    #[serde(default)]
-    allow_volume_expansion: Option<bool>,
 }
 
 /// Types of conditions that say how a resize goes.

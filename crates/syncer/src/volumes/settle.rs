@@ -40,7 +40,7 @@ impl Volumes {
             }
             (Why::CreateVolume, Ok(answer)) => self.learn_volume(&answer, learning.origin, dirty),
             (Why::RepairVolume, Ok(answer)) => {
-                if let Some(case) = self.volumes.get_mut(volume) {
+                if let Some(case) = self.volume_cases.get_mut(volume) {
                     case.repairs.count(learning.now.steady);
                 }
                 self.learn_volume(&answer, learning.origin, dirty);
@@ -52,17 +52,17 @@ impl Volumes {
                 }
             }
             (Why::LookForVolume, Err(Refusal::Gone)) => {
-                if let Some(case) = self.volumes.get_mut(volume) {
+                if let Some(case) = self.volume_cases.get_mut(volume) {
                     (case.look, case.gone, case.trouble) = (Look::Unknown, true, None);
                 }
             }
             (Why::CreateVolume, Err(Refusal::Exists)) => {
-                if let Some(case) = self.volumes.get_mut(volume) {
+                if let Some(case) = self.volume_cases.get_mut(volume) {
                     case.look = Look::Taken;
                 }
             }
             (Why::CreateVolume, Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_)))) => {
-                if let Some(case) = self.volumes.get_mut(volume) {
+                if let Some(case) = self.volume_cases.get_mut(volume) {
                     case.trouble = Some(Trouble::Refused(refused.message().into()));
                 }
             }
@@ -78,7 +78,7 @@ impl Volumes {
         }
         // What a call of ours made is no longer proven to be absent.
         if why == Why::CreateVolume
-            && let Some(case) = self.volumes.get_mut(volume)
+            && let Some(case) = self.volume_cases.get_mut(volume)
         {
             case.gone = false;
         }
@@ -97,7 +97,7 @@ impl Volumes {
                 **namespace == *learning.mount.as_str() && Some(&**name) == copy.as_ref().map(Name::as_str)
             })
         });
-        let Some(case) = self.volumes.get_mut(volume) else { return };
+        let Some(case) = self.volume_cases.get_mut(volume) else { return };
         case.look = Look::Foreign(learning.now.steady);
         case.trouble = Some(Trouble::Foreign(call.target.name.clone()));
         case.gone = !ours;
@@ -130,7 +130,7 @@ impl Volumes {
         match (why, done) {
             (Why::CreateClaim | Why::GrowClaim, Ok(answer)) => self.learn_claim(&answer, learning.origin, dirty),
             (Why::RepairClaim, Ok(answer)) => {
-                if let Some(case) = self.claims.get_mut(id) {
+                if let Some(case) = self.claim_cases.get_mut(id) {
                     case.repairs.count(learning.now.steady);
                 }
                 self.learn_claim(&answer, learning.origin, dirty);
@@ -143,31 +143,31 @@ impl Volumes {
             (Why::LookForClaim, Ok(answer)) => {
                 self.learn_claim(&answer, learning.origin, dirty);
                 if self.claim_copy(id).is_none()
-                    && let Some(case) = self.claims.get_mut(id)
+                    && let Some(case) = self.claim_cases.get_mut(id)
                 {
                     case.look = Look::Foreign(learning.now.steady);
                     case.trouble = Some(Trouble::Foreign(call.target.name.clone()));
                 }
             }
             (Why::LookForClaim, Err(Refusal::Gone)) => {
-                if let Some(case) = self.claims.get_mut(id) {
+                if let Some(case) = self.claim_cases.get_mut(id) {
                     (case.look, case.trouble) = (Look::Unknown, None);
                 }
             }
             (Why::CreateClaim, Err(Refusal::Exists)) => {
-                if let Some(case) = self.claims.get_mut(id) {
+                if let Some(case) = self.claim_cases.get_mut(id) {
                     case.look = Look::Taken;
                 }
             }
             (Why::CreateClaim, Err(refused @ (Refusal::Invalid(_) | Refusal::Denied(_)))) => {
-                if let Some(case) = self.claims.get_mut(id) {
+                if let Some(case) = self.claim_cases.get_mut(id) {
                     case.trouble = Some(Trouble::Refused(refused.message().into()));
                 }
             }
             (Why::LookForVolumeOfClaim, Ok(answer)) => {
                 self.learn_volume(&answer, learning.origin, dirty);
                 let retains = Unmarked::decode(&answer.object).is_some_and(|met| met.retain);
-                if let Some(case) = self.claims.get_mut(id) {
+                if let Some(case) = self.claim_cases.get_mut(id) {
                     case.read = match answer.version().filter(|_| retains) {
                         Some(version) => VolumeRead::Retains(version),
                         None => VolumeRead::Hazard(learning.now.steady),
@@ -175,7 +175,7 @@ impl Volumes {
                 }
             }
             (Why::LookForVolumeOfClaim, Err(Refusal::Gone)) => {
-                if let Some(case) = self.claims.get_mut(id) {
+                if let Some(case) = self.claim_cases.get_mut(id) {
                     case.read = VolumeRead::Gone;
                 }
             }
@@ -185,7 +185,7 @@ impl Volumes {
             // The class allows it and something else does not: the user is told once.
             (Why::GrowClaim, Err(Refusal::Invalid(_) | Refusal::Denied(_))) => {
                 let request = self.vclaim(id).and_then(|vclaim| vclaim.request.clone());
-                if let Some(case) = self.claims.get_mut(id) {
+                if let Some(case) = self.claim_cases.get_mut(id) {
                     case.refused = request;
                 }
             }
@@ -202,12 +202,12 @@ impl Volumes {
             // Written or not, an event is tried once.
             (Why::TellResizeUnsupported, _) => {
                 let request = self.vclaim(id).and_then(|vclaim| vclaim.request.clone());
-                if let Some(case) = self.claims.get_mut(id) {
+                if let Some(case) = self.claim_cases.get_mut(id) {
                     case.told.resize = request;
                 }
             }
             (Why::TellNeedsProvisioner, _) => {
-                if let Some(case) = self.claims.get_mut(id) {
+                if let Some(case) = self.claim_cases.get_mut(id) {
                     case.told.needs_provisioner = true;
                 }
             }

@@ -40,7 +40,7 @@ impl VolumeController {
     /// Claims and volumes that name each other are bound; a claim without its volume is lost.
     fn bind(&self, world: &mut World) -> bool {
         let claims: Vec<Value> =
-            world.list(self.side, &kind::PERSISTENT_VOLUME_CLAIM).filter(living).cloned().collect();
+            world.list(self.side, &kind::PERSISTENT_VOLUME_CLAIM).filter(|claim| living(claim)).cloned().collect();
         let mut moved = false;
         for claim in claims {
             let kept = |volume: &&Value| {
@@ -159,7 +159,7 @@ impl Actor for VolumeController {
     }
 }
 
-fn living(object: &&Value) -> bool {
+fn living(object: &Value) -> bool {
     object["metadata"].get("deletionTimestamp").is_none()
 }
 
