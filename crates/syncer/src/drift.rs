@@ -14,7 +14,7 @@ impl Syncer {
     /// Every way in which the two clusters are not as they must be at this moment; some of it may be on its way.
     pub async fn drift(self) -> Result<Vec<String>, LookError> {
         let span = self.span.clone();
-        self.find_drift().instrument(span).await
+        Box::pin(self.find_drift().instrument(span)).await
     }
 
     async fn find_drift(&self) -> Result<Vec<String>, LookError> {
