@@ -89,9 +89,12 @@ fn a_token_says_itself_when_it_has_to_be_renewed_and_what_is_no_token_says_nothi
     let held = |claims: Value| encode(&format!("e30.{}.sig-_", encode(&claims.to_string())));
     let renewed = |claims: Value| renew_by(&held(claims)).map(seconds);
     assert_eq!(renewed(json!({"iat": from, "exp": until})).as_deref(), Some("2026-01-05T00:48:00Z"));
-    let extended = json!({"iat": from, "exp": from + 31_536_000, "kubernetes.io": {"pod": {"name": "web"}, "warnafter": until}});
+    let extended =
+        json!({"iat": from, "exp": from + 31_536_000, "kubernetes.io": {"pod": {"name": "web"}, "warnafter": until}});
     assert_eq!(renewed(extended).as_deref(), Some("2026-01-05T00:48:00Z"));
-    for other in [json!({}), json!({"iat": from}), json!({"iat": "x", "exp": until}), json!({"iat": i64::MAX, "exp": 1})] {
+    for other in
+        [json!({}), json!({"iat": from}), json!({"iat": "x", "exp": until}), json!({"iat": i64::MAX, "exp": 1})]
+    {
         assert_eq!(renewed(other.clone()), None, "{other}");
     }
     for other in ["", "t", "!!!!", "aHVzaA==", "YS5iLmM=", "Li4="] {

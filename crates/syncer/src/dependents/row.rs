@@ -58,6 +58,8 @@ pub(super) enum Of {
         version: Option<Rv>,
         /// Whether every key that we carried has the value that we wrote.
         intact: bool,
+        /// The API server refuses every change of its values, and kubelets do not look at it again.
+        immutable: bool,
         shared: Shared,
     },
     /// Tokens of a virtual pod.
@@ -201,6 +203,11 @@ impl DependentCopy {
         self.ours && names::ends_with_hash(self.name.as_str())
     }
 
+    /// Whether nothing but a new object can have other values.
+    pub(super) fn immutable(&self) -> bool {
+        matches!(self.of, Of::Source { immutable, .. } if immutable)
+    }
+
     /// The fingerprint of the tokens that it holds.
     pub(super) fn print(&self) -> Option<u64> {
         match self.of {
@@ -212,7 +219,7 @@ impl DependentCopy {
 
 impl Of {
     fn damaged_source(id: Arc<Id>, uid: Uid) -> Self {
-        Self::Source { id, uid, version: None, intact: false, shared: Shared::default() }
+        Self::Source { id, uid, version: None, intact: false, immutable: false, shared: Shared::default() }
     }
 
     /// The same without what a client may have changed.
@@ -239,10 +246,8 @@ impl Of {
             let tokens: Vec<(&str, Option<&str>)> =
                 data.iter().map(|(key, token)| (&**key, token.as_deref())).collect();
             let print = fingerprint((&tokens, refresh));
-            let held = tokens.iter().map(|(key, token)| HeldToken {
-                key: (*key).into(),
-                renew_by: token.and_then(renew_by),
-            });
+            let held =
+                tokens.iter().map(|(key, token)| HeldToken { key: (*key).into(), renew_by: token.and_then(renew_by) });
             let refresh = refresh.and_then(|text| text.parse().ok());
             return Ok(Self::Pod { uid, refresh, held: held.collect(), print });
         }
@@ -252,8 +257,8 @@ impl Of {
         let text = std::str::from_utf8(json).map_err(serde::de::Error::custom)?;
         // What cannot be read is written again.
         let digest = read_copy(kind, text).unwrap_or_default();
-        let CopyDigest { intact, ways, based, changed, offered, conflicts, immutable: _ } = digest;
+        let CopyDigest { intact, ways, based, changed, offered, conflicts, immutable } = digest;
         let shared = Shared { ways, based, changed, offered, conflicts: conflicts.map(Box::new) };
-        Ok(Self::Source { id: Arc::new(Id { kind, namespace, name }), uid, version, intact, shared })
+        Ok(Self::Source { id: Arc::new(Id { kind, namespace, name }), uid, version, intact, immutable, shared })
     }
 }

@@ -232,8 +232,7 @@ impl Dependents {
                     let _ = case.reverts.count(setting.now.steady);
                 }
                 let contested = case.reverts.until(setting.now.steady).is_some();
-                let before =
-                    std::mem::replace(&mut case.failure, contested.then(|| contested_text(&call.target.name)));
+                let before = std::mem::replace(&mut case.failure, contested.then(|| contested_text(&call.target.name)));
                 if contested && why == Why::CreateToken {
                     news.clone_from(&case.failure);
                 }

@@ -131,7 +131,8 @@ impl Pods {
     /// the Pod Security Standard.
     pub(super) fn adds(&self, vuid: &Uid) -> bool {
         let Some(vpod) = self.vpods.get(vuid) else { return true };
-        let pushed = self.copy(vuid).and_then(|ppod| ppod.ours.as_ref()).is_some_and(|copy| !vpod.said.differs_from(copy));
+        let pushed =
+            self.copy(vuid).and_then(|ppod| ppod.ours.as_ref()).is_some_and(|copy| !vpod.said.differs_from(copy));
         let changing = || self.cases.get(vuid)?.changing.as_deref();
         pushed || changing().is_some_and(|changing| changing.said == vpod.said && changing.vpod.is_some())
     }

@@ -185,10 +185,8 @@ fn a_source_is_told_once_that_another_object_has_the_name_of_a_copy_that_a_runni
     strip(&mut copy);
     for runs in [true, false] {
         let mut scene = Scene::new();
-        scene.see(Fact::Source(
-            MAP,
-            Change::Put(Source::decode(&text.clone().into(), MAP).unwrap().unwrap(), Epoch(1)),
-        ));
+        scene
+            .see(Fact::Source(MAP, Change::Put(Source::decode(&text.clone().into(), MAP).unwrap().unwrap(), Epoch(1))));
         admit(&mut scene, "web", &mounts("web", "settings", false));
         if runs {
             scene.see_ppod(&ppod);

@@ -419,7 +419,11 @@ fn law_12_a_missing_right_to_add_ephemeral_containers_shows_on_the_binding_until
         assert_eq!(refused(&stage), None, "one refusal may be a hiccup");
         stage.read();
         assert_eq!(stage.call().why, "PushEphemeralContainers");
-        stage.refuse(Refusal::Denied(Box::new(Status { code: 403, message: "not you".to_owned(), ..Status::default() })));
+        stage.refuse(Refusal::Denied(Box::new(Status {
+            code: 403,
+            message: "not you".to_owned(),
+            ..Status::default()
+        })));
         stage.follow();
         let Plan::Wait(until) = stage.scene.plan(&key("web")) else { panic!("not tried again") };
         if refused(&stage).is_some() {
