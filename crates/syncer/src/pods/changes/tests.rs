@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tapestry_api::keys;
 use tapestry_cluster::feed::{Change, Epoch};
-use tapestry_cluster::refusal::Status;
+use tapestry_cluster::refusal::{Details, Status};
 use tapestry_cluster::{Answer, Call, Refusal, Side, Sub, Verb};
 use tapestry_domain::dependents::DependentKind;
 use tapestry_engine::Plan;
@@ -422,6 +422,8 @@ fn law_12_a_missing_right_to_add_ephemeral_containers_shows_on_the_binding_until
         stage.refuse(Refusal::Denied(Box::new(Status {
             code: 403,
             message: "not you".to_owned(),
+            // As the authorizer answers.
+            details: Details { kind: "pods".to_owned(), ..Details::default() },
             ..Status::default()
         })));
         stage.follow();
