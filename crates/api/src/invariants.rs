@@ -209,9 +209,8 @@ fn marked(copy: &Value, found: &mut Vec<String>) {
 /// What can change while a pod runs was pushed to its copy as it is, or the pod says why not. What the physical cluster made of it
 /// there is its own. A copy that does not say what was pushed is not judged.
 fn pushed(vpod: &Value, copy: &Value, found: &mut Vec<String>) {
-    let held = |condition: &Value| condition["type"] == keys::CONDITION_CHANGES_PUSHED;
     let ends = [vpod, copy].iter().any(|pod| leaving(pod) || finished(pod));
-    if ends || items(&vpod["status"]["conditions"]).iter().any(held) {
+    if ends || held_back(vpod) {
         return;
     }
     let pairs = |field: &str| {
@@ -229,6 +228,11 @@ fn pushed(vpod: &Value, copy: &Value, found: &mut Vec<String>) {
     if said.spec != spec {
         found.push(format!("a change of the spec of {} was not pushed to {}", place(vpod), place(copy)));
     }
+}
+
+/// Whether a change of a pod is not pushed, and it says so.
+fn held_back(vpod: &Value) -> bool {
+    items(&vpod["status"]["conditions"]).iter().any(|condition| condition["type"] == keys::CONDITION_CHANGES_PUSHED)
 }
 
 fn refused(vpod: &Value) -> bool {

@@ -134,8 +134,9 @@ pub fn render_copy(
 /// The JSON merge patch that makes a copy carry what its source says; `None` when nothing differs.
 ///
 /// A key that we carried and the source lost goes, a key that others added to the copy stays. Labels and annotations that
-/// the source lost stay: the copy does not say whose they are. A copy that is immutable stays so, whatever the source says:
-/// an API server lets nothing but a new object change that. Where changes flow both ways, a key that only the copy changed stays.
+/// the source lost stay: the copy does not say whose they are. Of an immutable copy whose source is not, the patch asks for what
+/// an API server refuses, so that the caller makes another copy; but not before changes that flow up have. Where changes flow
+/// both ways, a key that only the copy changed stays.
 pub fn render_patch(
     kind: DependentKind,
     source: &str,
@@ -164,6 +165,11 @@ pub fn render_patch(
     let mut patch = Map::new();
     insert(&mut patch, "metadata", metadata);
     patch.extend(changed(fields(&source), &fields(&copy)));
+    let changes = || read_changes(&copy, &marks_of(&copy, marks.salt), before.as_ref());
+    let owes = || matches!(changes(), Changes::New | Changes::Offered);
+    if copy.immutable == Some(true) && source.immutable != Some(true) && !(merge.is_some() && owes()) {
+        patch.insert("immutable".to_owned(), Value::Null);
+    }
     // Exactly equal where one mark stands for all, before or from now on.
     let whole = [Some(&carried), before.as_ref()].into_iter().flatten().any(|carried| carried.keys().is_none());
     let ours = before.as_ref().and_then(Carried::keys).unwrap_or_default();

@@ -114,6 +114,8 @@ struct Case {
     reverts: Contest,
     /// Another client deleted the copy, and it was not created again.
     lost: bool,
+    /// What we last wrote while we lead was mutable, and so is the source.
+    mutable: bool,
     trouble: Option<Trouble>,
     /// `None` until changes of the copy flow up.
     up: Option<Box<Up>>,
@@ -206,7 +208,7 @@ impl Dependents {
     /// This process leads from now on: what another one wrote or removed meanwhile is not the work of other clients.
     pub(crate) fn take_lead(&mut self) {
         self.tokens.values_mut().for_each(TokenCase::doubt);
-        self.cases.values_mut().for_each(|case| case.lost = false);
+        self.cases.values_mut().for_each(|case| (case.lost, case.mutable) = (false, false));
     }
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
@@ -533,7 +535,9 @@ impl Case {
     /// The same, and no client has changed it since but for changes that flow up.
     fn kept_as_written(&self, copy: &DependentCopy, source: &Source) -> bool {
         let intact = matches!(copy.of, Of::Source { intact, .. } if intact);
-        !copy.deleting && (intact || copy.shares(source)) && self.holds(copy, source)
+        // Kubelets would not see the next change of one that another client made immutable.
+        let fixed = self.mutable && copy.immutable();
+        !copy.deleting && !fixed && (intact || copy.shares(source)) && self.holds(copy, source)
     }
 }
 

@@ -7,7 +7,7 @@ use tapestry_domain::dependents::{Changes, DependentKind, Reference, Ways, Wish,
 use tapestry_domain::names;
 use tapestry_domain::podspec::{self, SpecNeeds, TokenAsk};
 
-use super::{Snapshot, annotation, finished, leaving, marked, name, namespace, place, refused, text, uid};
+use super::{Snapshot, annotation, finished, held_back, leaving, marked, name, namespace, place, refused, text, uid};
 use crate::keys;
 
 impl Snapshot<'_> {
@@ -35,6 +35,8 @@ impl Snapshot<'_> {
                     }
                     // An object of another client has the name of the copy: it is left alone.
                     (Some(_), None) if self.taken(kind, &copy) => {}
+                    // What only a container names that is not pushed is not copied.
+                    (Some(_), None) if held_back(vpod) && !needs.names_from_the_start(kind, &reference.name) => {}
                     (Some(_), None) => {
                         found.push(format!("{} needs {kind} {}, which has no copy", place(vpod), reference.name));
                     }

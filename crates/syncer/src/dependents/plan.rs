@@ -137,6 +137,9 @@ impl Dependents {
             // copy that is deleted and then refused would be lost to the pods that use it.
             (Why::UpdateDependent | Why::RevertDependent | Why::OfferDependent, Err(refused)) if refused.is_fixed() => {
                 case.trouble = Some(Trouble::Fixed);
+                if why == Why::RevertDependent && case.reverts.count(setting.now.steady) {
+                    notice = Notice::Contested;
+                }
             }
             (
                 Why::CreateDependent | Why::UpdateDependent | Why::RevertDependent | Why::OfferDependent,
@@ -209,8 +212,9 @@ impl Dependents {
         });
         // Where the cluster stored it without our annotation, the copy does not say.
         let wrote = said.or_else(|| self.source(id).map(|source| source.rv));
+        let mutable = self.copy(id).is_some_and(|copy| !copy.immutable());
         if let Some(case) = self.cases.get_mut(id) {
-            case.wrote = wrote;
+            (case.wrote, case.mutable) = (wrote, mutable);
         }
     }
 

@@ -58,6 +58,8 @@ pub(super) enum Of {
         version: Option<Rv>,
         /// Whether every key that we carried has the value that we wrote.
         intact: bool,
+        /// The API server refuses every change of its values, and kubelets do not look at it again.
+        immutable: bool,
         shared: Shared,
     },
     /// Tokens of a virtual pod.
@@ -197,6 +199,11 @@ impl DependentCopy {
         self.ours && names::ends_with_hash(self.name.as_str())
     }
 
+    /// Whether nothing but a new object can have other values.
+    pub(super) fn immutable(&self) -> bool {
+        matches!(self.of, Of::Source { immutable, .. } if immutable)
+    }
+
     /// The fingerprint of the tokens that it holds.
     pub(super) fn print(&self) -> Option<u64> {
         match self.of {
@@ -208,7 +215,7 @@ impl DependentCopy {
 
 impl Of {
     fn damaged_source(id: Arc<Id>, uid: Uid) -> Self {
-        Self::Source { id, uid, version: None, intact: false, shared: Shared::default() }
+        Self::Source { id, uid, version: None, intact: false, immutable: false, shared: Shared::default() }
     }
 
     /// The same without what a client may have changed.
@@ -246,8 +253,8 @@ impl Of {
         let text = std::str::from_utf8(json).map_err(serde::de::Error::custom)?;
         // What cannot be read is written again.
         let digest = read_copy(kind, text).unwrap_or_default();
-        let CopyDigest { intact, ways, changes, conflicts, immutable: _ } = digest;
+        let CopyDigest { intact, ways, changes, conflicts, immutable } = digest;
         let shared = Shared { ways, changes, conflicts: conflicts.map(Box::new) };
-        Ok(Self::Source { id: Arc::new(Id { kind, namespace, name }), uid, version, intact, shared })
+        Ok(Self::Source { id: Arc::new(Id { kind, namespace, name }), uid, version, intact, immutable, shared })
     }
 }

@@ -28,8 +28,8 @@ reasons! {
     }
 }
 
-/// How long a name that another object has is left alone.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(5);
+/// How long a name that another object has is left alone. The watch shows only what is ours, not that the other one goes.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 /// What follows for other rooms from the answer to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -100,6 +100,17 @@ fn a_missing_copy_and_missing_tokens_are_found() {
 }
 
 #[test]
+fn what_only_an_ephemeral_container_names_that_is_not_pushed_needs_no_copy() {
+    let debug = json!([{ "name": "debug", "envFrom": [{ "secretRef": { "name": "db" } }] }]);
+    let debugged = with(vpod(), "/spec/ephemeralContainers", debug.clone());
+    finds(debugged.clone(), &[], "which has no copy");
+    let held = json!([{ "type": keys::CONDITION_CHANGES_PUSHED, "status": "False" }]);
+    assert_eq!(violations(&[with(debugged, "/status/conditions", held.clone())], &[]), [""; 0]);
+    let user = with(with(user(), "/spec/ephemeralContainers", debug), "/status/conditions", held);
+    finds(user, &[], "which has no copy");
+}
+
+#[test]
 fn a_copy_that_no_pod_uses_is_found_and_an_imitation_of_one_is_not() {
     for copy in
         [copy(), tokens(), without(copy(), "annotations", keys::ORIGIN), without(copy(), "labels", keys::ORIGIN)]

@@ -313,3 +313,47 @@ fn a_pod_says_which_copy_is_being_deleted_and_starts_when_it_was_created_again()
     lose_copy(&mut scene, &copy);
     assert_eq!(scene.call(&key("settings")).why, "CreateDependent");
 }
+
+#[test]
+fn a_copy_that_another_client_made_immutable_is_replaced_at_most_three_times_in_ten_minutes() {
+    let mut scene = Scene::new();
+    let text = see_source(&mut scene, source("settings", &json!({"a": "1"})));
+    admit(&mut scene, "web", &mounts("web", "settings", false));
+    let mut copy = carry(&mut scene, "settings", &text);
+    start(&mut scene, "web");
+    for round in 0..3 {
+        assert_eq!(scene.plan(&key("settings")), Plan::Rest);
+        copy["immutable"] = json!(true);
+        see_copy(&mut scene, &copy);
+        assert_eq!(scene.call(&key("settings")).why, "RevertDependent");
+        scene.refuse(&key("settings"), fixed());
+        let call = scene.call(&key("settings"));
+        assert_eq!(call.why, "ReplaceDependent");
+        scene.settle(&key("settings"), &call, Ok(Answer { object: "{}".into() }));
+        lose_copy(&mut scene, &copy);
+        let call = scene.call(&key("settings"));
+        assert_eq!(call.why, "CreateDependent");
+        copy = copied(&scene, &call, &text);
+        copy["metadata"]["uid"] = json!(format!("c-{round}"));
+        let object = scene.stamp(copy.clone());
+        scene.settle(&key("settings"), &call, Ok(Answer { object }));
+    }
+    copy["immutable"] = json!(true);
+    see_copy(&mut scene, &copy);
+    assert!(matches!(scene.plan(&key("settings")), Plan::Wait(_)), "{:?}", scene.plan(&key("settings")));
+    assert_eq!(scene.pair.events.keys().count(), 1, "it is told on the source");
+}
+
+#[test]
+fn law_04_the_copy_of_an_immutable_source_rests() {
+    let mut scene = Scene::new();
+    let mut object = source("settings", &json!({"a": "1"}));
+    object["immutable"] = json!(true);
+    let text = see_source(&mut scene, object);
+    admit(&mut scene, "web", &mounts("web", "settings", false));
+    let copy = carry(&mut scene, "settings", &text);
+    assert_eq!(copy["immutable"], true);
+    see_copy(&mut scene, &copy);
+    assert_eq!(scene.plan(&key("settings")), Plan::Rest);
+    assert_eq!(scene.call(&pod_key("web")).why, "CreateCopy");
+}
