@@ -7,12 +7,14 @@
 //! | [`files`] | ConfigMaps, Secrets and tokens as a container sees them |
 //! | [`containers`] | init containers, sidecars, probes, exit codes, ends; how they look in the virtual cluster |
 //! | [`changes`] | what changes while a container runs: resources, debug containers, images, the kubelet itself |
+//! | [`volumes`] | data of a PersistentVolume, from one container to the next |
 //! | [`traces`] | what a node leaves on the machine |
 
 mod changes;
 mod containers;
 mod files;
 mod traces;
+mod volumes;
 
 mod ground;
 mod tenant;
