@@ -26,7 +26,6 @@ use tapestry_engine::{Dirty, Table};
 use self::both_ways::Up;
 use self::look::Look;
 use self::needs::Needs;
-
 use self::row::{DependentCopy, Of, Source};
 use self::tokens::TokenCase;
 use crate::contest::Contest;
